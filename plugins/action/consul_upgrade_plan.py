@@ -1,0 +1,131 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Waiting for a rollout: the module makes a pass, and this goes on from pass to pass and shows what happens.
+
+A module can't say anything before it ends. So each call of it waits for a change by blocking queries, makes one
+pass and returns; what it saw is shown here, and the next call begins where it left off. It runs wherever the
+task runs, so Consul has to be reachable from there, and not from the controller.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._progress import Progress, count
+
+# Without any change, the count is shown this often (seconds), so that nobody has to wonder.
+_SHOW_EVERY = 30
+_LONGEST_PAUSE = 15
+_DEFAULT_TIMEOUT = 14400
+
+# What only the first call is given: after it the ledger has the rules, and whoever changes them means it.
+_FIRST_ONLY = ("instructions", "instructions_file", "role_order")
+
+
+class ActionModule(ActionBase):
+    """The action behind the module of the same name."""
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Make one pass, or with ``wait`` as many as it takes."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        options = dict(self._task.args)
+        wait = boolean(options.pop("wait", None) or False)
+        deadline = time.monotonic() + float(options.get("wait_timeout") or _DEFAULT_TIMEOUT)
+        first = self._call(options, task_vars)
+        if not wait or first.get("failed") or self._task.check_mode:
+            return {**result, **first}
+        return {**result, **self._go_on(options, first, deadline, task_vars)}
+
+    def _go_on(
+        self, options: dict[str, Any], first: dict[str, Any], deadline: float, task_vars: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        progress = Progress()
+        total = Total(first)
+        latest = first
+        options = {name: value for name, value in options.items() if name not in _FIRST_ONLY}
+        options["version"] = first["version"]
+        shown = self._show(progress.lines(first), time.monotonic())
+        pause = 1.0
+        while True:
+            if latest["done"]:
+                return total.ended(latest)
+            if not latest["can_move"]:
+                return total.failed(latest, "stuck", "Nothing can move any more")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return total.failed(latest, "timeout", "The time to wait is up, and the rollout goes on without this call")
+            options |= {"since": latest["index"], "wait_timeout": max(1, min(int(left), _SHOW_EVERY))}
+            found = self._call(options, task_vars)
+            if found.get("failed"):
+                if found.get("failure", {}).get("code") != "unreachable" or deadline - time.monotonic() <= pause:
+                    return total.broken(found)
+                self._show([f"{found['msg']} Nothing is opened until it is back; the next try is in {pause:.0f} s."], 0)
+                time.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                continue
+            pause = 1.0
+            latest = found
+            total.add(latest)
+            lines = progress.lines(latest)
+            if not lines and time.monotonic() - shown >= _SHOW_EVERY:
+                lines = [count(latest)]
+            shown = self._show(lines, shown)
+
+    def _call(self, options: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        found: dict[str, Any] = self._execute_module(
+            module_name="convoy.upgrade.consul_upgrade_plan", module_args=options, task_vars=task_vars
+        )
+        return found
+
+    def _show(self, lines: list[str], shown: float) -> float:
+        for line in lines:
+            self._display.display(line)
+        return time.monotonic() if lines else shown
+
+
+class Total:
+    """What all passes of a wait did together."""
+
+    def __init__(self, first: dict[str, Any]) -> None:
+        """Begin with the first pass."""
+        self._changed = False
+        self._transitions: list[Any] = []
+        self._diffs: list[Any] = []
+        self._warnings: dict[str, None] = {}
+        self._waves = first["waves"]
+        self.add(first)
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Add a pass."""
+        self._changed |= bool(result["changed"])
+        self._transitions += result["transitions"]
+        if result["changed"]:
+            self._diffs.append(result["diff"])
+        self._warnings |= dict.fromkeys(result.get("warnings") or ())
+
+    def ended(self, latest: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of a wait that got there."""
+        return {**latest, **self._sum(), "waves": self._waves}
+
+    def failed(self, latest: dict[str, Any], code: str, why: str) -> dict[str, Any]:
+        """Return the result of a wait that did not."""
+        obstacles = latest["obstacles"]
+        message = f"{why}. {count(latest)[3:]}. " + " | ".join(obstacles)
+        failure = {"code": code, "message": message, "details": {"obstacles": obstacles}}
+        return {**self.ended(latest), "failed": True, "msg": message, "failure": failure}
+
+    def broken(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of a wait whose last pass failed."""
+        return {**result, **self._sum()}
+
+    def _sum(self) -> dict[str, Any]:
+        return {
+            "changed": self._changed,
+            "transitions": self._transitions,
+            "diff": self._diffs,
+            "warnings": list(self._warnings),
+        }

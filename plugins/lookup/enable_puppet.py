@@ -1,0 +1,111 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""May this host run Puppet?"""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: enable_puppet
+short_description: Tell whether a host may run Puppet
+version_added: 0.1.0
+author: The convoy.upgrade authors (@convoy-upgrade)
+description:
+  - Reads the gates in Consul. The host's value decides, else that of its role, else the global one.
+  - A hold on the host, its role or everything closes it, whatever the gates say.
+  - However many hosts are asked for, it takes one request. Where a token is used and no hold is seen, a second
+    one makes sure that there is none, as Consul hides from a token what it may not read.
+extends_documentation_fragment:
+  - convoy.upgrade.consul
+  - convoy.upgrade.consul.plugin
+options:
+  _terms:
+    description:
+      - Names of hosts.
+    type: list
+    elements: str
+    required: true
+  role:
+    description:
+      - Role of the hosts. Without it, each name tells its own by O(role_pattern).
+    type: str
+  role_pattern:
+    description:
+      - Regular expression whose first group is the role, searched for in the host's name.
+    type: str
+    default: '([a-z]+)(\d+)(-.*)?'
+  default:
+    description:
+      - The answer where no gate is set. A fleet that nobody is upgrading runs Puppet as usual.
+    type: bool
+    default: true
+  version:
+    description:
+      - What gates that hold a version are compared to. Without it, C(current_version).
+    type: str
+  detail:
+    description:
+      - Return a dictionary for each host instead of a boolean.
+    type: bool
+    default: false
+notes:
+  - A value that can't be read and a Consul that can't be reached are errors, never a yes.
+seealso:
+  - module: convoy.upgrade.consul_enable_puppet
+"""
+
+EXAMPLES = r"""
+- name: Run Puppet only if this host may
+  ansible.builtin.debug:
+    msg: Puppet would run now
+  when: lookup('convoy.upgrade.enable_puppet', 'compute7', role='compute')
+
+- name: Say what decides
+  ansible.builtin.debug:
+    msg: "{{ lookup('convoy.upgrade.enable_puppet', 'compute7', detail=true) }}"
+
+- name: Ask for several hosts at once
+  ansible.builtin.debug:
+    msg: "{{ query('convoy.upgrade.enable_puppet', 'compute7', 'compute8', default=false) }}"
+"""
+
+RETURN = r"""
+_raw:
+  description:
+    - For each host whether it may run Puppet. With O(detail), a dictionary.
+    - Its C(value) is the boolean, C(scope) where the deciding gate or hold stands (V(host), V(role), V(global), or
+      V(default) where nothing is set), C(key) the deciding key, C(hold) whether a hold did it, and C(reason) all of
+      that in a sentence.
+  type: list
+  elements: raw
+"""
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+from ansible.errors import AnsibleLookupError
+from ansible.plugins.lookup import LookupBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask, role_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+
+
+class LookupModule(LookupBase):
+    """The lookup."""
+
+    def run(self, terms: list[Any], variables: Any = None, **kwargs: Any) -> list[Any]:
+        """Return the answers, in the order of the terms."""
+        self.set_options(var_options=variables, direct=kwargs)
+        try:
+            names = [str(term) for term in self._flatten(terms)]
+            role = self.get_option("role")
+            hosts = {name: role if role is not None else role_of(name, self.get_option("role_pattern")) for name in names}
+            if not hosts:
+                return []
+            store = Store(read_settings(self.get_option, os.environ))
+            answers = ask(store, hosts, default=self.get_option("default"), version=self.get_option("version"))
+        except UpgradeError as error:
+            raise AnsibleLookupError(f"enable_puppet: {error.message}") from error
+        return [asdict(answers[name]) if self.get_option("detail") else answers[name].value for name in names]

@@ -1,0 +1,48 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What all modules of this collection share: the connection options, and how a call ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule, env_fallback
+
+from ._model.errors import UpgradeError
+from ._store.operations import Change, as_diff
+from ._store.settings import DEFAULT_TIMEOUT, read_settings
+from ._store.store import Store
+
+CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
+    "host": {"type": "str"},
+    "port": {"type": "int"},
+    "scheme": {"type": "str", "choices": ["http", "https"]},
+    "token": {"type": "str", "no_log": True, "fallback": (env_fallback, ["CONSUL_HTTP_TOKEN"])},
+    "validate_certs": {"type": "bool"},
+    "ca_path": {"type": "path"},
+    "client_cert": {"type": "path"},
+    "client_key": {"type": "path", "no_log": False},
+    "datacenter": {"type": "str"},
+    "timeout": {"type": "float", "default": DEFAULT_TIMEOUT},
+    "kv_prefix": {"type": "str", "default": "", "no_log": False},
+}
+
+
+def run(module: AnsibleModule, act: Callable[[Store], dict[str, Any]]) -> None:
+    """Connect, do what the module does, and end the call: with its result, or with the sentence of its failure."""
+    try:
+        store = Store(read_settings(module.params.get, os.environ))
+        result = act(store)
+    except UpgradeError as error:
+        exception = error.details.pop("exception", None)
+        module.fail_json(msg=error.message, failure=error.as_failure(), **({"exception": exception} if exception else {}))
+    module.exit_json(**result)
+
+
+def changed(changes: Iterable[Change]) -> dict[str, Any]:
+    """Return ``changed`` and ``diff`` of a result."""
+    found = list(changes)
+    return {"changed": bool(found), "diff": as_diff(found)}

@@ -1,0 +1,57 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Caps: how many hosts of a role, a group or the fleet may be down at once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .errors import UpgradeError
+
+_NUMBER = re.compile(r"\d+")
+_PERCENT = re.compile(r"(\d+)\s*%")
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """A number of hosts, or a percent of the members."""
+
+    amount: int
+    is_percent: bool = False
+
+    def limit(self, members: int) -> int:
+        """Return how many hosts out of ``members`` may be down at once.
+
+        A percent is rounded down, but never below one host unless it is 0%.
+        """
+        if not self.is_percent:
+            return self.amount
+        return max(1, members * self.amount // 100) if self.amount else 0
+
+    def plain(self) -> int | str:
+        """Return the form that is stored: 3 or ``25%``."""
+        return f"{self.amount}%" if self.is_percent else self.amount
+
+
+def parse_cap(value: object, key: str) -> Cap:
+    """Return the cap that a value of the instructions means.
+
+    :param value: an integer, digits as text, or a percent as text.
+    :param key: where it stands, such as ``rolling_rules.roles.compute``.
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    text = str(value).strip() if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
+    if _NUMBER.fullmatch(text):
+        return Cap(int(text))
+    percent = _PERCENT.fullmatch(text)
+    if percent and int(percent[1]) <= 100:
+        return Cap(int(percent[1]), is_percent=True)
+    raise UpgradeError(
+        "bad_instructions",
+        f"{key}: {value!r} is no cap. Give a number of hosts (0 holds them all) or a percent from 0% to 100%, whole "
+        "and not negative; leave the key out for no cap.",
+        key=key,
+        value=str(value),
+    )

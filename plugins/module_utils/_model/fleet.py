@@ -1,0 +1,141 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The fleet: which hosts there are, what each one is, and what was read about them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .errors import UpgradeError
+from .gates import Gates
+from .holds import Holds
+from .ledger import Ledger
+from .names import check_name, in_order, some
+
+# The rule of python-jiocloud's get_host_match: letters, digits, and whatever follows a dash.
+DEFAULT_ROLE_PATTERN = r"([a-z]+)(\d+)(-.*)?"
+
+STARTED, UPGRADED, FAILED = "started", "upgraded", "failed"
+RECORD_STATES = (STARTED, UPGRADED, FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a host said it runs: the version, and when (unix seconds, None where the value can't be read)."""
+
+    version: str
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The host's own account of its upgrade, from ``upgrade/hosts/<host>``.
+
+    :param version: the version it moves to, or ended at.
+    :param state: started, upgraded or failed.
+    :param attempt: how many times it started this version.
+    :param times: state -> unix seconds at which it was entered last.
+    :param reported: the version under which the host stands in ``running/versions``, if it came there by a report.
+    :param readable: False for a record that is there and can't be read; its host counts as failed.
+    """
+
+    version: str
+    state: str
+    service: str | None = None
+    step: str | None = None
+    attempt: int = 1
+    error: str | None = None
+    times: Mapping[str, int] = field(default_factory=dict)
+    reported: str | None = None
+    readable: bool = True
+
+    def plain(self) -> dict[str, Any]:
+        """Return the record as data, as it is stored and shown."""
+        return {name: value for name, value in asdict(self).items() if name != "readable"}
+
+    def where(self) -> str:
+        """Return ``, service nova, step stop`` for what of it is known."""
+        service = f", service {self.service}" if self.service else ""
+        return service + (f", step {self.step}" if self.step else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that one atomic read of the store says.
+
+    :param index: the newest Consul index among the entries; a blocking query waits for what comes after it.
+    :param ledger_index: the ledger's ModifyIndex, 0 where there is none: what its compare-and-set needs.
+    :param version_index: the same for ``current_version``.
+    :param schema: the layout's own version, None where none is written.
+    :param warnings: sentences on what was found and passed over.
+    """
+
+    current_version: str | None = None
+    ledger: Ledger | None = None
+    reports: Mapping[str, Report] = field(default_factory=dict)
+    records: Mapping[str, Record] = field(default_factory=dict)
+    gates: Gates = field(default_factory=Gates)
+    holds: Holds = field(default_factory=Holds)
+    index: int = 0
+    ledger_index: int = 0
+    version_index: int = 0
+    schema: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def compile_role_pattern(pattern: str) -> re.Pattern[str]:
+    """Return the pattern, made sure to have a first group.
+
+    :raises UpgradeError: ``bad_role_pattern``.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UpgradeError(
+            "bad_role_pattern", f"role_pattern: {pattern!r} is no regular expression: {error}."
+        ) from error
+    if not compiled.groups:
+        raise UpgradeError("bad_role_pattern", f"role_pattern: {pattern!r} has no group; its first one is the role.")
+    return compiled
+
+
+def role_by_name(host: str, pattern: re.Pattern[str]) -> str | None:
+    """Return the role that a host's name tells, None where it tells none."""
+    found = pattern.search(host)
+    return (found[1] or None) if found else None
+
+
+def place(named: Mapping[str, str], seen: Iterable[str], role_pattern: str | None = None) -> dict[str, str]:
+    """Return host -> role for the whole fleet, in natural order.
+
+    :param named: the hosts whose role is given.
+    :param seen: hosts that have reported or have a record; those that ``named`` lacks are placed by their names.
+    :param role_pattern: None for the default.
+    :raises UpgradeError: ``bad_name``, ``bad_role_pattern``, ``unplaced_hosts``.
+    """
+    roles = {
+        check_name("host", host, "fleet"): check_name("role", role, f"fleet.{host}") for host, role in named.items()
+    }
+    pattern = compile_role_pattern(role_pattern or DEFAULT_ROLE_PATTERN)
+    unplaced = []
+    for host in seen:
+        if host in roles:
+            continue
+        role = role_by_name(host, pattern)
+        if role is None:
+            unplaced.append(host)
+        else:
+            roles[host] = role
+    if unplaced:
+        unplaced = in_order(unplaced)
+        raise UpgradeError(
+            "unplaced_hosts",
+            f"No role for {some(unplaced)}: the host reported to Consul, and role_pattern "
+            f"{pattern.pattern!r} finds none in its name. Name it in fleet (host: role), or remove its keys if it is gone.",
+            hosts=unplaced,
+        )
+    return {host: roles[host] for host in in_order(roles)}

@@ -1,0 +1,49 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Holds: an operator's "not this one", kept apart from the gates so that no rollout erases it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One hold.
+
+    :param key: the Consul key that holds, and that has to go for the hold to end.
+    :param reason: why, in the operator's words.
+    :param by: who set it.
+    :param at: when, as the operator's tool wrote it.
+    """
+
+    key: str
+    reason: str = "no reason given"
+    by: str = "unknown"
+    at: str = ""
+
+    def words(self) -> str:
+        """Return who holds it and why, and how it ends."""
+        since = f" since {self.at}" if self.at else ""
+        return f"held by {self.by}{since}: {self.reason} (ends when the key {self.key} is deleted)"
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """All holds that were read."""
+
+    everywhere: Hold | None = None
+    roles: Mapping[str, Hold] = field(default_factory=dict)
+    hosts: Mapping[str, Hold] = field(default_factory=dict)
+
+    def covering(self, host: str, role: str | None) -> Hold | None:
+        """Return the hold that covers a host, the nearest first."""
+        return self.hosts.get(host) or (self.roles.get(role) if role is not None else None) or self.everywhere
+
+    def cover_any(self, hosts: Iterable[str], role: str) -> bool:
+        """Return whether at least one of a role's hosts is held."""
+        if self.everywhere or role in self.roles:
+            return True
+        return bool(self.hosts) and any(host in self.hosts for host in hosts)

@@ -1,0 +1,64 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The ledger: the one value that every planner must compare-and-set before anything is opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+RUNNING = "running"
+COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What the fleet is doing.
+
+    :param epoch: counts planner writes; each one adds exactly 1 and has its entry in the history.
+    :param version: the version the fleet moves to.
+    :param previous_version: where it came from, None where nobody knows.
+    :param state: ``running`` or ``complete``.
+    :param instructions: the rules the rollout runs under, in the form :mod:`instructions` writes.
+    :param role_pattern: places reported hosts that no fleet names; None for the default.
+    :param members: role -> number of hosts, from the planner that was last given a fleet.
+    :param who: who began the rollout.
+    :param since: when, in unix seconds.
+    """
+
+    epoch: int
+    version: str
+    previous_version: str | None = None
+    state: str = RUNNING
+    instructions: Mapping[str, Any] = field(default_factory=dict)
+    role_pattern: str | None = None
+    members: Mapping[str, int] = field(default_factory=dict)
+    who: str = "unknown"
+    since: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse at once what a reader would otherwise stumble over far from here."""
+        checks = {
+            "epoch": isinstance(self.epoch, int) and not isinstance(self.epoch, bool) and self.epoch >= 0,
+            "version": isinstance(self.version, str) and bool(self.version),
+            "previous_version": self.previous_version is None or isinstance(self.previous_version, str),
+            "state": self.state in (RUNNING, COMPLETE),
+            "instructions": isinstance(self.instructions, Mapping),
+            "role_pattern": self.role_pattern is None or _is_pattern(self.role_pattern),
+            "members": isinstance(self.members, Mapping)
+            and all(isinstance(count, int) for count in self.members.values()),
+            "since": isinstance(self.since, int),
+        }
+        for name, fits in checks.items():
+            if not fits:
+                raise ValueError(f"{name} is {getattr(self, name)!r}")
+
+
+def _is_pattern(text: object) -> bool:
+    try:
+        return isinstance(text, str) and bool(re.compile(text))
+    except re.error:
+        return False

@@ -1,0 +1,78 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Names of hosts, roles and versions: which are allowed, in which order they stand, which was meant."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+from .errors import UpgradeError
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key that puts ``compute2`` before ``compute10``.
+
+    The digits themselves are the last word, so that ``node1`` and ``node01`` keep one order.
+    """
+    parts = _DIGITS.split(name)
+    key = [(1, int(part), "") if at % 2 else (0, 0, part) for at, part in enumerate(parts)]
+    return (*key, (2, 0, name))
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names in natural order."""
+    return sorted(names, key=natural_key)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the known name most like this one, else nothing."""
+    found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"; did you mean '{found[0]}'?" if found else ""
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """Return the names as prose, cut after ``most``: ``a, b and 7 more``."""
+    shown = ", ".join(names[:most])
+    left = len(names) - most
+    return f"{shown} and {left} more" if left > 0 else shown
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """Return ``1 host`` or ``3 hosts``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def check_name(kind: str, name: object, where: str) -> str:
+    """Return a name that can be one part of a Consul key.
+
+    :param kind: what it names, for the message: host, role.
+    :param where: the option or key that brought it.
+    :raises UpgradeError: ``bad_name`` for anything but text without ``/``, control characters or outer spaces.
+    """
+    if not isinstance(name, str) or not name:
+        raise UpgradeError("bad_name", f"{where}: a {kind} must be a text that is not empty, not {name!r}.")
+    if "/" in name or not name.isprintable() or name != name.strip():
+        raise UpgradeError(
+            "bad_name",
+            f"{where}: the {kind} {name!r} has a '/', a control character or a space at its ends, "
+            "so it can't be part of a Consul key. Give its plain name.",
+        )
+    return name
+
+
+def check_version(version: object, where: str) -> str:
+    """Return a version that can be part of a key and can't be mistaken for a gate value.
+
+    :raises UpgradeError: ``bad_name``.
+    """
+    text = check_name("version", version, where)
+    if text.lower() in ("true", "false"):
+        raise UpgradeError(
+            "bad_name", f"{where}: the version can't be {text!r}, because a gate with that value means open or closed."
+        )
+    return text

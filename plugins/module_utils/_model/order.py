@@ -1,0 +1,147 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Groups and order as they apply to the roles that a fleet really has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from .errors import UpgradeError
+from .instructions import Instructions, find_cycle
+from .names import in_order
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOrder:
+    """The rules, resolved to the fleet's roles.
+
+    :param roles: all roles, each one after those it waits for.
+    :param group: role -> its group, for the roles that have one.
+    :param waits: role -> the roles that must be wholly upgraded first.
+    :param warnings: names in the rules that mean nothing in this fleet.
+    """
+
+    roles: tuple[str, ...]
+    group: Mapping[str, str]
+    waits: Mapping[str, tuple[str, ...]]
+    warnings: tuple[str, ...]
+
+    def roles_of(self, name: str) -> tuple[str, ...]:
+        """Return the roles that a name of a role or group stands for."""
+        return _roles_of(name, self.roles, self.group)
+
+
+def resolve(rules: Instructions, roles: Iterable[str]) -> RoleOrder:
+    """Resolve the rules for the roles of a fleet.
+
+    A name that stands for no role of the fleet is a warning, as stages and clouds differ. What it waits for
+    still counts for those that wait for it: with no network hosts, compute waits for the controllers
+    behind them.
+
+    :raises UpgradeError: ``bad_instructions`` for a role in two groups, a name that is both a group and a
+        role outside of it, or a cycle among the roles.
+    """
+    names = tuple(in_order(roles))
+    group = _groups(rules, names)
+    waits: dict[str, tuple[str, ...]] = {}
+    for role in names:
+        wanted = [*rules.order.get(role, ())]
+        if role in group:
+            wanted += rules.order.get(group[role], ())
+        waits[role] = tuple(in_order(_present(wanted, rules, names, group)))
+    cycle = find_cycle(waits)
+    if cycle:
+        shown = " waits for ".join(f"{role} (of group {group[role]})" if role in group else role for role in cycle)
+        raise UpgradeError(
+            "bad_instructions",
+            f"instructions: role_order: with group_mappings it has a cycle, in which none could ever begin: {shown}.",
+            key="role_order",
+            cycle=cycle,
+        )
+    return RoleOrder(_sorted_by_order(names, waits), group, waits, _unknown(rules, names, group))
+
+
+def _groups(rules: Instructions, roles: tuple[str, ...]) -> dict[str, str]:
+    group: dict[str, str] = {}
+    for name, patterns in rules.groups.items():
+        for role in roles:
+            if not any(re.match(pattern, role) for pattern in patterns):
+                continue
+            if role in group:
+                raise UpgradeError(
+                    "bad_instructions",
+                    f"instructions: group_mappings: the role {role!r} is matched by the group {group[role]!r} and by "
+                    f"{name!r} ({', '.join(patterns)}). A role counts in one group; make the expressions narrower.",
+                    key=f"group_mappings.{name}",
+                )
+            group[role] = name
+    for name in rules.groups:
+        if name in roles and group.get(name) != name:
+            raise UpgradeError(
+                "bad_instructions",
+                f"instructions: group_mappings: {name!r} is the name of a group and of a role outside of it, so a rule "
+                "for that name could mean either. Give the group another name.",
+                key=f"group_mappings.{name}",
+            )
+    return group
+
+
+def _roles_of(name: str, roles: tuple[str, ...], group: Mapping[str, str]) -> tuple[str, ...]:
+    members = tuple(role for role in roles if group.get(role) == name)
+    return members or ((name,) if name in roles else ())
+
+
+def _present(wanted: list[str], rules: Instructions, roles: tuple[str, ...], group: Mapping[str, str]) -> set[str]:
+    found: set[str] = set()
+    asked: set[str] = set()
+    left = list(wanted)
+    while left:
+        name = left.pop()
+        if name in asked:
+            continue
+        asked.add(name)
+        members = _roles_of(name, roles, group)
+        found.update(members)
+        if not members:
+            left.extend(rules.order.get(name, ()))
+    return found
+
+
+def _sorted_by_order(roles: tuple[str, ...], waits: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    done: dict[str, None] = {}
+    stack = [(role, False) for role in reversed(roles)]
+    while stack:
+        role, ready = stack.pop()
+        if role in done:
+            continue
+        if ready:
+            done[role] = None
+        else:
+            stack.append((role, True))
+            stack.extend((first, False) for first in reversed(waits[role]) if first not in done)
+    return tuple(done)
+
+
+def _unknown(rules: Instructions, roles: tuple[str, ...], group: Mapping[str, str]) -> tuple[str, ...]:
+    groups = set(group.values())
+    known = {*roles, *groups}
+    places: dict[str, str] = {}
+    for name in rules.caps:
+        places.setdefault(name, f"rolling_rules.roles.{name}")
+    for name, firsts in rules.order.items():
+        for one in (name, *firsts):
+            places.setdefault(one, f"role_order.{name}")
+    warnings = [
+        f"instructions: {where}: no host of this fleet has the role or group {name!r}."
+        for name, where in places.items()
+        if name not in known and name not in rules.groups
+    ]
+    warnings += [
+        f"instructions: group_mappings.{name}: matches no role of this fleet."
+        for name in rules.groups
+        if name not in groups
+    ]
+    return tuple(warnings)

@@ -1,0 +1,109 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Why a host is where it is, in words that an operator can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from . import states
+from .names import plural, some
+from .opener import Opener
+from .states import HostState
+
+
+def of_state(host: HostState, current: str | None) -> str:
+    """Return the reason for every state but pending."""
+    if host.state == states.UPGRADED:
+        return f"runs {current}"
+    if host.state == states.FAILED and host.record is not None:
+        error = host.record.error or "no error was given"
+        tries = f" (attempt {host.record.attempt})" if host.record.attempt > 1 else ""
+        return f"failed{host.record.where()}{tries}: {error}"
+    if host.state == states.HELD and host.hold is not None:
+        return host.hold.words()
+    return _upgrading(host, current)
+
+
+def _upgrading(host: HostState, current: str | None) -> str:
+    if host.record is not None and host.has_started:
+        version = "" if host.record.version == current else f" {host.record.version}"
+        text = f"started{version}{host.record.where()}, has not ended"
+        return text if host.gate.is_open else f"{text}; its gate is closed"
+    opened_by = f"the gate {host.gate.key} is {host.gate.value}" if host.gate.key else "no gate is set, so it is open"
+    return f"{opened_by}; it has not started" + (f" and can't: {host.hold.words()}" if host.hold else "")
+
+
+class Waiting:
+    """The reasons why pending hosts wait, after this pass has let its hosts through.
+
+    What concerns a whole role is put into words once for it, so that a reason costs no more than its text.
+
+    :param occupants: role -> its hosts that take a slot, those just let through included.
+    :param unfinished: role -> its hosts that are not upgraded, with their states.
+    :param opening: the hosts let through now.
+    """
+
+    def __init__(
+        self,
+        opener: Opener,
+        occupants: Mapping[str, Sequence[str]],
+        unfinished: Mapping[str, Sequence[HostState]],
+        opening: Set[str],
+    ) -> None:
+        self._opener = opener
+        self._occupants = occupants
+        self._unfinished = unfinished
+        self._opening = opening
+        self._by_role: dict[str, str] = {}
+
+    def of_role(self, role: str) -> str:
+        """Return what keeps the role's next host from going through."""
+        if role not in self._by_role:
+            self._by_role[role] = self._order(role) or self._caps(role) or self._sets() or "may go in the next pass"
+        return self._by_role[role]
+
+    def _order(self, role: str) -> str:
+        first = self._opener.waits_for(role)
+        if not first:
+            return ""
+        parts = []
+        for name in first:
+            hosts = self._unfinished[name]
+            shown = some([f"{one.host} {self._state(one)}" for one in hosts]) if len(hosts) <= 3 else self._counts(hosts)
+            parts.append(f"role {name} ({plural(len(hosts), 'host is', 'hosts are')} not upgraded: {shown})")
+        return f"waits for {' and '.join(parts)}, as role_order says"
+
+    def _state(self, one: HostState) -> str:
+        return "may go now" if one.host in self._opening else one.state
+
+    def _counts(self, hosts: Sequence[HostState]) -> str:
+        counts: dict[str, int] = {}
+        for one in hosts:
+            state = self._state(one)
+            counts[state] = counts.get(state, 0) + 1
+        return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+    def _caps(self, role: str) -> str:
+        full = [limit for limit in self._opener.limits[role] if not limit.free]
+        for limit in full:
+            if limit.slots == 0:
+                return f"the cap of {limit.what} is 0: raise {limit.key} to let it go on"
+        if not full:
+            return ""
+        limit = full[0]
+        roles = self._opener.order.roles
+        holders = [
+            host
+            for one in roles
+            if any(over is limit for over in self._opener.limits[one])
+            for host in self._occupants.get(one, ())
+        ]
+        return f"waits for a slot: {limit.key} lets {limit.slots} of {limit.what} go at once, taken by {some(holders, 3)}"
+
+    def _sets(self) -> str:
+        if not (self._opener.complete_sets and self._opener.busy):
+            return ""
+        holders = [host for hosts in self._occupants.values() for host in hosts]
+        return f"waits until the set under way is done, as complete_sets says: {some(holders, 3)}"

@@ -1,0 +1,93 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The node's question: may this host run Puppet?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .._model.errors import UpgradeError
+from .._model.fleet import compile_role_pattern, role_by_name
+from .._model.names import check_name
+from .._store.client import MOST_OPERATIONS
+from .._store.codec import decode_snapshot
+from .._store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """The answer for one host.
+
+    :param value: whether it may run.
+    :param scope: host, role or global: where the deciding gate or hold stands; ``default`` where nothing is set.
+    :param key: the deciding key, None where nothing is set.
+    :param hold: whether a hold decided, and not a gate.
+    :param reason: the answer in a sentence.
+    """
+
+    value: bool
+    scope: str
+    key: str | None
+    hold: bool
+    reason: str
+
+
+def role_of(host: str, role_pattern: str) -> str:
+    """Return the role that a host's name tells.
+
+    :raises UpgradeError: ``unplaced_hosts``: without its role, a closed gate of the role would go unseen.
+    """
+    role = role_by_name(host, compile_role_pattern(role_pattern))
+    if role is None:
+        raise UpgradeError(
+            "unplaced_hosts",
+            f"No role for {host}: role_pattern {role_pattern!r} finds none in its name, and without it the gate of the "
+            "role would go unseen. Give role.",
+        )
+    return role
+
+
+def ask(
+    store: Store, hosts: Mapping[str, str], *, default: bool = True, version: str | None = None
+) -> dict[str, Permission]:
+    """Return for each host whether it may run Puppet: one request, however many hosts are asked for.
+
+    The gate of the host decides, else that of its role, else the global one; a hold closes whatever they say.
+
+    :param hosts: host -> role.
+    :param default: the answer where no gate is set.
+    :param version: what gates that hold a version are compared to; None for ``current_version``.
+    :raises UpgradeError: ``unreadable_gate``, or what :meth:`ConsulClient.read` raises. Never a yes by mistake.
+    """
+    keys = store.keys
+    for host, role in hosts.items():
+        check_name("host", host, "enable_puppet")
+        check_name("role", role, f"enable_puppet: {host}")
+    folders = (keys.gates, keys.holds)
+    wanted = {keys.current_version, keys.gate("global"), keys.hold("global")}
+    for host, role in hosts.items():
+        wanted |= {keys.gate("host", host), keys.gate("role", role), keys.hold("host", host), keys.hold("role", role)}
+    # Reading by key keeps a node's question small; many at once are cheaper as two whole trees.
+    prefixes = sorted(wanted) if len(wanted) <= MOST_OPERATIONS else [keys.current_version, *folders]
+    entries = store.client.read(prefixes)
+    store.distrust_silence(entries, folders)
+    snapshot = decode_snapshot(keys, entries)
+    current = version if version is not None else snapshot.current_version
+    found = {}
+    for host, role in hosts.items():
+        hold = snapshot.holds.covering(host, role)
+        if hold is not None:
+            scope = hold.key[len(keys.holds) :].partition("/")[0]
+            found[host] = Permission(False, scope, hold.key, True, f"closed: {hold.words()}")
+            continue
+        gate = snapshot.gates.answer(host, role, current)
+        if gate.is_open is None:
+            word = "open" if default else "closed"
+            found[host] = Permission(default, "default", None, False, f"{word}: no gate is set for {host}")
+        else:
+            word = "open" if gate.is_open else "closed"
+            reason = f"{word}: {gate.key} is {(gate.value or '').strip()}"
+            found[host] = Permission(gate.is_open, str(gate.scope), gate.key, False, reason)
+    return found

@@ -1,0 +1,270 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One pass over the fleet: read, see to the ledger, plan, open. What `consul_upgrade_plan` does."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .._model.errors import UpgradeError
+from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
+from .._model.gates import OPEN, GateValue
+from .._model.instructions import Instructions
+from .._model.ledger import RUNNING, Ledger
+from .._model.names import check_version
+from .._model.planner import HostView, Opening, Plan, make_plan
+from .._model.states import UPGRADING
+from .._store.client import Conflict, Operation
+from .._store.keys import Keys
+from .._store.ledger_writer import MOST_GATES, LedgerWriter
+from .._store.operations import Change, put, real_changes
+from .._store.store import Store, whoami
+from .rollout import Move, begin, finish, go_on
+from .rules import effective_rules
+
+# Other planners and reports can make a pass begin again; each time somebody got something done.
+_MOST_TRIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a caller asks of a pass.
+
+    :param version: None to go on with the rollout of the ledger.
+    :param rules: instructions in their stored form; None for those of the ledger.
+    :param role_order: order added to the rules.
+    :param fleet: host -> role; None where the caller knows none.
+    :param limit: hosts, roles or groups that may be opened; None for all.
+    :param since: set by a caller that goes on with what it began: such a pass never begins a rollout.
+    """
+
+    version: str | None = None
+    rules: Mapping[str, Any] | None = None
+    role_order: Mapping[str, Any] | None = None
+    fleet: Mapping[str, str] | None = None
+    role_pattern: str | None = None
+    limit: Sequence[str] | None = None
+    converge: bool = False
+    since: int | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a pass did, or in check mode would do.
+
+    :param plan: the plan that its openings come from.
+    :param openings: the hosts that this pass let through; other planners may have let more through meanwhile.
+    :param index: the newest Consul index that the plan has seen.
+    :param begun: whether this pass began a rollout.
+    """
+
+    plan: Plan = field(default_factory=Plan)
+    ledger: Ledger | None = None
+    index: int = 0
+    begun: bool = False
+    openings: list[Opening] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def hosts(self) -> dict[str, HostView]:
+        """Return every host as it is after the openings."""
+        hosts = dict(self.plan.hosts)
+        for one in self.openings:
+            hosts[one.host] = replace(hosts[one.host], state=UPGRADING, reason=f"let through now: {one.reason}")
+        return hosts
+
+
+def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
+    """Read, plan and open, reading and planning again whenever somebody else wrote in between.
+
+    :param dry: write nothing, and return what would be done.
+    :raises UpgradeError: whatever keeps the pass from being made; nothing is opened then.
+    """
+    if request.version is not None:
+        check_version(request.version, "version")
+    outcome = Outcome()
+    first_version: str | None = None
+    for attempt in range(_MOST_TRIES):
+        snapshot = store.snapshot("consistent")
+        if attempt == 0:
+            first_version = snapshot.current_version
+        elif not outcome.begun and snapshot.current_version not in (first_version, request.version):
+            raise _overtaken(snapshot)
+        writer = LedgerWriter(store, snapshot, whoami(), int(time.time()), dry=dry)
+        try:
+            _try_once(writer, request, snapshot, outcome)
+        except Conflict:
+            continue
+        finally:
+            outcome.changes = real_changes([*outcome.changes, *writer.changes])
+        return outcome
+    raise UpgradeError(
+        "busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries. Are there very many planners at work?"
+    )
+
+
+def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcome: Outcome) -> None:
+    outcome.warnings = []
+    keys = writer.store.keys
+    wanted = _wanted(keys, request, snapshot, outcome)
+    move = _ledger_move(keys, snapshot, wanted)
+    if move is not None:
+        _do(writer, move)
+        outcome.begun |= bool(move.operations)
+        snapshot = replace(move.after, index=snapshot.index)
+    snapshot = replace(snapshot, ledger=wanted.ledger)
+    _refuse_unreadable(snapshot)
+
+    plan = make_plan(snapshot, wanted.members, wanted.rules, request.limit)
+    if plan.missing:
+        raise UpgradeError("fleet_too_small", f"Nothing is opened: {'; '.join(plan.missing)}.")
+    outcome.plan, outcome.index = plan, snapshot.index
+    outcome.warnings += plan.warnings
+    _open(writer, plan, snapshot, replace(wanted.ledger, state=RUNNING), outcome)
+    end = finish(keys, snapshot, wanted.ledger, converge=request.converge) if plan.complete else None
+    if end is not None:
+        _do(writer, end)
+    outcome.ledger = writer.ledger
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the ledger should say, and what follows from it."""
+
+    ledger: Ledger
+    rules: Instructions
+    members: Mapping[str, str]
+    begins: bool
+
+
+def _wanted(keys: Keys, request: Request, snapshot: Snapshot, outcome: Outcome) -> _Wanted:
+    old = snapshot.ledger
+    version = request.version or (old.version if old else None)
+    if version is None:
+        raise UpgradeError(
+            "no_rollout", f"version is not given, and {keys.ledger} holds no rollout to go on with. Give version."
+        )
+    if request.version is None and snapshot.current_version != version:
+        raise UpgradeError(
+            "foreign_version",
+            f"{keys.current_version} is {snapshot.current_version!r}, but the rollout in {keys.ledger} goes "
+            f"to {version!r}: something else has set it. Give version to say which of the two you want.",
+        )
+    begins = snapshot.current_version != version
+    if begins and (request.since is not None or outcome.begun):
+        raise _overtaken(snapshot)
+    same = old if old is not None and old.version == version and not begins else None
+    plain, rules = effective_rules(request.rules, same.instructions if same else {}, request.role_order)
+    # Of two planners that go on side by side, each with a pattern of its own, the ledger's must hold for both.
+    pattern = (request.role_pattern if request.since is None else None) or (old.role_pattern if old else None)
+    members = place(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
+    if not members:
+        outcome.warnings.append(
+            f"No host is known: none has reported under {keys.reports}, and fleet names none. Is kv_prefix right?"
+        )
+    if begins and not plain:
+        outcome.warnings.append(
+            f"No instructions: all {len(members)} hosts may go to {version} at once. Give rolling_rules to limit that."
+        )
+    ledger = Ledger(
+        epoch=old.epoch if old else 0,
+        version=version,
+        previous_version=same.previous_version if same else _previous(snapshot, version),
+        state=same.state if same else RUNNING,
+        instructions=plain,
+        role_pattern=pattern if pattern != DEFAULT_ROLE_PATTERN else None,
+        members=dict(Counter(members.values())) if request.fleet else dict(old.members if old else {}),
+        who=same.who if same else whoami(),
+        since=same.since if same else int(time.time()),
+    )
+    return _Wanted(ledger, rules, members, begins)
+
+
+def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: _Wanted) -> Move | None:
+    if wanted.begins:
+        return begin(keys, snapshot, wanted.ledger)
+    # How many hosts there are is written along with other things, never for its own sake: two planners with
+    # different fleets would take turns at it for ever.
+    if snapshot.ledger is None or replace(snapshot.ledger, members=wanted.ledger.members) != wanted.ledger:
+        return go_on(snapshot, wanted.ledger)
+    return None
+
+
+def _previous(snapshot: Snapshot, version: str) -> str | None:
+    """Return where the fleet comes from: what it was to run, or what all hosts do run."""
+    known = (snapshot.current_version, snapshot.ledger.version if snapshot.ledger else None)
+    for one in known:
+        if one is not None and one != version:
+            return one
+    running = {report.version for report in snapshot.reports.values()} - {version}
+    return running.pop() if len(running) == 1 else None
+
+
+def _overtaken(snapshot: Snapshot) -> UpgradeError:
+    who = f", begun by {snapshot.ledger.who}" if snapshot.ledger else ""
+    return UpgradeError(
+        "overtaken",
+        f"Another rollout is on its way, to {snapshot.current_version!r}{who}. This call ends; look at it with "
+        "consul_upgrade_info, and give version again if yours is to take its place.",
+    )
+
+
+def _refuse_unreadable(snapshot: Snapshot) -> None:
+    errors = snapshot.gates.unreadable(snapshot.current_version)
+    if errors:
+        raise UpgradeError(
+            "unreadable_gate",
+            "Nothing is opened: " + " ".join(error.message for error in errors[:5])
+            + (f" And {len(errors) - 5} more." if len(errors) > 5 else ""),
+            keys=[error.details["key"] for error in errors],
+        )
+
+
+def _do(writer: LedgerWriter, move: Move) -> None:
+    writer.write(move.ledger, move.event, move.operations, move.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """A gate to open, of a role or of a host."""
+
+    name: str
+    is_role: bool
+    change: Change
+
+    def operation(self) -> Operation:
+        return put(self.change.key, OPEN)
+
+
+def _gates(keys: Keys, plan: Plan, snapshot: Snapshot) -> list[_Gate]:
+    def gate(scope: str, name: str, found: GateValue | None) -> _Gate:
+        return _Gate(name, scope == "role", Change(keys.gate(scope, name), found.text if found else None, OPEN))
+
+    roles = [gate("role", name, snapshot.gates.roles.get(name)) for name in plan.open_roles]
+    return roles + [gate("host", name, snapshot.gates.hosts.get(name)) for name in plan.open_hosts]
+
+
+def _open(writer: LedgerWriter, plan: Plan, snapshot: Snapshot, ledger: Ledger, outcome: Outcome) -> None:
+    gates = _gates(writer.store.keys, plan, snapshot)
+    by_host = {one.host: one for one in plan.openings}
+    by_role: dict[str, list[Opening]] = {}
+    own_key = set(plan.open_hosts)
+    for one in plan.openings:
+        if one.host not in own_key:
+            by_role.setdefault(one.role, []).append(one)
+    for at in range(0, len(gates), MOST_GATES):
+        piece = gates[at : at + MOST_GATES]
+        hosts = [by_host[gate.name] for gate in piece if not gate.is_role]
+        roles = {gate.name: by_role.get(gate.name, []) for gate in piece if gate.is_role}
+        event = {
+            "what": "open",
+            "hosts": {one.host: one.reason for one in hosts},
+            "roles": {role: {"hosts": len(found), "reason": f"nothing limits role {role}"} for role, found in roles.items()},
+        }
+        writer.write(ledger, event, [gate.operation() for gate in piece], [gate.change for gate in piece])
+        outcome.openings += [*hosts, *(one for found in roles.values() for one in found)]

@@ -1,0 +1,129 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a node says of itself: started, upgraded, failed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from .._model.errors import UpgradeError
+from .._model.fleet import FAILED, STARTED, UPGRADED, Record
+from .._model.names import check_name, check_version
+from .._store.client import Conflict, Entry
+from .._store.codec import decode_record, encode_record, text_of
+from .._store.operations import Change, compare_and_put, put, remove
+from .._store.store import Store
+
+# Consul takes values up to 512 KiB; the end of an error is what explains it.
+MOST_ERROR = 4000
+
+_MOST_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One report.
+
+    :param version: the version the host moves to, or has reached.
+    :param state: started, upgraded or failed.
+    """
+
+    host: str
+    version: str
+    state: str
+    service: str | None = None
+    step: str | None = None
+    error: str | None = None
+
+
+def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list[Change]]:
+    """Write a report; return the host's record after it, and what changed.
+
+    ``upgraded`` puts the host under its version and takes it away from the one that it stood under, in one
+    transaction. Which one that is stands in the host's own record, so the cost does not grow with the fleet;
+    only a host that has never reported this way has its former versions looked for.
+
+    :raises UpgradeError: ``bad_name``, ``bad_report``, ``busy``.
+    """
+    check_name("host", word.host, "name")
+    check_version(word.version, "version")
+    if word.error is not None and word.state != FAILED:
+        raise UpgradeError("bad_report", f"error goes with state: failed, not with {word.state}.")
+    for _try in range(_MOST_TRIES):
+        try:
+            return _report(store, word, dry=dry)
+        except Conflict:
+            continue
+    raise UpgradeError(
+        "busy", f"{store.keys.record(word.host)} changed under each of {_MOST_TRIES} tries. Who else reports for it?"
+    )
+
+
+def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change]]:
+    keys = store.keys
+    key, own = keys.record(word.host), keys.report(word.version, word.host)
+    entries = {entry.key: entry for entry in store.client.read((key, own), "consistent")}
+    entry = entries.get(key)
+    before = decode_record(key, entry.value) if entry else None
+    now = int(time.time())
+    after = _next(before, word, now)
+    changes = []
+    operations = []
+    if after != before:
+        text = encode_record(after)
+        changes.append(Change(key, text_of(entry.value) if entry else None, text))
+        operations.append(compare_and_put(key, text, entry.index if entry else 0))
+    if word.state == UPGRADED:
+        for old in _elsewhere(store, before, word):
+            changes.append(Change(old.key, text_of(old.value) or "", None))
+            operations.append(remove(old.key))
+        if own not in entries:
+            changes.append(Change(own, None, str(now)))
+            operations.append(put(own, str(now)))
+    if operations and not dry:
+        store.client.write(operations)
+    return after, changes
+
+
+def _elsewhere(store: Store, before: Record | None, word: Word) -> list[Entry]:
+    """Return the host's reports under other versions."""
+    if before is not None and before.reported is not None:
+        versions = {before.reported}
+    else:
+        versions = {name[:-1] for name in store.client.folders(store.keys.reports) if name.endswith("/")}
+    wanted = [store.keys.report(version, word.host) for version in sorted(versions - {word.version, ""})]
+    found: list[Entry] = []
+    # Old fleets keep a few versions. A transaction takes 64 operations, of which the report needs two.
+    for at in range(0, len(wanted), 60):
+        chunk = set(wanted[at : at + 60])
+        found += [entry for entry in store.client.read(sorted(chunk), "consistent") if entry.key in chunk]
+    return found[:60]
+
+
+def _next(before: Record | None, word: Word, now: int) -> Record:
+    error = _shortened(word.error) if word.state == FAILED else None
+    said = Record(word.version, word.state, word.service, word.step, error=error)
+    if before is None or not before.readable:
+        return replace(said, times={word.state: now}, reported=word.version if word.state == UPGRADED else None)
+    same_move = before.version == word.version
+    attempt = before.attempt if same_move else 1
+    if word.state == STARTED and same_move and before.state != STARTED:
+        attempt += 1
+    said = replace(said, attempt=attempt, times=before.times, reported=before.reported)
+    if word.state == UPGRADED:
+        said = replace(said, reported=word.version)
+    if said == before:
+        return before
+    times = {**(before.times if same_move else {}), word.state: now}
+    if same_move and before.state == word.state == STARTED:
+        # The next service or step of the same start.
+        times[STARTED] = before.times.get(STARTED, now)
+    return replace(said, times=times)
+
+
+def _shortened(error: str | None) -> str | None:
+    if error is None or len(error) <= MOST_ERROR:
+        return error
+    return f"[the first {len(error) - MOST_ERROR} characters are left out] {error[-MOST_ERROR:]}"

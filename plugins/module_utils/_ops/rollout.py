@@ -1,0 +1,106 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The life of a rollout: begin, go on under other rules, complete, converge. Each is one planner write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .._model.fleet import Snapshot
+from .._model.gates import CLOSED, OPEN, Gates, GateValue
+from .._model.ledger import COMPLETE, RUNNING, Ledger
+from .._store.client import Operation
+from .._store.keys import Keys
+from .._store.operations import Change, put, remove_tree
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One planner write, ready to be done, and the snapshot as it will be after it.
+
+    :param event: its entry in the history.
+    """
+
+    ledger: Ledger
+    event: Mapping[str, Any]
+    operations: tuple[Operation, ...]
+    changes: tuple[Change, ...]
+    after: Snapshot
+
+
+def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
+    """Begin a rollout: set ``current_version``, wipe the gates and close the global one, all at once.
+
+    In the original the gates were deleted first, and a missing gate is an open one.
+    """
+    wiped, changes = _one_gate(keys, snapshot, CLOSED)
+    version = Change(keys.current_version, snapshot.current_version, ledger.version)
+    return Move(
+        ledger,
+        {
+            "what": "begin",
+            "from": ledger.previous_version,
+            "instructions": ledger.instructions,
+            "reason": f"{ledger.who} asked for {ledger.version}",
+        },
+        (put(keys.current_version, ledger.version), *wiped),
+        (version, *changes),
+        replace(
+            snapshot,
+            current_version=ledger.version,
+            ledger=ledger,
+            gates=Gates(GateValue(keys.gate("global"), CLOSED)),
+        ),
+    )
+
+
+def go_on(snapshot: Snapshot, ledger: Ledger) -> Move:
+    """Change the ledger alone: other rules, or a rollout that another tool began."""
+    adopted = snapshot.ledger is None or snapshot.ledger.version != ledger.version
+    event = {
+        "what": "adopt" if adopted else "rules",
+        "instructions": ledger.instructions,
+        "reason": "current_version was set already, by something that keeps no ledger"
+        if adopted
+        else "other instructions were given",
+    }
+    return Move(ledger, event, (), (), replace(snapshot, ledger=ledger))
+
+
+def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) -> Move | None:
+    """End a rollout in which every host is upgraded; None where that is written already.
+
+    :param converge: also open the global gate and remove those of roles and hosts.
+    """
+    done = replace(ledger, state=COMPLETE)
+    plain = Gates(GateValue(keys.gate("global"), OPEN))
+    wiped: tuple[Operation, ...] = ()
+    changes: tuple[Change, ...] = ()
+    after = replace(snapshot, ledger=done)
+    if converge and snapshot.gates != plain:
+        wiped, changes = _one_gate(keys, snapshot, OPEN)
+        after = replace(after, gates=plain)
+    elif ledger.state != RUNNING:
+        return None
+    event = {
+        "what": "converge" if wiped else "complete",
+        "reason": "every host is upgraded" + ("; the global gate opens for all" if wiped else ""),
+    }
+    return Move(done, event, wiped, changes, after)
+
+
+def _one_gate(keys: Keys, snapshot: Snapshot, value: str) -> tuple[tuple[Operation, ...], tuple[Change, ...]]:
+    everywhere = keys.gate("global")
+    gates = snapshot.gates
+    old = {
+        gate.key: gate.text or ""
+        for gate in (*gates.roles.values(), *gates.hosts.values(), *([gates.everywhere] if gates.everywhere else []))
+    }
+    changes = [Change(key, text, None) for key, text in old.items() if key != everywhere]
+    return (
+        (remove_tree(keys.gates), put(everywhere, value)),
+        (*changes, Change(everywhere, old.get(everywhere), value)),
+    )

@@ -1,0 +1,112 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where the rules of a rollout come from: inline, a file, the ledger."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from .._model.errors import UpgradeError
+from .._model.instructions import Instructions, merge, parse, with_order
+
+try:
+    import yaml
+
+    class _StrictLoader(yaml.SafeLoader):
+        """Refuses a key that stands twice in one mapping; YAML would keep the last one without a word."""
+
+    def _strict_mapping(loader: Any, node: Any) -> dict[Any, Any]:
+        loader.flatten_mapping(node)
+        return _no_twins(loader.construct_pairs(node, deep=True))
+
+    _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _strict_mapping)
+except ImportError:
+    yaml = None
+
+DEFAULT_FILE = "/etc/jio-upgrade.json"
+
+
+def given_rules(inline: Mapping[str, Any] | None, path: str | None) -> dict[str, Any] | None:
+    """Return the rules that a call brings, in the form they are stored in; None where it brings none.
+
+    :param inline: wins over the file, key by key.
+    :param path: a JSON or YAML file; None for the default one, which may be missing.
+    :raises UpgradeError: ``bad_instructions``, ``bad_instructions_file``.
+    """
+    from_file = read_file(path or DEFAULT_FILE) if path or os.path.exists(DEFAULT_FILE) else None
+    if inline is None and from_file is None:
+        return None
+    try:
+        return parse(merge(from_file or {}, inline or {})).plain()
+    except UpgradeError as error:
+        if from_file is None:
+            raise
+        where = f" (inline and {path or DEFAULT_FILE})" if inline else f" (in {path or DEFAULT_FILE})"
+        raise UpgradeError(error.code, error.message + where, **error.details) from error
+
+
+def effective_rules(
+    given: Mapping[str, Any] | None, stored: Mapping[str, Any], more_order: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], Instructions]:
+    """Return the rules that hold now, as stored and as parsed.
+
+    :param given: what the call brings; takes the place of what is stored.
+    :param more_order: order that is added to either.
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    rules = with_order(stored if given is None else given, more_order or {})
+    return rules, parse(rules)
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """Return the instructions in a file.
+
+    :raises UpgradeError: ``bad_instructions_file``, with the line where the reader knows it.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _bad(path, getattr(error, "strerror", None) or str(error)) from error
+    if not text.strip():
+        return {}
+    data = _json_or_yaml(path, text)
+    if not isinstance(data, dict):
+        raise _bad(path, "it holds no mapping of names to values")
+    return data
+
+
+def _json_or_yaml(path: str, text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_no_twins)
+    except json.JSONDecodeError as error:
+        if yaml is None or text.lstrip().startswith("{"):
+            hint = "" if yaml else " (for YAML, install PyYAML where the module runs)"
+            raise _bad(path, f"line {error.lineno}, column {error.colno}: {error.msg}{hint}") from error
+    except _Twin as error:
+        raise _bad(path, str(error)) from error
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  a SafeLoader, only stricter
+    except (yaml.YAMLError, _Twin) as error:
+        raise _bad(path, " ".join(str(error).split())) from error
+
+
+class _Twin(Exception):
+    """A key that stands twice in one mapping."""
+
+
+def _no_twins(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Twin(f"the key {key!r} stands twice in one mapping; keep one of them")
+        found[key] = value
+    return found
+
+
+def _bad(path: str, why: str) -> UpgradeError:
+    return UpgradeError("bad_instructions_file", f"instructions_file: {path} can't be used: {why}.", path=path)

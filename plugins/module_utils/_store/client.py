@@ -1,0 +1,281 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The only place that talks to Consul: requests in, values or one of four kinds of error out."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from .._model.errors import UpgradeError
+from .settings import Settings
+
+try:
+    import requests
+    from consul.std import HTTPClient
+    from requests.adapters import HTTPAdapter
+
+    LIBRARY_ERROR = None
+except ImportError:
+    LIBRARY_ERROR = traceback.format_exc()
+    HTTPAdapter = object  # pylint: disable=invalid-name
+
+T = TypeVar("T")
+Operation = dict[str, Any]
+
+# Consul 1.8 refuses transactions of more than 64 operations; 1.13 and later take 128.
+MOST_OPERATIONS = 64
+
+
+class Unreachable(UpgradeError):
+    """Consul gave no answer; whether a write was done is not known."""
+
+
+class Conflict(UpgradeError):
+    """A transaction was refused, because something that it checked has changed."""
+
+
+class Entry(NamedTuple):
+    """A key as it was read."""
+
+    key: str
+    value: bytes
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    code: int
+    headers: Any
+    body: str
+
+
+class _WithDeadline(HTTPAdapter):  # type: ignore[misc, unused-ignore]
+    """Puts a time limit on every request; python-consul itself has none and would wait for ever."""
+
+    seconds: float = 0
+
+    def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs["timeout"] = self.seconds
+        return super().send(request, *args, **kwargs)
+
+
+class ConsulClient:
+    """A connection to one agent. Not for use by several threads.
+
+    The HTTP layer of the ``consul`` package is used directly: its ``Consul`` class lets environment
+    variables win over what it is given (python-consul) and would put the token into the URL.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepare the connection; nothing is sent yet.
+
+        :raises UpgradeError: ``missing_library``.
+        """
+        if LIBRARY_ERROR is not None:
+            raise UpgradeError(
+                "missing_library",
+                f"The Python library 'consul' is missing for {sys.executable}: install it there with "
+                "'pip install py-consul' (Python 3.10 or later).",
+                exception=LIBRARY_ERROR,
+            )
+        self.settings = settings
+        self.requests = 0
+        self._http = HTTPClient(settings.host, settings.port, settings.scheme, settings.verify, settings.cert)
+        self._deadline = _WithDeadline()
+        self._http.session.mount(f"{settings.scheme}://", self._deadline)
+        if settings.token:
+            self._http.session.headers["X-Consul-Token"] = settings.token
+
+    def read(self, prefixes: Iterable[str], consistency: str | None = None) -> list[Entry]:
+        """Return all entries under the prefixes, as they were at one moment: one request.
+
+        :param consistency: ``consistent``, ``stale`` or None for Consul's default.
+        :raises UpgradeError: ``unreachable``, ``denied``, ``tls``, ``consul_error``.
+        """
+        operations = [{"KV": {"Verb": "get-tree", "Key": prefix}} for prefix in prefixes]
+        return self._entries(self._retrying(lambda: self._transact(operations, consistency)))
+
+    def read_known(self, keys: Sequence[str]) -> list[Entry]:
+        """Return entries that are known to be there: one request for up to 64 of them.
+
+        :raises Conflict: if one is not.
+        """
+        operations = [{"KV": {"Verb": "get", "Key": key}} for key in keys]
+        return self._entries(self._retrying(lambda: self._transact(operations)))
+
+    def get(self, key: str) -> Entry | None:
+        """Return one entry, None where there is none. Unlike :meth:`read`, an ACL that forbids it is an error."""
+
+        def ask() -> Entry | None:
+            reply = self._send("get", f"/v1/kv/{key}", (("consistent", "1"),))
+            if reply.code == 404:
+                return None
+            return self._entries(self._json(self._checked(reply)))[0]
+
+        return self._retrying(ask)
+
+    def folders(self, prefix: str) -> list[str]:
+        """Return the names right below a prefix; those that have something below them end with a slash."""
+        keys = self._retrying(lambda: self._keys(prefix, "/")[0])
+        return [key[len(prefix) :] for key in keys if key != prefix]
+
+    def names(self, prefix: str) -> list[str]:
+        """Return all key names below a prefix, without it."""
+        keys = self._retrying(lambda: self._keys(prefix, None)[0])
+        return [key[len(prefix) :] for key in keys]
+
+    def wait(self, prefix: str, index: int, seconds: float) -> int:
+        """Return the index of a prefix as soon as it is above ``index``, or whatever it is after ``seconds``.
+
+        A blocking query that brings back next to nothing: names up to the first slash, no values.
+        """
+        params = (("index", str(max(1, index))), ("wait", f"{max(1, int(seconds * 1000))}ms"))
+        return self._keys(prefix, "/", params, seconds)[1]
+
+    def write(self, operations: Sequence[Operation]) -> list[dict[str, Any]]:
+        """Carry out a transaction, and return the entries that it set. Never sent twice.
+
+        :raises UpgradeError: ``conflict`` (:class:`Conflict`), ``unreachable`` (:class:`Unreachable`: it may have
+            been done), ``denied``, ``tls``, ``consul_error``.
+        """
+        return self._transact(operations)
+
+    def _keys(
+        self, prefix: str, separator: str | None, more: Iterable[tuple[str, str]] = (), seconds: float = 0
+    ) -> tuple[list[str], int]:
+        params = [("keys", ""), *more] + ([("separator", separator)] if separator else [])
+        reply = self._send("get", f"/v1/kv/{prefix}", params, seconds=seconds)
+        index = int(reply.headers.get("X-Consul-Index") or 0)
+        return ([], index) if reply.code == 404 else (self._json(self._checked(reply)), index)
+
+    @staticmethod
+    def _entries(found: Iterable[dict[str, Any]]) -> list[Entry]:
+        return [Entry(one["Key"], base64.b64decode(one["Value"] or ""), one["ModifyIndex"]) for one in found]
+
+    def _transact(self, operations: Sequence[Operation], consistency: str | None = None) -> list[dict[str, Any]]:
+        params = ((consistency, "1"),) if consistency else ()
+        reply = self._send("put", "/v1/txn", params, json.dumps(operations))
+        if reply.code == 409:
+            raise self._refused(operations, self._json(reply).get("Errors") or [])
+        return [result["KV"] for result in self._json(self._checked(reply)).get("Results") or [] if "KV" in result]
+
+    def _refused(self, operations: Sequence[Operation], errors: Sequence[dict[str, Any]]) -> UpgradeError:
+        first = errors[0] if errors else {"OpIndex": 0, "What": "no reason given"}
+        what, operation = str(first["What"]), operations[first["OpIndex"]]["KV"]
+        if "Permission denied" in what:
+            return self._denied(f"{operation['Verb']} {operation['Key']}", what)
+        if any(sign in what for sign in ("stale", "index", "exist")):
+            return Conflict("conflict", f"Consul refused the transaction: {what}.", key=operation["Key"])
+        return UpgradeError(
+            "consul_error",
+            f"Consul at {self.settings.url} refused to {operation['Verb']} {operation['Key']}: {what}.",
+        )
+
+    def _send(
+        self, method: str, path: str, params: Iterable[tuple[str, str]] = (), data: str | None = None, seconds: float = 0
+    ) -> _Reply:
+        self.requests += 1
+        query = [*params, ("dc", self.settings.datacenter)] if self.settings.datacenter else [*params]
+        # Consul adds up to a sixteenth to the time that a blocking query may take.
+        self._deadline.seconds = self.settings.timeout + seconds * 17 / 16
+        body = {} if data is None else {"data": data}
+        try:
+            reply: _Reply = getattr(self._http, method)(
+                lambda reply: _Reply(reply.code, reply.headers, reply.body), path, query, **body
+            )
+        except requests.exceptions.SSLError as error:
+            raise self._tls(error) from error
+        except (requests.exceptions.RequestException, OSError) as error:
+            raise self._unreachable(_reason(error)) from error
+        return reply
+
+    def _checked(self, reply: _Reply) -> _Reply:
+        text = reply.body.strip()
+        if reply.code == 200:
+            return reply
+        if reply.code == 403 or "Permission denied" in text or "ACL not found" in text:
+            raise self._denied("answer", text)
+        if reply.code == 429 or reply.code >= 500:
+            raise self._unreachable(f"it answered {reply.code}, {text or 'without a reason'}")
+        if "HTTP request to an HTTPS server" in text:
+            raise UpgradeError(
+                "tls", f"Consul at {self.settings.url} speaks HTTPS: set scheme to https (or CONSUL_HTTP_SSL=true)."
+            )
+        raise UpgradeError("consul_error", f"Consul at {self.settings.url} answered {reply.code}: {text}.")
+
+    def _json(self, reply: _Reply) -> Any:
+        try:
+            return json.loads(reply.body)
+        except ValueError as error:
+            raise UpgradeError(
+                "consul_error",
+                f"What answers at {self.settings.url} is not Consul's API (no JSON came back). Check host and port.",
+            ) from error
+
+    def _unreachable(self, reason: str) -> Unreachable:
+        return Unreachable(
+            "unreachable",
+            f"Consul at {self.settings.url} can't be reached: {reason}. "
+            "Is its agent running, and are host, port and scheme (or CONSUL_HTTP_ADDR) right?",
+        )
+
+    def _denied(self, what: str, text: str) -> UpgradeError:
+        if "ACL not found" in text:
+            message = (
+                f"Consul at {self.settings.url} does not know the token that it was given (ACL not found). "
+                "Set token (or CONSUL_HTTP_TOKEN) to one that exists."
+            )
+        else:
+            whose = "the token that it was given may not" if self.settings.token else "no token was given, and without it"
+            message = (
+                f"Consul at {self.settings.url} refused to {what}: permission denied; {whose} do that. "
+                "Set token (or CONSUL_HTTP_TOKEN) to one whose policy allows it."
+            )
+        return UpgradeError("denied", message)
+
+    def _tls(self, error: Exception) -> UpgradeError:
+        reason = _reason(error)
+        if "WRONG_VERSION_NUMBER" in reason.upper().replace(" ", "_"):
+            advice = "The port speaks plain HTTP; set scheme to http, or use the HTTPS port."
+        elif "CERTIFICATE_VERIFY_FAILED" in reason or "mismatch" in reason:
+            advice = "Set ca_path (or CONSUL_CACERT) to the authority that signed its certificate, and host to its name."
+        else:
+            advice = "Does it ask for a client certificate? Set client_cert and client_key."
+        return UpgradeError("tls", f"No TLS connection to Consul at {self.settings.url}: {reason}. {advice}")
+
+    def _retrying(self, ask: Callable[[], T]) -> T:
+        # For reads alone: a lost leader or a restarting agent is back within seconds.
+        until = time.monotonic() + self.settings.timeout
+        pause = 0.05
+        while True:
+            try:
+                return ask()
+            except Unreachable:
+                if time.monotonic() + pause > until:
+                    raise
+                time.sleep(pause * random.uniform(0.5, 1))
+                pause = min(pause * 2, 1.0)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the innermost cause in a few words; the libraries wrap it several times."""
+    seen = error
+    while True:
+        inner = getattr(seen, "reason", None) or next((a for a in seen.args if isinstance(a, BaseException)), None)
+        if not isinstance(inner, BaseException) or inner is seen:
+            break
+        seen = inner
+    if isinstance(seen, OSError) and seen.strerror:
+        return seen.strerror.lower() if seen.errno != 1 else str(seen)
+    if isinstance(seen, requests.exceptions.Timeout) or "timed out" in str(seen):
+        return "no answer in time"
+    return str(seen).split(" at 0x", maxsplit=1)[0].rpartition(": ")[2] or type(seen).__name__

@@ -1,0 +1,208 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Raw keys to typed values and back, in one place.
+
+Old fleets hold odd keys: folder placeholders, empty values, bytes that are no text. None of them stops a
+reader here. What can't be read is counted the safe way (a hold holds, a record has failed) or, for a gate,
+kept as it is, so that whoever needs it tells which key it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from .._model.errors import UpgradeError
+from .._model.fleet import FAILED, RECORD_STATES, Record, Report, Snapshot
+from .._model.gates import Gates, GateValue
+from .._model.holds import Hold, Holds
+from .._model.ledger import Ledger
+from .client import Entry
+from .keys import Keys
+
+_LEDGER_FIELDS = [one.name for one in fields(Ledger)]
+
+
+def text_of(value: bytes) -> str | None:
+    """Return the bytes as text, None where they are not UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def decode_version(value: bytes) -> str | None:
+    """Return a version without the white space that old tools left around it; None for an empty one."""
+    return (text_of(value) or "").strip() or None
+
+
+def decode_ledger(key: str, value: bytes) -> Ledger:
+    """Return the ledger.
+
+    :raises UpgradeError: ``unreadable_ledger``.
+    """
+    try:
+        data = json.loads(value)
+        return Ledger(**{name: data[name] for name in _LEDGER_FIELDS if name in data})
+    except (ValueError, TypeError) as error:
+        raise UpgradeError(
+            "unreadable_ledger",
+            f"The ledger {key} can't be read ({error}), so nobody knows which rules hold, and nothing is opened. "
+            f"Restore it from a backup, or delete {key} to let the next consul_upgrade_plan begin a new one.",
+            key=key,
+        ) from error
+
+
+def encode_ledger(ledger: Ledger) -> str:
+    """Return the ledger as it is stored."""
+    data = {name: value for name, value in asdict(ledger).items() if value is not None and value != {}}
+    return json.dumps(data, sort_keys=True)
+
+
+def decode_record(key: str, value: bytes) -> Record:
+    """Return a host's record; one that can't be read counts as failed, so that it keeps its slot."""
+    try:
+        data = json.loads(value)
+        texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported")}
+        version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
+        if not isinstance(version, str) or state not in RECORD_STATES or not isinstance(attempt, int):
+            raise ValueError(f"version {version!r}, state {state!r}, attempt {attempt!r}")
+        return Record(version=version, state=state, attempt=attempt, times=_times(data.get("times")), **texts)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        return Record(
+            version="",
+            state=FAILED,
+            error=f"the record {key} can't be read ({reason}); let the host report again, or delete the key",
+            readable=False,
+        )
+
+
+def encode_record(record: Record) -> str:
+    """Return a host's record as it is stored."""
+    return json.dumps({name: value for name, value in record.plain().items() if value is not None}, sort_keys=True)
+
+
+def decode_hold(key: str, value: bytes) -> Hold:
+    """Return a hold; one that can't be read holds all the same."""
+    try:
+        data = json.loads(value)
+        given = {name: str(data[name]) for name in ("reason", "by", "at") if data.get(name) not in (None, "")}
+        return Hold(key, **given)
+    except (ValueError, TypeError, AttributeError):
+        text = (text_of(value) or "").strip()
+        return Hold(key, reason=text) if text and text.isprintable() else Hold(key)
+
+
+def _optional_text(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def _times(value: object) -> Mapping[str, int]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"times {value!r}")
+    return {str(name): int(at) for name, at in value.items()}
+
+
+def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
+    """Return what the entries of :meth:`SnapshotReader.read` say.
+
+    :raises UpgradeError: ``unreadable_ledger``, ``unreadable_schema``.
+    """
+    found: dict[str, Any] = {}
+    warnings: list[str] = []
+    reports: dict[str, list[tuple[Report, str]]] = {}
+    gates, holds = _Scoped("gate"), _Scoped("hold")
+    records: dict[str, Record] = {}
+    newest = 0
+    for key, value, index in entries:
+        newest = max(newest, index)
+        if key.startswith(keys.reports):
+            parts = key[len(keys.reports) :].split("/")
+            if len(parts) == 2 and all(parts) and "\ufffd" not in key:
+                reports.setdefault(parts[1], []).append((Report(parts[0], _unix_time(value)), key))
+            elif parts[-1]:
+                warnings.append(f"{key!r} is passed over: it is not running/versions/<version>/<host>.")
+        elif key.startswith(keys.gates):
+            gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value)), warnings)
+        elif key.startswith(keys.records):
+            host = key[len(keys.records) :]
+            if host and "/" not in host:
+                records[host] = decode_record(key, value)
+        elif key.startswith(keys.holds):
+            holds.add(key, key[len(keys.holds) :], decode_hold(key, value), warnings)
+        elif key == keys.ledger:
+            found |= {"ledger": decode_ledger(key, value), "ledger_index": index}
+        elif key == keys.current_version:
+            found |= {"current_version": decode_version(value), "version_index": index}
+        elif key == keys.schema:
+            found["schema"] = _schema(key, value)
+    current = found.get("current_version")
+    return Snapshot(
+        reports=dict(_latest(reports, current, warnings)),
+        records=records,
+        gates=Gates(gates.everywhere, gates.roles, gates.hosts),
+        holds=Holds(holds.everywhere, holds.roles, holds.hosts),
+        index=newest,
+        warnings=tuple(warnings),
+        **found,
+    )
+
+
+class _Scoped:
+    """Sorts keys of the form ``global``, ``role/<role>``, ``host/<host>``."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.everywhere: Any = None
+        self.roles: dict[str, Any] = {}
+        self.hosts: dict[str, Any] = {}
+
+    def add(self, key: str, below: str, value: Any, warnings: list[str]) -> None:
+        scope, _slash, name = below.partition("/")
+        if below == "global":
+            self.everywhere = value
+        elif scope == "role" and name and "/" not in name:
+            self.roles[name] = value
+        elif scope == "host" and name and "/" not in name:
+            self.hosts[name] = value
+        elif name and not below.endswith("/"):
+            warnings.append(f"{key!r} is passed over: it is no {self.what} of a host, a role or everything.")
+
+
+def _unix_time(value: bytes) -> float | None:
+    try:
+        at = float(value)
+    except ValueError:
+        return None
+    return at if abs(at) < 1e12 else None
+
+
+def _schema(key: str, value: bytes) -> int:
+    try:
+        return int(value)
+    except ValueError as error:
+        raise UpgradeError(
+            "unreadable_schema", f"{key} holds {value!r}, which is no version of the layout.", key=key
+        ) from error
+
+
+def _latest(
+    reports: Mapping[str, list[tuple[Report, str]]], current: str | None, warnings: list[str]
+) -> Iterator[tuple[str, Report]]:
+    # Old nodes wrote the new report and removed the former one in two requests, so a host may stand under two
+    # versions. The latest word counts; where the times don't tell, it is the one that leaves work to be done.
+    for host, found in reports.items():
+        if len(found) > 1:
+            found.sort(key=lambda one: (one[0].at is not None, one[0].at or 0, one[0].version != current))
+            chosen = found[-1][0].version
+            others = ", ".join(key for _report, key in found[:-1])
+            warnings.append(f"{host} reported several versions; {chosen!r} is taken, and passed over: {others}.")
+        yield host, found[-1][0]

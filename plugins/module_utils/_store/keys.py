@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where everything stands in Consul: layout version 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The key layout under a prefix, which is empty or ends with a slash."""
+
+    prefix: str = ""
+
+    @property
+    def current_version(self) -> str:
+        """The version that the fleet should run."""
+        return f"{self.prefix}current_version"
+
+    @property
+    def reports(self) -> str:
+        """The folder of what the hosts say they run."""
+        return f"{self.prefix}running/versions/"
+
+    def report(self, version: str, host: str) -> str:
+        """A host's word that it runs a version; the value is a unix time."""
+        return f"{self.reports}{version}/{host}"
+
+    @property
+    def gates(self) -> str:
+        """The folder of the gates."""
+        return f"{self.prefix}config_state/enable_puppet/"
+
+    def gate(self, scope: str, name: str | None = None) -> str:
+        """One gate: ``global``, or that of a role or a host."""
+        return f"{self.gates}{scope}" if name is None else f"{self.gates}{scope}/{name}"
+
+    @property
+    def upgrade(self) -> str:
+        """The folder of all that belongs to rollouts."""
+        return f"{self.prefix}upgrade/"
+
+    @property
+    def ledger(self) -> str:
+        """The value that every planner compares and sets."""
+        return f"{self.upgrade}ledger"
+
+    @property
+    def records(self) -> str:
+        """The folder of the hosts' own accounts."""
+        return f"{self.upgrade}hosts/"
+
+    def record(self, host: str) -> str:
+        """One host's own account."""
+        return f"{self.records}{host}"
+
+    @property
+    def holds(self) -> str:
+        """The folder of the holds."""
+        return f"{self.upgrade}hold/"
+
+    def hold(self, scope: str, name: str | None = None) -> str:
+        """One hold: ``global``, or that of a role or a host."""
+        return f"{self.holds}{scope}" if name is None else f"{self.holds}{scope}/{name}"
+
+    @property
+    def history(self) -> str:
+        """The folder of what applied plans changed."""
+        return f"{self.upgrade}history/"
+
+    def event(self, epoch: int) -> str:
+        """What the planner write with this epoch changed, and why."""
+        return f"{self.history}{epoch}"
+
+    @property
+    def schema(self) -> str:
+        """The version of this layout."""
+        return f"{self.upgrade}schema"

@@ -1,0 +1,112 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How Consul is reached: one reading of the options for modules, lookups and everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from .._model.errors import UpgradeError
+
+DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SCHEME, DEFAULT_TIMEOUT = "127.0.0.1", 8500, "http", 10.0
+
+_BOOLEANS = {
+    **dict.fromkeys(("true", "1", "yes", "on", "t"), True),
+    **dict.fromkeys(("false", "0", "no", "off", "f"), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A way to a Consul agent.
+
+    :param verify: False, True (the system's authorities) or the path of an authority's certificate.
+    :param cert: client certificate and key, as paths; None for none.
+    :param timeout: seconds that one request may take, and for which an unreachable Consul is tried again.
+    :param kv_prefix: where all keys stand: empty, or text that ends with a slash.
+    """
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    scheme: str = DEFAULT_SCHEME
+    token: str | None = field(default=None, repr=False)
+    verify: bool | str = True
+    cert: tuple[str, str] | None = None
+    datacenter: str | None = None
+    timeout: float = DEFAULT_TIMEOUT
+    kv_prefix: str = ""
+
+    @property
+    def url(self) -> str:
+        """Return where the agent is, for messages."""
+        return f"{self.scheme}://{self.host}:{self.port}"
+
+
+def read_settings(option: Callable[[str], Any], environ: Mapping[str, str]) -> Settings:
+    """Return the settings from options, with the variables that Consul's own tools read as fallbacks.
+
+    :param option: gives an option's value by its name, None where it is not set.
+    :raises UpgradeError: ``bad_connection``.
+    """
+    scheme, host, port = _address(environ.get("CONSUL_HTTP_ADDR", ""))
+    if "CONSUL_HTTP_SSL" in environ and scheme is None:
+        scheme = "https" if _boolean(environ, "CONSUL_HTTP_SSL") else "http"
+    validate = option("validate_certs")
+    if validate is None:
+        validate = _boolean(environ, "CONSUL_HTTP_SSL_VERIFY") if "CONSUL_HTTP_SSL_VERIFY" in environ else True
+    ca_path = option("ca_path") or environ.get("CONSUL_CACERT")
+    timeout = option("timeout")
+    if timeout is not None and timeout <= 0:
+        raise UpgradeError("bad_connection", f"timeout: {timeout} is not a number of seconds above 0.")
+    prefix = (option("kv_prefix") or "").strip("/")
+    return Settings(
+        host=option("host") or host or DEFAULT_HOST,
+        port=option("port") or port or DEFAULT_PORT,
+        scheme=option("scheme") or scheme or DEFAULT_SCHEME,
+        token=option("token") or environ.get("CONSUL_HTTP_TOKEN") or None,
+        verify=(ca_path or True) if validate else False,
+        cert=_certificate(option, environ),
+        datacenter=option("datacenter"),
+        timeout=float(DEFAULT_TIMEOUT if timeout is None else timeout),
+        kv_prefix=f"{prefix}/" if prefix else "",
+    )
+
+
+def _address(text: str) -> tuple[str | None, str | None, int | None]:
+    if not text:
+        return None, None, None
+    parts = urlsplit(text if "://" in text else f"//{text}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in ("", "http", "https") or not parts.hostname or port == -1 or parts.path.strip("/"):
+        raise UpgradeError(
+            "bad_connection",
+            f"CONSUL_HTTP_ADDR: {text!r} is no address of the form host:port or https://host:port "
+            "(Unix sockets are not supported).",
+        )
+    return parts.scheme or None, parts.hostname, port
+
+
+def _boolean(environ: Mapping[str, str], name: str) -> bool:
+    value = _BOOLEANS.get(environ[name].strip().lower())
+    if value is None:
+        raise UpgradeError("bad_connection", f"{name}: {environ[name]!r} is neither true nor false.")
+    return value
+
+
+def _certificate(option: Callable[[str], Any], environ: Mapping[str, str]) -> tuple[str, str] | None:
+    cert = option("client_cert") or environ.get("CONSUL_CLIENT_CERT")
+    key = option("client_key") or environ.get("CONSUL_CLIENT_KEY")
+    if bool(cert) != bool(key):
+        raise UpgradeError(
+            "bad_connection",
+            "client_cert and client_key (CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY) go together: "
+            f"only {'client_cert' if cert else 'client_key'} is set.",
+        )
+    return (cert, key) if cert and key else None

@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The store: what the rest of the collection knows of Consul."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .._model.errors import UpgradeError
+from .._model.fleet import Snapshot
+from .client import MOST_OPERATIONS, Conflict, ConsulClient, Entry
+from .codec import decode_snapshot
+from .keys import SCHEMA, Keys
+from .settings import Settings
+
+
+class Store:
+    """A fleet's state in Consul.
+
+    :param settings: how Consul is reached.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepare it; nothing is sent yet."""
+        self.settings = settings
+        self.client = ConsulClient(settings)
+        self.keys = Keys(settings.kv_prefix)
+        self._readable: set[str] = set()
+
+    def snapshot(self, consistency: str | None = None) -> Snapshot:
+        """Return all that a planner needs, as it was at one moment: one request, at any number of hosts.
+
+        :raises UpgradeError: what :meth:`ConsulClient.read` raises, ``unreadable_ledger``, ``newer_schema``.
+        """
+        keys = self.keys
+        folders = (keys.reports, keys.gates, keys.records, keys.holds)
+        entries = self.client.read((keys.current_version, keys.ledger, keys.schema, *folders), consistency)
+        self.distrust_silence(entries, folders)
+        snapshot = decode_snapshot(keys, entries)
+        if snapshot.schema is not None and snapshot.schema > SCHEMA:
+            raise UpgradeError(
+                "newer_schema",
+                f"{keys.schema} is {snapshot.schema}, and this release of convoy.upgrade knows layouts up to {SCHEMA}. "
+                "Install the release that the other planners use.",
+            )
+        return snapshot
+
+    def distrust_silence(self, entries: Sequence[Entry], folders: Iterable[str]) -> None:
+        """Make sure that the folders that came back empty are empty, and not hidden.
+
+        Consul's ACLs leave out of a tree what a token may not read, without a word: an unreadable hold would
+        look like none, and an unreadable gate like the default, which is open. Reading a single key is
+        refused in so many words. It costs a request for each folder that came back empty, once for each
+        store; where no token is in use, one is asked for only if nothing came back at all.
+
+        :raises UpgradeError: ``denied``.
+        """
+        if not self.settings.token and entries:
+            return
+        for folder in folders:
+            if folder in self._readable:
+                continue
+            if not any(entry.key.startswith(folder) for entry in entries):
+                self.client.get(f"{folder}global")
+            self._readable.add(folder)
+
+    def wait_for_change(self, index: int, seconds: float) -> int:
+        """Return as soon as anything that a plan depends on has changed, or after ``seconds``.
+
+        One blocking query for each folder, side by side.
+
+        :param index: the newest index that the caller has seen.
+        :returns: the newest index now, which is ``index`` where nothing changed in time.
+        :raises Unreachable: if Consul goes away.
+        """
+        keys = self.keys
+        answers: queue.Queue[int | UpgradeError] = queue.Queue()
+
+        def watch(prefix: str) -> None:
+            try:
+                answers.put(ConsulClient(self.settings).wait(prefix, index, seconds))
+            except UpgradeError as error:
+                answers.put(error)
+
+        prefixes = (keys.upgrade, keys.reports, keys.gates, keys.current_version)
+        for prefix in prefixes:
+            threading.Thread(target=watch, args=(prefix,), daemon=True).start()
+        until = time.monotonic() + seconds + self.settings.timeout
+        for _answer in prefixes:
+            try:
+                answer = answers.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                break
+            if isinstance(answer, UpgradeError):
+                raise answer
+            if answer > index:
+                return answer
+        return index
+
+    def epochs(self) -> list[int]:
+        """Return the epochs that the history has, the newest first: one request, for names alone."""
+        return sorted((int(name) for name in self.client.names(self.keys.history) if name.isdigit()), reverse=True)
+
+    def events(self, epochs: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the entries of the history with these epochs, in the order given: one request for each 64.
+
+        Entries that are gone or can't be read are left out.
+        """
+        wanted = [self.keys.event(epoch) for epoch in epochs]
+        events = []
+        for at in range(0, len(wanted), MOST_OPERATIONS):
+            chunk = wanted[at : at + MOST_OPERATIONS]
+            try:
+                found = self.client.read_known(chunk)
+            except Conflict:
+                found = [entry for entry in map(self.client.get, chunk) if entry is not None]
+            events += [event for entry in found if (event := _event(entry)) is not None]
+        return events
+
+
+def _event(entry: Entry) -> dict[str, Any] | None:
+    try:
+        event = json.loads(entry.value)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def whoami() -> str:
+    """Return who is at work, for the ledger and the history: user and machine."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,158 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Set one gate by hand, or close them all."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: consul_enable_puppet
+short_description: Open or close the gate of a host, a role or the whole fleet
+version_added: 0.1.0
+description:
+  - Sets one of the values that tell a node whether it may run Puppet. The host's value decides, else that of
+    its role, else the global one.
+  - O(state=reset) wipes all gates and closes the global one, in one transaction.
+  - A planner that is at work opens gates again. To keep a host out of a rollout, hold it.
+author: The convoy.upgrade authors (@convoy-upgrade)
+extends_documentation_fragment:
+  - convoy.upgrade.consul
+  - ansible.builtin.action_common_attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  platform:
+    platforms: all
+    support: full
+options:
+  scope:
+    description:
+      - Whose gate it is. Required unless O(state=reset).
+    type: str
+    choices: [global, role, host]
+  name:
+    description:
+      - Name of the role or the host. Required for O(scope=role) and O(scope=host).
+    type: str
+  value:
+    description:
+      - V(true), V(false) or a version; a gate with a version is open while that is the current one.
+      - Required for O(state=present).
+    type: str
+  state:
+    description:
+      - V(present) sets the gate and V(absent) removes it, so that the next wider one decides.
+      - V(reset) wipes all gates and closes the global one.
+    type: str
+    choices: [present, absent, reset]
+    default: present
+seealso:
+  - plugin: convoy.upgrade.enable_puppet
+    plugin_type: lookup
+"""
+
+EXAMPLES = r"""
+- name: Let Puppet run on one host, whatever its role may do
+  convoy.upgrade.consul_enable_puppet:
+    scope: host
+    name: compute7
+    value: true
+
+- name: Let a role run Puppet while the fleet is to be on 2.10
+  convoy.upgrade.consul_enable_puppet:
+    scope: role
+    name: compute
+    value: "2.10"
+
+- name: Leave the host to its role again
+  convoy.upgrade.consul_enable_puppet:
+    scope: host
+    name: compute7
+    state: absent
+
+- name: Stop Puppet everywhere
+  convoy.upgrade.consul_enable_puppet:
+    state: reset
+"""
+
+RETURN = r"""
+changes:
+  description: The keys that changed, each with its value before and after; empty for one that is not there.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    key:
+      description: The key.
+      type: str
+    before:
+      description: Its value before.
+      type: str
+    after:
+      description: Its value after.
+      type: str
+failure:
+  description: The failure, for programs.
+  returned: failure
+  type: dict
+  contains:
+    code:
+      description: A stable word, such as V(unreachable), V(denied) or V(bad_gate_value).
+      type: str
+    message:
+      description: The sentence that RV(ignore:msg) has.
+      type: str
+    details:
+      description: The facts of the failure as data.
+      type: dict
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import SCOPES, reset_gates, set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            **CONNECTION_OPTIONS,
+            "scope": {"type": "str", "choices": list(SCOPES)},
+            "name": {"type": "str"},
+            "value": {"type": "str"},
+            "state": {"type": "str", "choices": ["present", "absent", "reset"], "default": "present"},
+        },
+        required_if=[
+            ("state", "present", ("scope", "value")),
+            ("state", "absent", ("scope",)),
+            ("scope", "role", ("name",)),
+            ("scope", "host", ("name",)),
+        ],
+        supports_check_mode=True,
+    )
+    scope, name, value, state = (module.params[option] for option in ("scope", "name", "value", "state"))
+    if scope == "global" and name is not None:
+        module.fail_json(msg=f"name: {name!r} does not go with scope: global, which has one gate. Leave name out.")
+    if state != "present" and value is not None:
+        module.fail_json(msg=f"value: {value!r} goes with state: present, not with {state}. Leave value out.")
+    if state == "reset" and scope is not None:
+        module.fail_json(msg=f"scope: {scope!r} does not go with state: reset, which wipes all gates. Leave scope out.")
+
+    def act(store: Store) -> dict[str, Any]:
+        if state == "reset":
+            changes = reset_gates(store, dry=module.check_mode)
+        else:
+            changes = set_gate(store, scope, name, value, dry=module.check_mode)
+        return {"changes": [asdict(one) for one in changes], **changed(changes)}
+
+    run(module, act)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where a fleet stands: read only."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: consul_upgrade_info
+short_description: Tell where every host of a fleet stands, what waits and why
+version_added: 0.1.0
+description:
+  - Reads the state of the fleet from Consul, and changes nothing.
+  - Tells what the next pass of M(convoy.upgrade.consul_upgrade_plan) would open under the rules in the ledger.
+author: The convoy.upgrade authors (@convoy-upgrade)
+extends_documentation_fragment:
+  - convoy.upgrade.consul
+  - ansible.builtin.action_common_attributes
+  - ansible.builtin.action_common_attributes.info_module
+attributes:
+  platform:
+    platforms: all
+    support: full
+options:
+  fleet:
+    description:
+      - Maps hosts to their roles. Hosts that never reported are part of the fleet by being here.
+    type: dict
+  role_pattern:
+    description:
+      - Regular expression whose first group is the role, searched for in the names of reported hosts that
+        O(fleet) does not name.
+      - Without it, that of the ledger is used, else V(([a-z]+\)(\\d+\)(-.*\)?).
+    type: str
+  history:
+    description:
+      - How many entries of the history to return.
+    type: int
+    default: 10
+  name:
+    description:
+      - A host whose whole story is wanted.
+    type: str
+seealso:
+  - module: convoy.upgrade.consul_upgrade_plan
+"""
+
+EXAMPLES = r"""
+- name: See where the fleet stands
+  convoy.upgrade.consul_upgrade_info:
+  register: fleet
+
+- name: Ask for one host's story and why it waits
+  convoy.upgrade.consul_upgrade_info:
+    name: compute7
+    history: 0
+  register: story
+"""
+
+RETURN = r"""
+version:
+  description: Version that the fleet should run, empty where none is set.
+  returned: success
+  type: str
+  sample: "2.10"
+previous_version:
+  description: Version that it comes from, empty where that is not known.
+  returned: success
+  type: str
+  sample: "2.8"
+epoch:
+  description: Number of planner writes so far, which is the epoch of the ledger.
+  returned: success
+  type: int
+  sample: 7
+complete:
+  description: Whether every host of the fleet is upgraded.
+  returned: success
+  type: bool
+status:
+  description: State to hosts, sorted in natural order. All six states are there.
+  returned: success
+  type: dict
+  sample: {"upgraded": ["controller1"], "failed": [], "lost": [], "upgrading": ["compute1"], "held": [], "pending": []}
+hosts:
+  description: Every host.
+  returned: success
+  type: dict
+  contains:
+    role:
+      description: Role of the host.
+      type: str
+    group:
+      description: Group of the role, if it has one.
+      type: str
+    state:
+      description: One of the six states.
+      type: str
+    version:
+      description: Version that it reported, if it did.
+      type: str
+    reason:
+      description: Why it is in its state; for a host that waits, what it waits for.
+      type: str
+waves:
+  description: Hosts that the next pass would let through, then the forecast of those that come after them.
+  returned: success
+  type: list
+  elements: list
+  sample: [["compute1", "compute2"], ["compute3"]]
+can_move:
+  description: Whether anything can still change without an operator.
+  returned: success
+  type: bool
+obstacles:
+  description: The reasons why hosts are not upgraded yet, each with its hosts.
+  returned: success
+  type: list
+  elements: str
+ledger:
+  description: The ledger, with the rules that the rollout runs under. Empty where there is none.
+  returned: success
+  type: dict
+  sample: {"epoch": 7, "version": "2.10", "previous_version": "2.8", "state": "running", "since": 1789000000}
+history:
+  description: What applied plans changed and why, the newest first.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{"epoch": 7, "what": "open", "hosts": {"compute1": "rolling_rules.global lets 1 of role compute go at once"}}]
+host:
+  description: The host that O(name) asked for.
+  returned: if O(name) is given
+  type: dict
+  contains:
+    name:
+      description: Name of the host.
+      type: str
+    role:
+      description: Role of the host.
+      type: str
+    group:
+      description: Group of the role, if it has one.
+      type: str
+    state:
+      description: One of the six states.
+      type: str
+    version:
+      description: Version that it reported, if it did.
+      type: str
+    reason:
+      description: Why it is in its state; for a host that waits, what it waits for.
+      type: str
+    record:
+      description: Its own account of its upgrade, if it gave one.
+      type: dict
+    events:
+      description: The entries of the history that touched it, the newest first.
+      type: list
+      elements: dict
+failure:
+  description: The failure, for programs.
+  returned: failure
+  type: dict
+  contains:
+    code:
+      description: A stable word, such as V(unreachable), V(denied) or V(unknown_host).
+      type: str
+    message:
+      description: The sentence that RV(ignore:msg) has.
+      type: str
+    details:
+      description: The facts of the failure as data.
+      type: dict
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import obstacles
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import View, look
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+
+
+def as_result(view: View, name: str | None) -> dict[str, Any]:
+    """Return the result of the module for what was seen."""
+    plan, ledger = view.plan, view.snapshot.ledger
+    result: dict[str, Any] = {
+        "changed": False,
+        "version": plan.version or "",
+        "previous_version": (ledger.previous_version if ledger else None) or "",
+        "epoch": ledger.epoch if ledger else 0,
+        "complete": plan.complete,
+        "status": plan.status(),
+        "hosts": {host: asdict(one) for host, one in plan.hosts.items()},
+        "waves": plan.waves,
+        "can_move": plan.can_move,
+        "obstacles": obstacles(plan, plan.hosts),
+        "ledger": asdict(ledger) if ledger else {},
+        "history": view.history,
+    }
+    if name is not None and view.story is not None:
+        result["host"] = {"name": name, **asdict(plan.hosts[name]), **view.story}
+    return result
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            **CONNECTION_OPTIONS,
+            "fleet": {"type": "dict"},
+            "role_pattern": {"type": "str"},
+            "history": {"type": "int", "default": 10},
+            "name": {"type": "str"},
+        },
+        supports_check_mode=True,
+    )
+    options = module.params
+
+    def act(store: Store) -> dict[str, Any]:
+        view = look(
+            store,
+            fleet=options["fleet"],
+            role_pattern=options["role_pattern"],
+            history=max(0, options["history"]),
+            name=options["name"],
+        )
+        for warning in view.warnings:
+            module.warn(warning)
+        return as_result(view, options["name"])
+
+    run(module, act)
+
+
+if __name__ == "__main__":
+    main()

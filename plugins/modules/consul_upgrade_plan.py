@@ -1,0 +1,326 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compute and apply which hosts may move from pending to upgrading."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: consul_upgrade_plan
+short_description: Let the next hosts of a fleet upgrade, as the rules allow
+version_added: 0.1.0
+description:
+  - Computes which hosts may move from pending to upgrading, and opens their gates in Consul, so that the nodes,
+    which ask for their gate every few minutes, upgrade themselves.
+  - A O(version) that is not the current one begins a rollout. One transaction sets C(current_version), wipes
+    the gates and closes the global one. The same version again goes on with the rollout.
+  - Any number of planners may run at once. Each write is a transaction that compares and sets the ledger, so a
+    plan that was made from old facts can't be written, and is made again.
+  - With O(wait), goes on until all hosts in scope are upgraded, and shows every change as it happens.
+author: The convoy.upgrade authors (@convoy-upgrade)
+extends_documentation_fragment:
+  - convoy.upgrade.consul
+  - ansible.builtin.action_common_attributes
+attributes:
+  check_mode:
+    support: full
+    description: Nothing is written; the result is what a real call would do. O(wait) does not wait.
+  diff_mode:
+    support: full
+    description: Shows every key before and after, other than those of the history.
+  platform:
+    platforms: all
+    support: full
+options:
+  version:
+    description:
+      - Version that the fleet should run. Left out, the call goes on with the rollout in the ledger.
+      - Put it in quotes, as YAML reads V(2.10) as the number 2.1.
+    type: str
+  instructions:
+    description:
+      - The rules of the rollout. They are stored in the ledger, and hold for every planner from then on.
+      - Merged key by key with O(instructions_file), over which they win. Where neither is given, a rollout
+        goes on under the rules of the ledger, and a new one opens everybody at once.
+      - C(rolling_rules.global) is the cap of every role or group that has none of its own,
+        C(rolling_rules.roles) maps roles or groups to their own caps, and C(rolling_rules.fleet) is a cap over
+        all hosts on top of the others. A cap is a number of hosts, or a percent of the members, rounded down
+        but at least one host. V(0) holds all of them.
+      - C(rolling_rules.complete_sets) opens the next hosts only when none is upgrading.
+      - C(role_order) maps a role or group to the role or roles (or groups) that have to be wholly upgraded
+        first. C(role_dependencies) is another name for it.
+      - C(group_mappings) maps a group to a regular expression, or a list of them, that match the names of its
+        roles from their start. The roles of a group share its cap.
+    type: dict
+  instructions_file:
+    description:
+      - File with instructions, as JSON or YAML, where the module runs.
+      - Without it, C(/etc/jio-upgrade.json) is read if it exists.
+    type: path
+  role_order:
+    description:
+      - Order that is added to that of the instructions, in the same form, and replaces none of it. For order
+        that comes from elsewhere, such as the stages of C(upgrade_roles).
+    type: dict
+  fleet:
+    description:
+      - Maps hosts to their roles. Hosts that never reported are part of the fleet by being here.
+      - Give all planners of a rollout the same. One that knows fewer hosts than the last fleet had opens nothing.
+    type: dict
+  role_pattern:
+    description:
+      - Regular expression whose first group is the role, searched for in the names of reported hosts that
+        O(fleet) does not name. Stored in the ledger.
+      - Without it, that of the ledger is used, else V(([a-z]+\)(\\d+\)(-.*\)?).
+    type: str
+  limit:
+    description:
+      - Hosts, roles or groups that this call may open. The others still count under the caps.
+    type: list
+    elements: str
+  converge:
+    description:
+      - When every host is upgraded, open the global gate and remove those of roles and hosts, in one transaction.
+    type: bool
+    default: false
+  wait:
+    description:
+      - Go on until all hosts in scope are upgraded. It waits by blocking queries; if Consul goes away meanwhile,
+        nothing is opened until it is back.
+      - Fails with the reasons when nothing can move any more, and when the time is up. The rollout itself stays
+        as it is, and the next call goes on with it.
+    type: bool
+    default: false
+  wait_timeout:
+    description:
+      - Seconds to wait at most, with O(wait) or O(since).
+    type: int
+    default: 14400
+  since:
+    description:
+      - The RV(index) that an earlier call returned. The call first waits, for at most O(wait_timeout) seconds,
+        until anything has changed after it, and never begins a rollout. This is what O(wait) uses; it is here
+        for loops of your own.
+    type: int
+seealso:
+  - module: convoy.upgrade.consul_upgrade_info
+  - module: convoy.upgrade.consul_upgrade_report
+"""
+
+EXAMPLES = r"""
+- name: Begin a rollout, controllers first and one at a time, then three computes at a time
+  convoy.upgrade.consul_upgrade_plan:
+    version: "2.10"
+    instructions:
+      rolling_rules:
+        global: 1
+        roles:
+          compute: 3
+      role_order:
+        compute: controller
+
+- name: Go on with it until every host is upgraded, and let Puppet run everywhere again
+  convoy.upgrade.consul_upgrade_plan:
+    wait: true
+    wait_timeout: 7200
+    converge: true
+
+- name: Open hosts of one role only, at most a tenth of them at once
+  convoy.upgrade.consul_upgrade_plan:
+    version: "2.10"
+    instructions:
+      rolling_rules:
+        roles:
+          compute: 10%
+    limit:
+      - compute
+"""
+
+RETURN = r"""
+version:
+  description: Version that the fleet moves to.
+  returned: success
+  type: str
+  sample: "2.10"
+previous_version:
+  description: Version that it comes from, empty where that is not known.
+  returned: success
+  type: str
+  sample: "2.8"
+epoch:
+  description: Number of planner writes so far, which is the epoch of the ledger.
+  returned: success
+  type: int
+  sample: 7
+complete:
+  description: Whether every host of the fleet is upgraded.
+  returned: success
+  type: bool
+status:
+  description: State to hosts, sorted in natural order. All six states are there. As it is after the call.
+  returned: success
+  type: dict
+  sample: {"upgraded": ["controller1"], "failed": [], "lost": [], "upgrading": ["compute1"], "held": [], "pending": []}
+hosts:
+  description: Every host, as it is after the call.
+  returned: success
+  type: dict
+  contains:
+    role:
+      description: Role of the host.
+      type: str
+    group:
+      description: Group of the role, if it has one.
+      type: str
+    state:
+      description: One of the six states.
+      type: str
+    version:
+      description: Version that it reported, if it did.
+      type: str
+    reason:
+      description: Why it is in its state; for a host that waits, what it waits for.
+      type: str
+transitions:
+  description: Hosts that this call let through. With O(wait), over all its passes.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    host:
+      description: Name of the host.
+      type: str
+    role:
+      description: Role of the host.
+      type: str
+    from:
+      description: State that it was in.
+      type: str
+    to:
+      description: State that it is in now.
+      type: str
+    reason:
+      description: The rule that let it through.
+      type: str
+waves:
+  description:
+    - Hosts that this call let through, then the forecast of those that come together after them if all goes well.
+    - Empty where there is nothing left to open.
+  returned: success
+  type: list
+  elements: list
+  sample: [["compute1", "compute2"], ["compute3"]]
+done:
+  description: Whether all hosts in scope (O(limit)) are upgraded.
+  returned: success
+  type: bool
+can_move:
+  description: Whether anything can still change without an operator.
+  returned: success
+  type: bool
+obstacles:
+  description: The reasons why hosts in scope are not upgraded yet, each with its hosts.
+  returned: success
+  type: list
+  elements: str
+index:
+  description: The newest Consul index that the plan has seen, for O(since).
+  returned: success
+  type: int
+failure:
+  description: The failure, for programs.
+  returned: failure
+  type: dict
+  contains:
+    code:
+      description: A stable word, such as V(bad_instructions), V(unreachable), V(denied), V(stuck) or V(timeout).
+      type: str
+    message:
+      description: The sentence that RV(ignore:msg) has.
+      type: str
+    details:
+      description: The facts of the failure as data.
+      type: dict
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import obstacles
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import STATES, UPGRADING
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.rules import given_rules
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+
+
+def as_result(outcome: Outcome) -> dict[str, Any]:
+    """Return the result of the module for what a pass did."""
+    plan, ledger, hosts = outcome.plan, outcome.ledger, outcome.hosts()
+    return {
+        "version": plan.version,
+        "previous_version": (ledger.previous_version if ledger else None) or "",
+        "epoch": ledger.epoch if ledger else 0,
+        "complete": plan.complete,
+        "status": {state: [host for host, view in hosts.items() if view.state == state] for state in STATES},
+        "hosts": {host: asdict(view) for host, view in hosts.items()},
+        "transitions": [
+            {"host": one.host, "role": one.role, "from": one.before, "to": UPGRADING, "reason": one.reason}
+            for one in outcome.openings
+        ],
+        "waves": plan.waves,
+        "done": plan.scope_done,
+        "can_move": plan.can_move,
+        "obstacles": obstacles(plan, hosts),
+        "index": outcome.index,
+        **changed(outcome.changes),
+    }
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            **CONNECTION_OPTIONS,
+            "version": {"type": "str"},
+            "instructions": {"type": "dict"},
+            "instructions_file": {"type": "path"},
+            "role_order": {"type": "dict"},
+            "fleet": {"type": "dict"},
+            "role_pattern": {"type": "str"},
+            "limit": {"type": "list", "elements": "str"},
+            "converge": {"type": "bool", "default": False},
+            "wait": {"type": "bool", "default": False},
+            "wait_timeout": {"type": "int", "default": 14400},
+            "since": {"type": "int"},
+        },
+        supports_check_mode=True,
+    )
+    options = module.params
+
+    def act(store: Store) -> dict[str, Any]:
+        request = Request(
+            version=options["version"],
+            rules=given_rules(options["instructions"], options["instructions_file"]) if options["since"] is None else None,
+            role_order=options["role_order"],
+            fleet=options["fleet"],
+            role_pattern=options["role_pattern"],
+            limit=options["limit"],
+            converge=options["converge"],
+            since=options["since"],
+        )
+        if options["since"] is not None:
+            seen = store.wait_for_change(options["since"], options["wait_timeout"])
+        outcome = make_pass(store, request, dry=module.check_mode)
+        if options["since"] is not None:
+            outcome.index = max(outcome.index, seen)
+        for warning in outcome.warnings:
+            module.warn(warning)
+        return as_result(outcome)
+
+    run(module, act)
+
+
+if __name__ == "__main__":
+    main()

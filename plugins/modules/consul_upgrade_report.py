@@ -1,0 +1,167 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a node says of its upgrade."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: consul_upgrade_report
+short_description: Report that a host has started, finished or failed its upgrade
+version_added: 0.1.0
+description:
+  - Writes what a node has to say into Consul, where the planner reads it.
+  - V(upgraded) puts the host under its version in C(running/versions), and takes it away from the one that it
+    stood under before, in the same transaction. What that costs does not grow with the fleet.
+  - Reporting the same again changes nothing.
+author: The convoy.upgrade authors (@convoy-upgrade)
+extends_documentation_fragment:
+  - convoy.upgrade.consul
+  - ansible.builtin.action_common_attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  platform:
+    platforms: all
+    support: full
+options:
+  name:
+    description:
+      - Name of the host, as the planner knows it.
+    type: str
+    required: true
+  version:
+    description:
+      - Version that the host moves to, or has reached.
+    type: str
+    required: true
+  state:
+    description:
+      - V(started) takes it for down until it reports again. V(upgraded) means that it runs O(version), and clears
+        a failure. V(failed) keeps its slot, so that no other host follows it into the same trouble.
+    type: str
+    required: true
+    choices: [started, upgraded, failed]
+  service:
+    description:
+      - Service that it is at, if known.
+    type: str
+  step:
+    description:
+      - Step of the upgrade that it is at, if known.
+    type: str
+  error:
+    description:
+      - Why it failed, for O(state=failed). Of a long text the last 4000 characters are kept.
+    type: str
+seealso:
+  - module: convoy.upgrade.consul_upgrade_plan
+"""
+
+EXAMPLES = r"""
+- name: Say that this host begins
+  convoy.upgrade.consul_upgrade_report:
+    name: compute7
+    version: "2.10"
+    state: started
+    service: nova_compute
+    step: stop
+
+- name: Say that it could not
+  convoy.upgrade.consul_upgrade_report:
+    name: compute7
+    version: "2.10"
+    state: failed
+    step: upgrade
+    error: "apt-get: no space left on device"
+
+- name: Say that it runs the new version
+  convoy.upgrade.consul_upgrade_report:
+    name: compute7
+    version: "2.10"
+    state: upgraded
+"""
+
+RETURN = r"""
+record:
+  description: The host's record after the report.
+  returned: success
+  type: dict
+  contains:
+    version:
+      description: Version that it moves to, or has reached.
+      type: str
+    state:
+      description: Its state, V(started), V(upgraded) or V(failed).
+      type: str
+    service:
+      description: Service that it is at.
+      type: str
+    step:
+      description: Step that it is at.
+      type: str
+    attempt:
+      description: How many times it started this version.
+      type: int
+    error:
+      description: Why it failed.
+      type: str
+    times:
+      description: State to the time it was last entered, in unix seconds.
+      type: dict
+    reported:
+      description: Version under which it stands in C(running/versions), if a report put it there.
+      type: str
+failure:
+  description: The failure, for programs.
+  returned: failure
+  type: dict
+  contains:
+    code:
+      description: A stable word, such as V(unreachable), V(denied) or V(bad_name).
+      type: str
+    message:
+      description: The sentence that RV(ignore:msg) has.
+      type: str
+    details:
+      description: The facts of the failure as data.
+      type: dict
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import RECORD_STATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            **CONNECTION_OPTIONS,
+            "name": {"type": "str", "required": True},
+            "version": {"type": "str", "required": True},
+            "state": {"type": "str", "required": True, "choices": list(RECORD_STATES)},
+            "service": {"type": "str"},
+            "step": {"type": "str"},
+            "error": {"type": "str"},
+        },
+        supports_check_mode=True,
+    )
+    options = module.params
+
+    def act(store: Store) -> dict[str, Any]:
+        word = Word(options["name"], *(options[name] for name in ("version", "state", "service", "step", "error")))
+        record, changes = report(store, word, dry=module.check_mode)
+        return {"record": record.plain(), **changed(changes)}
+
+    run(module, act)
+
+
+if __name__ == "__main__":
+    main()

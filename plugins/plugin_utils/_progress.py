@@ -1,0 +1,53 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rollout as an operator watches it: a line for every change, and a running count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_WAITING = ("pending", "held")
+_STUCK = ("failed", "lost")
+
+
+class Progress:
+    """Turns the results of successive passes into lines."""
+
+    def __init__(self) -> None:
+        """Nothing has been seen yet."""
+        self._states: dict[str, str] = {}
+
+    def lines(self, result: Mapping[str, Any]) -> list[str]:
+        """Return a line for each host whose state has changed since the last result, with the count behind it."""
+        hosts: Mapping[str, Mapping[str, Any]] = result["hosts"]
+        lines = []
+        for host, view in hosts.items():
+            before, after = self._states.get(host), view["state"]
+            if before == after or (before is None and after in _WAITING):
+                continue
+            reason = "" if after == "upgraded" else f": {view['reason']}"
+            if before is None:
+                lines.append(f"{host} is {after}{reason}")
+            else:
+                lines.append(f"{host} {before} -> {after}{reason}")
+        self._states = {host: view["state"] for host, view in hosts.items()}
+        return [*lines, count(result)] if lines else []
+
+
+def count(result: Mapping[str, Any]) -> str:
+    """Return the running count: how far each role is, and what the rest of the fleet does."""
+    total: dict[str, int] = {}
+    done: dict[str, int] = {}
+    states: dict[str, int] = {}
+    for view in result["hosts"].values():
+        role, state = view["role"], view["state"]
+        total[role] = total.get(role, 0) + 1
+        done[role] = done.get(role, 0) + (state == "upgraded")
+        states[state] = states.get(state, 0) + 1
+    roles = ", ".join(f"{role} {done[role]}/{total[role]}" for role in total)
+    stuck = sum(states.get(state, 0) for state in _STUCK)
+    waiting = sum(states.get(state, 0) for state in _WAITING)
+    more = [f"{states.get('upgrading', 0)} upgrading", f"{waiting} waiting"] + ([f"{stuck} failed"] if stuck else [])
+    return f"-- {result['version']}: {roles or 'no hosts'}; {', '.join(more)}"
