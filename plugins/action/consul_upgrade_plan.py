@@ -33,11 +33,14 @@ class ActionModule(ActionBase):
         """Make one pass, or with ``wait`` as many as it takes."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         options = dict(self._task.args)
-        wait = boolean(options.pop("wait", None) or False)
-        deadline = time.monotonic() + float(options.get("wait_timeout") or _DEFAULT_TIMEOUT)
+        begun = time.monotonic()
+        # It has all options, so that whatever is wrong with one is told by the module, by the option's name.
         first = self._call(options, task_vars)
-        if not wait or first.get("failed") or self._task.check_mode:
+        wait = not first.get("failed") and boolean(options.pop("wait", None) or False)
+        if not wait or self._task.check_mode:
             return {**result, **first}
+        timeout = options.get("wait_timeout")
+        deadline = begun + float(_DEFAULT_TIMEOUT if timeout is None else timeout)
         return {**result, **self._go_on(options, first, deadline, task_vars)}
 
     def _go_on(
@@ -83,7 +86,7 @@ class ActionModule(ActionBase):
 
     def _show(self, lines: list[str], shown: float) -> float:
         for line in lines:
-            self._display.display(line)
+            self._display.display(f"{time.strftime('%H:%M:%S')} {line}")
         return time.monotonic() if lines else shown
 
 

@@ -156,6 +156,11 @@ complete:
   description: Whether every host of the fleet is upgraded.
   returned: success
   type: bool
+instructions:
+  description: The rules that the rollout runs under, from wherever they come, in the form in which they are stored.
+  returned: success
+  type: dict
+  sample: {"rolling_rules": {"global": 1}, "role_order": {"compute": ["controller"]}}
 status:
   description: State to hosts, sorted in natural order. All six states are there. As it is after the call.
   returned: success
@@ -263,6 +268,7 @@ def as_result(outcome: Outcome) -> dict[str, Any]:
         "previous_version": (ledger.previous_version if ledger else None) or "",
         "epoch": ledger.epoch if ledger else 0,
         "complete": plan.complete,
+        "instructions": dict(ledger.instructions) if ledger else {},
         "status": {state: [host for host, view in hosts.items() if view.state == state] for state in STATES},
         "hosts": {host: asdict(view) for host, view in hosts.items()},
         "transitions": [

@@ -10,6 +10,7 @@ from typing import Any
 
 _WAITING = ("pending", "held")
 _STUCK = ("failed", "lost")
+_DONE = "upgraded"
 
 
 class Progress:
@@ -20,20 +21,24 @@ class Progress:
         self._states: dict[str, str] = {}
 
     def lines(self, result: Mapping[str, Any]) -> list[str]:
-        """Return a line for each host whose state has changed since the last result, with the count behind it."""
+        """Return a line for each host whose state has changed since the last result, and the count after them.
+
+        Those that are done come first, as they made room for the others. The first result tells only of hosts that
+        are on their way or need a hand.
+        """
         hosts: Mapping[str, Mapping[str, Any]] = result["hosts"]
-        lines = []
+        ended, others = [], []
         for host, view in hosts.items():
             before, after = self._states.get(host), view["state"]
-            if before == after or (before is None and after in _WAITING):
+            if before == after or (before is None and after in (*_WAITING, _DONE)):
                 continue
-            reason = "" if after == "upgraded" else f": {view['reason']}"
-            if before is None:
-                lines.append(f"{host} is {after}{reason}")
+            change = f"{host} {before} -> {after}" if before else f"{host} is {after}"
+            if after == _DONE:
+                ended.append(change)
             else:
-                lines.append(f"{host} {before} -> {after}{reason}")
+                others.append(f"{change}: {view['reason']}")
         self._states = {host: view["state"] for host, view in hosts.items()}
-        return [*lines, count(result)] if lines else []
+        return [*ended, *others, count(result)] if ended or others else []
 
 
 def count(result: Mapping[str, Any]) -> str:
@@ -44,7 +49,7 @@ def count(result: Mapping[str, Any]) -> str:
     for view in result["hosts"].values():
         role, state = view["role"], view["state"]
         total[role] = total.get(role, 0) + 1
-        done[role] = done.get(role, 0) + (state == "upgraded")
+        done[role] = done.get(role, 0) + (state == _DONE)
         states[state] = states.get(state, 0) + 1
     roles = ", ".join(f"{role} {done[role]}/{total[role]}" for role in total)
     stuck = sum(states.get(state, 0) for state in _STUCK)

@@ -15,13 +15,13 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key that puts ``compute2`` before ``compute10``.
+    """Return a sort key that puts ``compute2`` before ``compute10``, and ``compute`` before both.
 
     The digits themselves are the last word, so that ``node1`` and ``node01`` keep one order.
     """
     parts = _DIGITS.split(name)
     key = [(1, int(part), "") if at % 2 else (0, 0, part) for at, part in enumerate(parts)]
-    return (*key, (2, 0, name))
+    return (*key, (-1, 0, name))
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -68,7 +68,7 @@ def _groups(rules: Instructions, roles: tuple[str, ...]) -> dict[str, str]:
     group: dict[str, str] = {}
     for name, patterns in rules.groups.items():
         for role in roles:
-            if not any(re.match(pattern, role) for pattern in patterns):
+            if not _matches(patterns, role):
                 continue
             if role in group:
                 raise UpgradeError(
@@ -106,8 +106,13 @@ def _present(wanted: list[str], rules: Instructions, roles: tuple[str, ...], gro
         members = _roles_of(name, roles, group)
         found.update(members)
         if not members:
-            left.extend(rules.order.get(name, ()))
+            for one in (name, *(group for group, patterns in rules.groups.items() if _matches(patterns, name))):
+                left.extend(rules.order.get(one, ()))
     return found
+
+
+def _matches(patterns: Iterable[str], role: str) -> bool:
+    return any(re.match(pattern, role) for pattern in patterns)
 
 
 def _sorted_by_order(roles: tuple[str, ...], waits: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -109,7 +109,8 @@ def make_plan(
 
     opener = _opener(rules, order, by_role, scope)
     reopened = _reopened(opener, by_role, scope)
-    chosen = [] if snapshot.current_version is None else opener.next_set()
+    wanted = snapshot.current_version is not None
+    chosen = opener.next_set() if wanted else []
     openings = [*reopened, *_openings(opener, chosen)]
     views = _views(snapshot, hosts, order, opener, by_role, chosen, scope)
     open_roles, open_hosts = _keys(snapshot, opener, by_role, chosen, reopened, scope)
@@ -118,7 +119,7 @@ def make_plan(
     flying = any(in_flight.values())
     for role, names in chosen:
         in_flight[role] += len(names)
-    later = forecast(opener, in_flight.items())
+    later = forecast(opener, in_flight.items()) if wanted else []
     now = [one.host for one in openings]
     unfinished = [
         one.host for one in hosts.values() if one.state != states.UPGRADED and (scope is None or one.host in scope)

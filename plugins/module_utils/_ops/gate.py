@@ -8,8 +8,9 @@ from __future__ import annotations
 from .._model.errors import UpgradeError
 from .._model.gates import CLOSED, written_value
 from .._model.names import check_name
-from .._store.client import Conflict, Entry
+from .._store.client import Entry
 from .._store.codec import decode_version, text_of
+from .._store.errors import Conflict
 from .._store.operations import Change, compare, compare_and_put, put, remove, remove_tree
 from .._store.store import Store
 
@@ -35,7 +36,7 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
         change = Change(key, _shown(before), after)
         if change.before == change.after:
             return []
-        index = before.index if before else 0
+        index = before.modify_index if before else 0
         if not dry:
             try:
                 store.client.write(

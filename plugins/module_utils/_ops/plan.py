@@ -19,7 +19,8 @@ from .._model.ledger import RUNNING, Ledger
 from .._model.names import check_version
 from .._model.planner import HostView, Opening, Plan, make_plan
 from .._model.states import UPGRADING
-from .._store.client import Conflict, Operation
+from .._store.client import Operation
+from .._store.errors import Conflict
 from .._store.keys import Keys
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, put, real_changes
@@ -113,16 +114,15 @@ def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcom
     keys = writer.store.keys
     wanted = _wanted(keys, request, snapshot, outcome)
     move = _ledger_move(keys, snapshot, wanted)
-    if move is not None:
-        _do(writer, move)
-        outcome.begun |= bool(move.operations)
-        snapshot = replace(move.after, index=snapshot.index)
-    snapshot = replace(snapshot, ledger=wanted.ledger)
+    # What has to be refused is refused before the first write, so that no rollout begins that can't go on.
+    snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=wanted.ledger)
     _refuse_unreadable(snapshot)
-
     plan = make_plan(snapshot, wanted.members, wanted.rules, request.limit)
     if plan.missing:
         raise UpgradeError("fleet_too_small", f"Nothing is opened: {'; '.join(plan.missing)}.")
+    if move is not None:
+        _do(writer, move)
+        outcome.begun |= bool(move.operations)
     outcome.plan, outcome.index = plan, snapshot.index
     outcome.warnings += plan.warnings
     _open(writer, plan, snapshot, replace(wanted.ledger, state=RUNNING), outcome)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from .._model.errors import UpgradeError
 from .._model.fleet import FAILED, STARTED, UPGRADED, Record
 from .._model.names import check_name, check_version
-from .._store.client import Conflict, Entry
+from .._store.client import Entry
 from .._store.codec import decode_record, encode_record, text_of
+from .._store.errors import Conflict
 from .._store.operations import Change, compare_and_put, put, remove
 from .._store.store import Store
 
@@ -74,7 +75,7 @@ def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change
     if after != before:
         text = encode_record(after)
         changes.append(Change(key, text_of(entry.value) if entry else None, text))
-        operations.append(compare_and_put(key, text, entry.index if entry else 0))
+        operations.append(compare_and_put(key, text, entry.modify_index if entry else 0))
     if word.state == UPGRADED:
         for old in _elsewhere(store, before, word):
             changes.append(Change(old.key, text_of(old.value) or "", None))

@@ -24,8 +24,9 @@ try:
         return _no_twins(loader.construct_pairs(node, deep=True))
 
     _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _strict_mapping)
+    HAS_YAML = True
 except ImportError:
-    yaml = None
+    HAS_YAML = False
 
 DEFAULT_FILE = "/etc/jio-upgrade.json"
 
@@ -84,13 +85,13 @@ def _json_or_yaml(path: str, text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_no_twins)
     except json.JSONDecodeError as error:
-        if yaml is None or text.lstrip().startswith("{"):
-            hint = "" if yaml else " (for YAML, install PyYAML where the module runs)"
+        if not HAS_YAML or text.lstrip().startswith("{"):
+            hint = "" if HAS_YAML else " (for YAML, install PyYAML where the module runs)"
             raise _bad(path, f"line {error.lineno}, column {error.colno}: {error.msg}{hint}") from error
     except _Twin as error:
         raise _bad(path, str(error)) from error
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  a SafeLoader, only stricter
+        return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, _Twin) as error:
         raise _bad(path, " ".join(str(error).split())) from error
 

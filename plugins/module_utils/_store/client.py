@@ -12,21 +12,17 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from .._model.errors import UpgradeError
+from .errors import Conflict, Unreachable
 from .settings import Settings
 
+LIBRARY_ERROR: str | None = None
 try:
-    import requests
-    from consul.std import HTTPClient
-    from requests.adapters import HTTPAdapter
-
-    LIBRARY_ERROR = None
+    from .transport import Reply, Transport
 except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
-    HTTPAdapter = object  # pylint: disable=invalid-name
 
 T = TypeVar("T")
 Operation = dict[str, Any]
@@ -35,45 +31,16 @@ Operation = dict[str, Any]
 MOST_OPERATIONS = 64
 
 
-class Unreachable(UpgradeError):
-    """Consul gave no answer; whether a write was done is not known."""
-
-
-class Conflict(UpgradeError):
-    """A transaction was refused, because something that it checked has changed."""
-
-
 class Entry(NamedTuple):
     """A key as it was read."""
 
     key: str
     value: bytes
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    code: int
-    headers: Any
-    body: str
-
-
-class _WithDeadline(HTTPAdapter):  # type: ignore[misc, unused-ignore]
-    """Puts a time limit on every request; python-consul itself has none and would wait for ever."""
-
-    seconds: float = 0
-
-    def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        kwargs["timeout"] = self.seconds
-        return super().send(request, *args, **kwargs)
+    modify_index: int
 
 
 class ConsulClient:
-    """A connection to one agent. Not for use by several threads.
-
-    The HTTP layer of the ``consul`` package is used directly: its ``Consul`` class lets environment
-    variables win over what it is given (python-consul) and would put the token into the URL.
-    """
+    """A connection to one agent. Not for use by several threads."""
 
     def __init__(self, settings: Settings) -> None:
         """Prepare the connection; nothing is sent yet.
@@ -88,12 +55,13 @@ class ConsulClient:
                 exception=LIBRARY_ERROR,
             )
         self.settings = settings
-        self.requests = 0
-        self._http = HTTPClient(settings.host, settings.port, settings.scheme, settings.verify, settings.cert)
-        self._deadline = _WithDeadline()
-        self._http.session.mount(f"{settings.scheme}://", self._deadline)
-        if settings.token:
-            self._http.session.headers["X-Consul-Token"] = settings.token
+        self._transport = Transport(settings)
+        self._send = self._transport.send
+
+    @property
+    def requests(self) -> int:
+        """How many requests were sent."""
+        return self._transport.requests
 
     def read(self, prefixes: Iterable[str], consistency: str | None = None) -> list[Entry]:
         """Return all entries under the prefixes, as they were at one moment: one request.
@@ -169,8 +137,8 @@ class ConsulClient:
         return [result["KV"] for result in self._json(self._checked(reply)).get("Results") or [] if "KV" in result]
 
     def _refused(self, operations: Sequence[Operation], errors: Sequence[dict[str, Any]]) -> UpgradeError:
-        first = errors[0] if errors else {"OpIndex": 0, "What": "no reason given"}
-        what, operation = str(first["What"]), operations[first["OpIndex"]]["KV"]
+        first = errors[0] if errors else {}
+        what, operation = str(first.get("What", "no reason given")), operations[int(first.get("OpIndex", 0))]["KV"]
         if "Permission denied" in what:
             return self._denied(f"{operation['Verb']} {operation['Key']}", what)
         if any(sign in what for sign in ("stale", "index", "exist")):
@@ -180,39 +148,21 @@ class ConsulClient:
             f"Consul at {self.settings.url} refused to {operation['Verb']} {operation['Key']}: {what}.",
         )
 
-    def _send(
-        self, method: str, path: str, params: Iterable[tuple[str, str]] = (), data: str | None = None, seconds: float = 0
-    ) -> _Reply:
-        self.requests += 1
-        query = [*params, ("dc", self.settings.datacenter)] if self.settings.datacenter else [*params]
-        # Consul adds up to a sixteenth to the time that a blocking query may take.
-        self._deadline.seconds = self.settings.timeout + seconds * 17 / 16
-        body = {} if data is None else {"data": data}
-        try:
-            reply: _Reply = getattr(self._http, method)(
-                lambda reply: _Reply(reply.code, reply.headers, reply.body), path, query, **body
-            )
-        except requests.exceptions.SSLError as error:
-            raise self._tls(error) from error
-        except (requests.exceptions.RequestException, OSError) as error:
-            raise self._unreachable(_reason(error)) from error
-        return reply
-
-    def _checked(self, reply: _Reply) -> _Reply:
+    def _checked(self, reply: Reply) -> Reply:
         text = reply.body.strip()
         if reply.code == 200:
             return reply
         if reply.code == 403 or "Permission denied" in text or "ACL not found" in text:
             raise self._denied("answer", text)
         if reply.code == 429 or reply.code >= 500:
-            raise self._unreachable(f"it answered {reply.code}, {text or 'without a reason'}")
+            raise self._transport.unreachable(f"it answered {reply.code}, {text or 'without a reason'}")
         if "HTTP request to an HTTPS server" in text:
             raise UpgradeError(
                 "tls", f"Consul at {self.settings.url} speaks HTTPS: set scheme to https (or CONSUL_HTTP_SSL=true)."
             )
         raise UpgradeError("consul_error", f"Consul at {self.settings.url} answered {reply.code}: {text}.")
 
-    def _json(self, reply: _Reply) -> Any:
+    def _json(self, reply: Reply) -> Any:
         try:
             return json.loads(reply.body)
         except ValueError as error:
@@ -220,13 +170,6 @@ class ConsulClient:
                 "consul_error",
                 f"What answers at {self.settings.url} is not Consul's API (no JSON came back). Check host and port.",
             ) from error
-
-    def _unreachable(self, reason: str) -> Unreachable:
-        return Unreachable(
-            "unreachable",
-            f"Consul at {self.settings.url} can't be reached: {reason}. "
-            "Is its agent running, and are host, port and scheme (or CONSUL_HTTP_ADDR) right?",
-        )
 
     def _denied(self, what: str, text: str) -> UpgradeError:
         if "ACL not found" in text:
@@ -242,16 +185,6 @@ class ConsulClient:
             )
         return UpgradeError("denied", message)
 
-    def _tls(self, error: Exception) -> UpgradeError:
-        reason = _reason(error)
-        if "WRONG_VERSION_NUMBER" in reason.upper().replace(" ", "_"):
-            advice = "The port speaks plain HTTP; set scheme to http, or use the HTTPS port."
-        elif "CERTIFICATE_VERIFY_FAILED" in reason or "mismatch" in reason:
-            advice = "Set ca_path (or CONSUL_CACERT) to the authority that signed its certificate, and host to its name."
-        else:
-            advice = "Does it ask for a client certificate? Set client_cert and client_key."
-        return UpgradeError("tls", f"No TLS connection to Consul at {self.settings.url}: {reason}. {advice}")
-
     def _retrying(self, ask: Callable[[], T]) -> T:
         # For reads alone: a lost leader or a restarting agent is back within seconds.
         until = time.monotonic() + self.settings.timeout
@@ -264,18 +197,3 @@ class ConsulClient:
                     raise
                 time.sleep(pause * random.uniform(0.5, 1))
                 pause = min(pause * 2, 1.0)
-
-
-def _reason(error: BaseException) -> str:
-    """Return the innermost cause in a few words; the libraries wrap it several times."""
-    seen = error
-    while True:
-        inner = getattr(seen, "reason", None) or next((a for a in seen.args if isinstance(a, BaseException)), None)
-        if not isinstance(inner, BaseException) or inner is seen:
-            break
-        seen = inner
-    if isinstance(seen, OSError) and seen.strerror:
-        return seen.strerror.lower() if seen.errno != 1 else str(seen)
-    if isinstance(seen, requests.exceptions.Timeout) or "timed out" in str(seen):
-        return "no answer in time"
-    return str(seen).split(" at 0x", maxsplit=1)[0].rpartition(": ")[2] or type(seen).__name__

@@ -70,7 +70,16 @@ def decode_record(key: str, value: bytes) -> Record:
         version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
         if not isinstance(version, str) or state not in RECORD_STATES or not isinstance(attempt, int):
             raise ValueError(f"version {version!r}, state {state!r}, attempt {attempt!r}")
-        return Record(version=version, state=state, attempt=attempt, times=_times(data.get("times")), **texts)
+        return Record(
+            version,
+            state,
+            texts["service"],
+            texts["step"],
+            attempt,
+            texts["error"],
+            _times(data.get("times")),
+            texts["reported"],
+        )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         return Record(

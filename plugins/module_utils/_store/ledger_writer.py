@@ -13,8 +13,9 @@ from typing import Any
 
 from .._model.fleet import Snapshot
 from .._model.ledger import Ledger
-from .client import MOST_OPERATIONS, Conflict, Operation, Unreachable
+from .client import MOST_OPERATIONS, Operation
 from .codec import decode_ledger, encode_ledger
+from .errors import Conflict, Unreachable
 from .operations import Change, compare, compare_and_put, put
 from .store import Store
 
@@ -95,5 +96,5 @@ class LedgerWriter:
         found = decode_ledger(entry.key, entry.value).epoch if entry is not None else 0
         if entry is not None and found >= epoch and any(e.get("commit") == commit for e in self.store.events([epoch])):
             # With others on top of it, index 0 makes the next write a conflict, as it has to be.
-            return entry.index if found == epoch else 0
+            return entry.modify_index if found == epoch else 0
         raise Conflict("conflict", "The answer to a write was lost, and it was not done.")

@@ -16,8 +16,9 @@ from typing import Any
 
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
-from .client import MOST_OPERATIONS, Conflict, ConsulClient, Entry
+from .client import MOST_OPERATIONS, ConsulClient, Entry
 from .codec import decode_snapshot
+from .errors import Conflict
 from .keys import SCHEMA, Keys
 from .settings import Settings
 

@@ -1,0 +1,31 @@
+# The two commands of a newcomer are `make demo` and `make test`; CONTRIBUTING.md tells of the others.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show what can be made
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
+
+.PHONY: setup
+setup: ## Make .venv able to run convoy.upgrade from this checkout, and get Consul
+	@tools/setup.sh
+
+.PHONY: demo
+demo: setup ## Upgrade a small demonstration fleet and watch it
+	@.venv/bin/python tools/demo
+
+.PHONY: test
+test: setup ## Run everything that checks the project
+	@tools/test.sh
+
+.PHONY: bench
+bench: setup ## Measure passes over fleets of up to 100,000 hosts
+	@.venv/bin/python tests/benchmarks
+
+.PHONY: build
+build: setup ## Build the artifact that ansible-galaxy installs
+	@.venv/bin/ansible-galaxy collection build --force --output-path .cache/build
+
+.PHONY: clean
+clean: ## Remove what the other targets made
+	@rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

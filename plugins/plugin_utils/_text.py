@@ -1,0 +1,152 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rollout in plain text, for a terminal: the plan, the table of who is where, one host's story."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..module_utils._model.names import in_order, plural, some
+from ..module_utils._model.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
+
+_MOST_WAVES = 12
+_MOST_HOSTS = 8
+
+# As an operator reads a row: what is done, what is on its way, what waits, what needs a hand.
+_COLUMNS = (UPGRADED, UPGRADING, PENDING, HELD, FAILED, LOST)
+
+# What happens within one second happens in this order.
+_FLOW = ("begin", "adopt", "rules", "open", "started", "failed", "upgraded", "complete", "converge")
+
+
+def table(rows: Sequence[Sequence[str]], *, left: Iterable[int] = (0,)) -> list[str]:
+    """Return rows as aligned lines, the first of them the head.
+
+    :param left: columns whose text stands on the left; numbers stand on the right.
+    """
+    lefts = set(left)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column in lefts else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def status(info: Mapping[str, Any]) -> list[str]:
+    """Return where the fleet stands, role by role, and what every host that is not upgraded waits for.
+
+    :param info: a result of ``consul_upgrade_info`` or ``consul_upgrade_plan``.
+    """
+    return [headline(info), "", *_by_role(info["hosts"]), *_reasons(info["hosts"])]
+
+
+def headline(info: Mapping[str, Any]) -> str:
+    """Return in a line which rollout this is."""
+    if not info["version"]:
+        return "No rollout has begun: current_version is not set."
+    ledger = info.get("ledger") or {}
+    came = f" from {info['previous_version']}" if info["previous_version"] else ""
+    since = f", begun {_time(ledger['since'])} by {ledger['who']}" if ledger.get("since") else ""
+    hosts = list(info["hosts"].values())
+    done = sum(1 for view in hosts if view["state"] == UPGRADED)
+    return f"Rollout to {info['version']}{came}{since}: {done} of {plural(len(hosts), 'host')} upgraded"
+
+
+def _by_role(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    roles: dict[str, list[Mapping[str, Any]]] = {}
+    for view in hosts.values():
+        roles.setdefault(view["role"], []).append(view)
+    rows = [["role", "hosts", *_COLUMNS, "versions"]]
+    for role in in_order(roles):
+        views = roles[role]
+        rows.append([role, str(len(views)), *_counts(views), _versions(views)])
+    if len(roles) > 1:
+        everything = list(hosts.values())
+        rows.append(["fleet", str(len(everything)), *_counts(everything), _versions(everything)])
+    return table(rows, left=(0, len(_COLUMNS) + 2))
+
+
+def _counts(views: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(sum(1 for view in views if view["state"] == state) or "-") for state in _COLUMNS]
+
+
+def _versions(views: Sequence[Mapping[str, Any]]) -> str:
+    counts: dict[str, int] = {}
+    for view in views:
+        name = view["version"] or "never reported"
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(f"{version} ({count})" for version, count in sorted(counts.items(), key=lambda one: -one[1]))
+
+
+def _reasons(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for state in (FAILED, LOST, UPGRADING, HELD, PENDING):
+        by_reason: dict[str, list[str]] = {}
+        for host, view in hosts.items():
+            if view["state"] == state:
+                by_reason.setdefault(view["reason"], []).append(host)
+        if by_reason:
+            lines += ["", f"{state}:"]
+        lines += [f"  {some(in_order(names), _MOST_HOSTS)}: {reason}" for reason, names in by_reason.items()]
+    return lines
+
+
+def plan(result: Mapping[str, Any]) -> list[str]:
+    """Return the waves that a plan opens and expects, and what it does not expect to open.
+
+    :param result: a result of ``consul_upgrade_plan``.
+    """
+    waves, rules = result["waves"], result["instructions"]
+    lines = [f"Plan: {headline(result)[len('Rollout ') :]}"]
+    lines.append(f"Rules: {json.dumps(rules, sort_keys=True) if rules else 'none, so all at once'}")
+    if not waves:
+        lines.append("Nothing is left to open.")
+    for number, wave in enumerate(waves[:_MOST_WAVES], 1):
+        names = some(wave, _MOST_HOSTS) or "nobody: every slot is taken"
+        lines.append(f"  {'now' if number == 1 else f'wave {number}':>8}  {plural(len(wave), 'host'):>10}  {names}")
+    if len(waves) > _MOST_WAVES:
+        left = sum(len(wave) for wave in waves[_MOST_WAVES:])
+        lines.append(f"            and {plural(len(waves) - _MOST_WAVES, 'wave')} more with {plural(left, 'host')}")
+    expected = {host for wave in waves for host in wave}
+    others = {
+        host: view
+        for host, view in result["hosts"].items()
+        if host not in expected and view["state"] not in (UPGRADED, UPGRADING)
+    }
+    if others:
+        lines += ["", "Not expected to go without an operator:", *_reasons(others)[1:]]
+    return lines
+
+
+def story(host: Mapping[str, Any]) -> list[str]:
+    """Return one host's story.
+
+    :param host: the ``host`` of a result of ``consul_upgrade_info``.
+    """
+    group = f", group {host['group']}" if host["group"] else ""
+    lines = [
+        f"{host['name']} (role {host['role']}{group}): {host['state']}, {host['reason']}",
+        f"  runs {host['version'] or 'no version that it reported'}",
+    ]
+    record = host["record"] or {}
+    said = [
+        (at, _FLOW.index(state), f"the host said: {state} {record['version']}")
+        for state, at in (record.get("times") or {}).items()
+    ]
+    for event in reversed(host["events"]):
+        hosts, roles = event.get("hosts") or {}, event.get("roles") or {}
+        reason = hosts.get(host["name"]) or (roles.get(host["role"]) or {}).get("reason") or event.get("reason") or ""
+        what = f"{event['what']} {event['version']}: {reason} (epoch {event['epoch']})"
+        said.append((event["at"], _FLOW.index(event["what"]) if event["what"] in _FLOW else 0, what))
+    return [*lines, *(f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2]))]
+
+
+def _time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -1,0 +1,92 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`make demo`: a throw-away Consul, twelve nodes that upgrade themselves, and the real playbook that leads them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from devkit.agent import Agent  # noqa: E402  the path has to be set first
+from devkit.child import start, stop  # noqa: E402
+from devkit.guard import Guard  # noqa: E402
+
+OLD, NEW = "v1", "v2"
+_PR_SET_PDEATHSIG = 1
+
+
+def say(text: str) -> None:
+    """Show what happens next."""
+    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
+
+
+def playbook(nodes: subprocess.Popen[bytes], folder: Path, name: str, *more: str) -> int:
+    """Run one of the collection's playbooks while the nodes live, and return its exit code."""
+    command = ["ansible-playbook", f"playbooks/{name}.yml", "-i", "tools/demo/inventory.yml", *more]
+    say(f"$ {' '.join(command)}")
+    environ = {
+        **os.environ,
+        "ANSIBLE_DISPLAY_OK_HOSTS": "false",
+        "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "false",
+        "ANSIBLE_HOME": str(folder / "ansible"),
+    }
+    command[0] = str(Path(sys.executable).parent / command[0])
+    process = start(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL)
+    try:
+        while nodes.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(0.5)
+        return 1
+    finally:
+        stop(process)
+
+
+def show_fleet(folder: Path) -> int:
+    """Upgrade the fleet; return the exit code."""
+    say("A throw-away Consul agent starts on free ports.")
+    with Agent() as agent:
+        os.environ.update(agent.environ)
+        say(f"3 controllers and 9 computes start as nodes at {OLD}. Each asks its gate, upgrades and reports.")
+        ready, done = os.pipe()
+        nodes = start([sys.executable, HERE / "nodes.py", OLD, str(done)], pass_fds=[done], stdin=subprocess.DEVNULL)
+        os.close(done)
+        if os.read(ready, 1) != b"!":
+            return nodes.wait() or 1
+        say("What would be done (--check writes nothing):")
+        code = playbook(nodes, folder, "upgrade", "-e", f"version={NEW}", "--check")
+        say(f"The upgrade to {NEW}: controllers first, one at a time, then the computes, three at a time.")
+        code = code or playbook(nodes, folder, "upgrade", "-e", f"version={NEW}")
+        say("One host's story:")
+        code = code or playbook(nodes, folder, "status", "-e", "host=compute9")
+        say("Where the fleet stands:")
+        code = code or playbook(nodes, folder, "status")
+        stop(nodes)
+    return code
+
+
+def main() -> int:
+    """Run the demonstration, and leave nothing behind."""
+    # Without this, a demonstration whose make was killed would go on for nobody.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    folder = Path(tempfile.mkdtemp(prefix="convoy-demo-"))
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    try:
+        with Guard(folder):
+            return show_fleet(folder)
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

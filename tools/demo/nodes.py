@@ -1,0 +1,77 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The nodes of the demonstration, a process each: ask the gate, upgrade for a moment, report.
+
+    nodes.py VERSION FD
+
+starts them at VERSION, and writes a byte to the file descriptor FD when all have reported.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from ansible.plugins.loader import init_plugin_loader, lookup_loader  # noqa: E402  the path has to be set first
+
+# Before anything of a collection is imported, or Ansible does not know it for one.
+init_plugin_loader()
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import STARTED, UPGRADED  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store  # noqa: E402
+from devkit.child import die_with_parent  # noqa: E402
+
+FLEET = [("controller", number) for number in (1, 2, 3)] + [("compute", number) for number in range(1, 10)]
+_UPGRADE_SECONDS = (0.8, 2.0)
+_WAIT_SECONDS = 30
+
+
+def store() -> Store:
+    """Return the state in Consul, which CONSUL_HTTP_ADDR leads to."""
+    return Store(read_settings(lambda _option: None, os.environ))
+
+
+def live(name: str, role: str, version: str) -> None:
+    """Be a node: what puppet_gate does on a real one every few minutes, at once whenever a gate changes."""
+    consul = store()
+    index = 1
+    while True:
+        gate = lookup_loader.get("convoy.upgrade.enable_puppet")
+        may_run = gate.run([name], variables={}, role=role)[0]
+        wanted = consul.client.get(consul.keys.current_version)
+        wanted_version = wanted.value.decode() if wanted else version
+        if may_run and wanted_version != version:
+            report(consul, Word(name, wanted_version, STARTED, step="upgrade"))
+            time.sleep(random.uniform(*_UPGRADE_SECONDS))
+            version = wanted_version
+            report(consul, Word(name, version, UPGRADED))
+        index = consul.client.wait(consul.keys.gates, index, _WAIT_SECONDS)
+
+
+def main() -> None:
+    """Start all nodes, and stay with them."""
+    version, ready = sys.argv[1], int(sys.argv[2])
+    consul = store()
+    for role, number in FLEET:
+        report(consul, Word(f"{role}{number}", version, UPGRADED))
+    os.write(ready, b"!")
+    os.close(ready)
+    for role, number in FLEET:
+        if os.fork() == 0:
+            die_with_parent()
+            live(f"{role}{number}", role, version)
+    # A node does not end by itself. If one does, the others end with this process, and the demonstration says so.
+    os.wait()
+    sys.exit("A node of the demonstration has died.")
+
+
+if __name__ == "__main__":
+    main()

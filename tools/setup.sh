@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+#
+# Makes .venv with Ansible and the Consul client, puts this checkout into it as the collection convoy.upgrade,
+# and gets Consul. With "test" as its argument, also installs what checks the project.
+# Quick when repeated: pip is called only when the requirements or the Python have changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+fits() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+install_packages() {
+    [ "$(id -u)" = 0 ] || die "needs the packages $*: ask an administrator for 'apt-get install $*', then try again."
+    command -v apt-get >/dev/null || die "needs Python 3.11 or later with its venv module: install $* and try again."
+    say "installing $*"
+    apt-get -q update >/dev/null || true
+    DEBIAN_FRONTEND=noninteractive apt-get -q -y install "$@" >/dev/null
+}
+
+find_python() {
+    local name
+    for name in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python3.14; do
+        if command -v "$name" >/dev/null && fits "$name"; then command -v "$name"; return; fi
+    done
+    return 1
+}
+
+make_venv() {
+    local python
+    python=$(find_python) || { install_packages python3 python3-venv; python=$(find_python); } ||
+        { install_packages python3.12 python3.12-venv || install_packages python3.11 python3.11-venv; python=$(find_python); } ||
+        die "needs Python 3.11 or later; set PYTHON to one, and try again."
+    say "making .venv with $("$python" --version)"
+    rm -rf .venv
+    if ! "$python" -m venv .venv >/dev/null 2>&1; then
+        install_packages "python3-venv" "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
+        "$python" -m venv .venv
+    fi
+}
+
+install_requirements() {
+    local kind=$1 stamp=.venv/.$1-requirements
+    if ! cmp -s "requirements/$kind.txt" "$stamp"; then
+        say "installing the $kind requirements"
+        .venv/bin/python -m pip install -qq --disable-pip-version-check -r requirements/runtime.txt -r "requirements/$kind.txt"
+        cp "requirements/$kind.txt" "$stamp"
+    fi
+}
+
+if ! { [ -x .venv/bin/python ] && fits .venv/bin/python; }; then make_venv; fi
+install_requirements runtime
+if [ "${1:-}" = test ]; then install_requirements test; fi
+
+# Ansible finds collections on Python's path, so a link makes the checkout itself the installed collection.
+packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+mkdir -p "$packages/ansible_collections/convoy"
+ln -sfn "$PWD" "$packages/ansible_collections/convoy/upgrade"
+
+consul=$(tools/consul.sh)
+say "ready: .venv/bin/ansible-playbook ($(.venv/bin/python -c 'import ansible.release as r; print("ansible-core", r.__version__)')), $("$consul" version | head -n 1) at $consul"
