@@ -56,10 +56,6 @@ if ! { [ -x .venv/bin/python ] && fits .venv/bin/python; }; then make_venv; fi
 install_requirements runtime
 if [ "${1:-}" = test ]; then install_requirements test; fi
 
-# Ansible finds collections on Python's path, so a link makes the checkout itself the installed collection.
-packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-mkdir -p "$packages/ansible_collections/convoy"
-ln -sfn "$PWD" "$packages/ansible_collections/convoy/upgrade"
-
+tools/link-collection.sh .venv/bin/python
 consul=$(tools/consul.sh)
 say "ready: .venv/bin/ansible-playbook ($(.venv/bin/python -c 'import ansible.release as r; print("ansible-core", r.__version__)')), $("$consul" version | head -n 1) at $consul"

@@ -16,8 +16,12 @@ author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
   - ansible.builtin.action_common_attributes
-  - ansible.builtin.action_common_attributes.info_module
 attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+    details: Nothing is ever changed.
   platform:
     platforms: all
     support: full

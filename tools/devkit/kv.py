@@ -10,7 +10,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 _BATCH = 60
@@ -27,7 +27,7 @@ class RawKV:
         self.url = url
         self.token = token
 
-    def call(self, method: str, path: str, body: Any = None, timeout: float = 60) -> tuple[int, Mapping[str, str], bytes]:
+    def call(self, method: str, path: str, body: Any = None, timeout: float = 60) -> tuple[int, Any, bytes]:
         """Return code, headers and body of one request; an error code is no exception."""
         data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         headers = {"X-Consul-Token": self.token} if self.token else {}

@@ -20,8 +20,16 @@ try:
         """Refuses a key that stands twice in one mapping; YAML would keep the last one without a word."""
 
     def _strict_mapping(loader: Any, node: Any) -> dict[Any, Any]:
-        loader.flatten_mapping(node)
-        return _no_twins(loader.construct_pairs(node, deep=True))
+        # What a merge key (<<) brings in may be overridden, so only the mapping's own keys are compared.
+        own = [key for key, _value in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        found: dict[Any, Any] = loader.construct_mapping(node, deep=True)
+        names = set()
+        for key in own:
+            name = loader.construct_object(key, deep=True)
+            if name in names:
+                raise _Twin(name, key.start_mark.line + 1)
+            names.add(name)
+        return found
 
     _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _strict_mapping)
     HAS_YAML = True
@@ -99,12 +107,16 @@ def _json_or_yaml(path: str, text: str) -> Any:
 class _Twin(Exception):
     """A key that stands twice in one mapping."""
 
+    def __init__(self, key: object, line: int | None = None) -> None:
+        where = f"line {line}: " if line else ""
+        super().__init__(f"{where}the key {key!r} stands twice in one mapping; keep one of them")
+
 
 def _no_twins(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _Twin(f"the key {key!r} stands twice in one mapping; keep one of them")
+            raise _Twin(key)
         found[key] = value
     return found
 

@@ -8,21 +8,14 @@ from __future__ import annotations
 import base64
 import json
 import random
-import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .._model.errors import UpgradeError
 from .errors import Conflict, Unreachable
 from .settings import Settings
-
-LIBRARY_ERROR: str | None = None
-try:
-    from .transport import Reply, Transport
-except ImportError:
-    LIBRARY_ERROR = traceback.format_exc()
+from .transport import Reply, Transport
 
 T = TypeVar("T")
 Operation = dict[str, Any]
@@ -47,13 +40,6 @@ class ConsulClient:
 
         :raises UpgradeError: ``missing_library``.
         """
-        if LIBRARY_ERROR is not None:
-            raise UpgradeError(
-                "missing_library",
-                f"The Python library 'consul' is missing for {sys.executable}: install it there with "
-                "'pip install py-consul' (Python 3.10 or later).",
-                exception=LIBRARY_ERROR,
-            )
         self.settings = settings
         self._transport = Transport(settings)
         self._send = self._transport.send

@@ -80,7 +80,7 @@ def decode_record(key: str, value: bytes) -> Record:
             _times(data.get("times")),
             texts["reported"],
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         return Record(
             version="",
@@ -182,7 +182,7 @@ class _Scoped:
             self.roles[name] = value
         elif scope == "host" and name and "/" not in name:
             self.hosts[name] = value
-        elif name and not below.endswith("/"):
+        elif below and not below.endswith("/"):
             warnings.append(f"{key!r} is passed over: it is no {self.what} of a host, a role or everything.")
 
 

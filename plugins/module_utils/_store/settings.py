@@ -53,18 +53,18 @@ def read_settings(option: Callable[[str], Any], environ: Mapping[str, str]) -> S
     :raises UpgradeError: ``bad_connection``.
     """
     scheme, host, port = _address(environ.get("CONSUL_HTTP_ADDR", ""))
-    if "CONSUL_HTTP_SSL" in environ and scheme is None:
-        scheme = "https" if _boolean(environ, "CONSUL_HTTP_SSL") else "http"
+    if scheme is None and _boolean(environ, "CONSUL_HTTP_SSL", default=False):
+        scheme = "https"
     validate = option("validate_certs")
     if validate is None:
-        validate = _boolean(environ, "CONSUL_HTTP_SSL_VERIFY") if "CONSUL_HTTP_SSL_VERIFY" in environ else True
+        validate = _boolean(environ, "CONSUL_HTTP_SSL_VERIFY", default=True)
     ca_path = option("ca_path") or environ.get("CONSUL_CACERT")
     timeout = option("timeout")
     if timeout is not None and timeout <= 0:
         raise UpgradeError("bad_connection", f"timeout: {timeout} is not a number of seconds above 0.")
     prefix = (option("kv_prefix") or "").strip("/")
     return Settings(
-        host=option("host") or host or DEFAULT_HOST,
+        host=_in_brackets(option("host") or host or DEFAULT_HOST),
         port=option("port") or port or DEFAULT_PORT,
         scheme=option("scheme") or scheme or DEFAULT_SCHEME,
         token=option("token") or environ.get("CONSUL_HTTP_TOKEN") or None,
@@ -79,24 +79,29 @@ def read_settings(option: Callable[[str], Any], environ: Mapping[str, str]) -> S
 def _address(text: str) -> tuple[str | None, str | None, int | None]:
     if not text:
         return None, None, None
-    parts = urlsplit(text if "://" in text else f"//{text}")
     try:
-        port = parts.port
+        parts = urlsplit(text if "://" in text else f"//{text}")
+        if parts.scheme in ("", "http", "https") and parts.hostname and not parts.path.strip("/"):
+            return parts.scheme or None, parts.hostname, parts.port
     except ValueError:
-        port = -1
-    if parts.scheme not in ("", "http", "https") or not parts.hostname or port == -1 or parts.path.strip("/"):
-        raise UpgradeError(
-            "bad_connection",
-            f"CONSUL_HTTP_ADDR: {text!r} is no address of the form host:port or https://host:port "
-            "(Unix sockets are not supported).",
-        )
-    return parts.scheme or None, parts.hostname, port
+        pass
+    raise UpgradeError(
+        "bad_connection",
+        f"CONSUL_HTTP_ADDR: {text!r} is no address of the form host:port or https://host:port "
+        "(Unix sockets are not supported).",
+    )
 
 
-def _boolean(environ: Mapping[str, str], name: str) -> bool:
-    value = _BOOLEANS.get(environ[name].strip().lower())
+def _in_brackets(host: str) -> str:
+    """Return the host as it stands in a URL, where an IPv6 address needs brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _boolean(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = environ.get(name, "").strip()
+    value = _BOOLEANS.get(text.lower()) if text else default
     if value is None:
-        raise UpgradeError("bad_connection", f"{name}: {environ[name]!r} is neither true nor false.")
+        raise UpgradeError("bad_connection", f"{name}: {text!r} is neither true nor false.")
     return value
 
 

@@ -10,16 +10,33 @@ the token into the URL, and from there into logs.
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Iterable
 from typing import Any, NamedTuple
-
-import requests
-from consul.std import HTTPClient
-from requests.adapters import HTTPAdapter
 
 from .._model.errors import UpgradeError
 from .errors import Unreachable
 from .settings import Settings
+
+LIBRARY_ERROR: str | None = None
+try:
+    import requests
+    from consul.std import HTTPClient
+    from requests.adapters import HTTPAdapter
+except ImportError:
+    LIBRARY_ERROR = traceback.format_exc()
+else:
+
+    class _WithDeadline(HTTPAdapter):
+        """Puts a time limit on every request; python-consul itself has none and would wait for ever."""
+
+        seconds: float = 0
+
+        def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+            kwargs["timeout"] = self.seconds
+            return super().send(request, *args, **kwargs)
+
 
 
 class Reply(NamedTuple):
@@ -30,21 +47,21 @@ class Reply(NamedTuple):
     body: str
 
 
-class _WithDeadline(HTTPAdapter):
-    """Puts a time limit on every request; python-consul itself has none and would wait for ever."""
-
-    seconds: float = 0
-
-    def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        kwargs["timeout"] = self.seconds
-        return super().send(request, *args, **kwargs)
-
-
 class Transport:
     """A connection to one agent. Not for use by several threads."""
 
     def __init__(self, settings: Settings) -> None:
-        """Prepare the connection; nothing is sent yet."""
+        """Prepare the connection; nothing is sent yet.
+
+        :raises UpgradeError: ``missing_library``.
+        """
+        if LIBRARY_ERROR is not None:
+            raise UpgradeError(
+                "missing_library",
+                f"The Python library 'consul' is missing for {sys.executable}: install it there with "
+                "'pip install py-consul' (Python 3.10 or later).",
+                exception=LIBRARY_ERROR,
+            )
         self.settings = settings
         self.requests = 0
         self._http = HTTPClient(settings.host, settings.port, settings.scheme, settings.verify, settings.cert)

@@ -1,0 +1,156 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`make bench`: what one pass costs over fleets of different sizes, and what the original's way of asking would cost.
+
+    python tests/benchmarks [--hosts N ...] [--write FILE]
+
+For every size a real Consul is filled with a fleet in the middle of a rollout. Then one pass opens 61 hosts, and
+requests, seconds and memory are taken. Beside it, in the same run, the same facts are read one key at a time, as
+python-jiocloud did, from a sample of hosts. The last column is seconds per host against the smallest fleet: what stays
+about 1 is linear.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask  # noqa: E402  the path comes first
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import reset_gates  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store  # noqa: E402
+from devkit.agent import Agent  # noqa: E402
+
+SIZES = [100, 1_000, 10_000, 100_000]
+OPENINGS = 61
+SAMPLE = 200
+PASSES = 3
+HEAD = ["hosts", "operation", "requests", "seconds", "MiB", "per host against the smallest fleet"]
+
+
+def fleet(size: int) -> Iterator[tuple[str, str]]:
+    """Return the keys of a fleet in which a tenth is upgraded and the rest waits."""
+    for number in range(1, size + 1):
+        version = "v2" if number <= size // 10 else "v1"
+        yield f"running/versions/{version}/compute{number}", "1789000000"
+    yield "config_state/enable_puppet/global", "False"
+    yield "current_version", "v1"
+
+
+def measure(agent: Agent, size: int) -> Iterator[tuple[str, int, float, float, int]]:
+    """Return operation, requests, seconds, MiB and the hosts that it was for."""
+    settings = Settings(port=agent.http_port, timeout=120)
+    make_pass(Store(settings), Request(version="v2", rules={"rolling_rules": {"global": OPENINGS}}))
+    yield "pass that opens nothing", *_passes(settings, opens=0), size
+    yield f"pass that opens {OPENINGS}", *_passes(settings, opens=OPENINGS), size
+    store = Store(settings)
+    began = time.perf_counter()
+    ask(store, {f"compute{number}": "compute" for number in range(1, SAMPLE // 2)})
+    yield f"lookup for {SAMPLE // 2 - 1} hosts", store.client.requests, time.perf_counter() - began, _memory(), size
+    report(Store(settings), Word("compute1", "v2", "upgraded"))
+    store = Store(settings)
+    began = time.perf_counter()
+    report(store, Word("compute1", "v3", "upgraded"))
+    yield "one report", store.client.requests, time.perf_counter() - began, _memory(), size
+    yield _one_by_one(Store(settings), size)
+
+
+def _passes(settings: Settings, opens: int) -> tuple[int, float, float]:
+    """Return requests, seconds and MiB of the quickest of some passes that open so many hosts."""
+    times = []
+    for _each in range(PASSES):
+        if opens:
+            reset_gates(Store(settings))
+        store = Store(settings)
+        began = time.perf_counter()
+        outcome = make_pass(store, Request())
+        times.append((time.perf_counter() - began, store.client.requests))
+        if len(outcome.openings) != opens:
+            raise RuntimeError(f"a pass opened {len(outcome.openings)} hosts instead of {opens}")
+    seconds, requests = min(times)
+    return requests, seconds, _memory()
+
+
+def _one_by_one(store: Store, size: int) -> tuple[str, int, float, float, int]:
+    sample = min(size, SAMPLE)
+    keys = store.keys
+    began = time.perf_counter()
+    for number in range(1, sample + 1):
+        name = f"compute{number}"
+        for key in (keys.report("v2", name), keys.gate("host", name), keys.gate("role", "compute"), keys.hold("host", name)):
+            store.client.get(key)
+    scale = size / sample
+    took = time.perf_counter() - began
+    return (
+        "the same read key by key" + (f" (from {sample})" if size > sample else ""),
+        round(store.client.requests * scale),
+        took * scale,
+        _memory(),
+        size,
+    )
+
+
+def _memory() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def in_a_process_of_its_own(agent: Agent, size: int) -> list[tuple[str, int, float, float, int]]:
+    """Measure one size, with the memory of that size alone."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.close(reading)
+        with os.fdopen(writing, "w") as out:
+            for operation, requests, seconds, memory, hosts in measure(agent, size):
+                out.write(f"{operation}\t{requests}\t{seconds}\t{memory}\t{hosts}\n")
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        rows = [line.rstrip("\n").split("\t") for line in lines]
+    _pid, status = os.wait()
+    if status:
+        sys.exit(f"The benchmark of {size} hosts failed.")
+    return [(row[0], int(row[1]), float(row[2]), float(row[3]), int(row[4])) for row in rows]
+
+
+def main() -> int:
+    """Measure, show, and fail if a pass needs more than one request to read and one to write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hosts", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--write", type=Path, help="a file for the table, in Markdown")
+    options = parser.parse_args()
+    lines = [f"| {' | '.join(HEAD)} |", "| ---: | :--- | ---: | ---: | ---: | ---: |"]
+    first: dict[str, float] = {}
+    wrong = []
+    print("\n".join(lines), flush=True)
+    for size in options.hosts:
+        with Agent() as agent:
+            agent.kv.load(fleet(size))
+            for operation, requests, seconds, memory, hosts in in_a_process_of_its_own(agent, size):
+                name = operation.split(" (")[0]
+                share = seconds / hosts / first.setdefault(name, seconds / hosts)
+                linear = f"{share:.2f}" if "pass" in name or "key" in name else ""
+                lines.append(f"| {hosts:,} | {operation} | {requests:,} | {seconds:.3f} | {memory:.0f} | {linear} |")
+                print(lines[-1], flush=True)
+                allowed = {"pass that opens nothing": 1, f"pass that opens {OPENINGS}": 2}.get(name)
+                if allowed is not None and requests != allowed:
+                    wrong.append(f"{name} over {hosts} hosts took {requests} requests instead of {allowed}")
+    if options.write:
+        options.write.write_text("\n".join(lines) + "\n")
+    for sentence in wrong:
+        print(sentence, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

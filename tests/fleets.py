@@ -1,0 +1,151 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Small fleets for tests, told in a line or two, and what becomes of them pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
+    FAILED,
+    STARTED,
+    Record,
+    Report,
+    Snapshot,
+    place,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import Gates, GateValue
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold, Holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import Plan, make_plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import HostState, read_states
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
+
+KEYS = Keys()
+OLD, NEW = "1.0", "2.0"
+
+
+@dataclass
+class Fleet:
+    """A fleet on its way from 1.0 to 2.0: every host runs 1.0, and the global gate is closed.
+
+    :param members: host -> role.
+    :param gates: what stands below ``config_state/enable_puppet/``: ``global``, ``role/compute``, ``host/compute1``.
+    :param holds: the same for what stands below ``upgrade/hold/``.
+    """
+
+    members: Mapping[str, str]
+    current: str | None = NEW
+    reports: dict[str, str] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict)
+    gates: dict[str, str | None] = field(default_factory=lambda: {"global": "False"})
+    holds: dict[str, Hold] = field(default_factory=dict)
+    ledger: Ledger | None = None
+
+    def upgraded(self, *hosts: str) -> Fleet:
+        """Let the hosts report the new version."""
+        return self.running(NEW, *hosts)
+
+    def running(self, version: str, *hosts: str) -> Fleet:
+        """Let the hosts report a version."""
+        self.reports.update(dict.fromkeys(hosts, version))
+        return self
+
+    def silent(self, *hosts: str) -> Fleet:
+        """Let the hosts never have reported."""
+        for host in hosts:
+            del self.reports[host]
+        return self
+
+    def opened(self, *hosts: str) -> Fleet:
+        """Open the hosts' own gates."""
+        return self.gated("True", *(f"host/{host}" for host in hosts))
+
+    def gated(self, value: str | None, *gates: str) -> Fleet:
+        """Set gates, such as ``role/compute``, to a value."""
+        self.gates.update(dict.fromkeys(gates, value))
+        return self
+
+    def started(self, *hosts: str, version: str = NEW) -> Fleet:
+        """Let the hosts say that they have begun to move to a version; no gate is opened."""
+        self.records.update({host: Record(version, STARTED) for host in hosts})
+        return self
+
+    def failed(self, *hosts: str, version: str = NEW) -> Fleet:
+        """Let the hosts say that they have failed; no gate is opened."""
+        self.records.update({host: Record(version, FAILED, error="disk full") for host in hosts})
+        return self
+
+    def held(self, *places: str) -> Fleet:
+        """Hold ``global``, ``role/<role>`` or ``host/<host>``."""
+        for name in places:
+            self.holds[name] = Hold(KEYS.hold(name), "RAM test", "ann", "noon")
+        return self
+
+    def snapshot(self) -> Snapshot:
+        """Return what a planner would read."""
+        gates = {name: GateValue(KEYS.gate(name), text) for name, text in self.gates.items()}
+        return Snapshot(
+            current_version=self.current,
+            ledger=self.ledger,
+            reports={host: Report(version, 1.0) for host, version in self.reports.items()},
+            records=dict(self.records),
+            gates=Gates(gates.get("global"), _below("role/", gates), _below("host/", gates)),
+            holds=Holds(self.holds.get("global"), _below("role/", self.holds), _below("host/", self.holds)),
+        )
+
+    def plan(self, rules: Mapping[str, Any] | None = None, limit: Collection[str] | None = None) -> Plan:
+        """Return the plan under rules as an operator writes them."""
+        return make_plan(self.snapshot(), place(self.members, ()), parse(rules or {}), limit)
+
+    def states(self) -> dict[str, HostState]:
+        """Return the state of every host."""
+        return read_states(self.snapshot(), self.members)
+
+    def open(self, plan: Plan) -> None:
+        """Write the gates that a plan opens."""
+        self.gated("True", *(f"role/{role}" for role in plan.open_roles), *(f"host/{host}" for host in plan.open_hosts))
+
+    def finish(self) -> None:
+        """Let every host that is upgrading get there."""
+        done = [one.host for one in self.states().values() if one.can_finish]
+        self.upgraded(*done)
+        for host in done:
+            self.records.pop(host, None)
+
+    def run(
+        self, rules: Mapping[str, Any] | None = None, limit: Collection[str] | None = None
+    ) -> list[tuple[str, ...]]:
+        """Plan, open and finish until nothing is opened any more, and return what each pass has opened."""
+        passes = []
+        while True:
+            plan = self.plan(rules, limit)
+            if not plan.openings and passes:
+                return passes
+            passes.append(tuple(one.host for one in plan.openings))
+            self.open(plan)
+            self.finish()
+
+
+def fleet(**roles: int) -> Fleet:
+    """Return a fleet with so many hosts of each role: ``fleet(compute=2)`` has compute1 and compute2."""
+    members = {f"{role}{number}": role for role, count in roles.items() for number in range(1, count + 1)}
+    return Fleet(members, reports=dict.fromkeys(members, OLD))
+
+
+def opened(plan: Plan) -> list[str]:
+    """Return the hosts that a plan lets through."""
+    return [one.host for one in plan.openings]
+
+
+def reasons(plan: Plan, hosts: Iterable[str]) -> set[str]:
+    """Return the reasons that a plan gives for these hosts, each one once."""
+    return {plan.hosts[host].reason for host in hosts}
+
+
+def _below(scope: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(scope): value for name, value in found.items() if name.startswith(scope)}

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+#
+# matrix.sh [RELEASE...]: runs the unit and integration tests with other releases of ansible-core than that of .venv,
+# each with a Python that it supports; without arguments with the oldest and the newest that the collection is for.
+# A release for which this machine has no Python is passed over, and under CI=true is a failure.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+say() { printf 'matrix: %s\n' "$*"; }
+
+pythons_for() {
+    case $1 in
+        2.17) echo 3.10 3.11 3.12 ;;
+        2.18 | 2.19) echo 3.11 3.12 3.13 ;;
+        2.20 | 2.21) echo 3.13 3.12 3.14 ;;
+        *) say "unknown release $1" >&2; exit 2 ;;
+    esac
+}
+
+find_python() {
+    local version candidate
+    for version in "$@"; do
+        for candidate in "python$version" "$HOME/.pyenv/versions/$version".*/bin/python; do
+            if [ "$("$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$version" ]; then
+                echo "$candidate"
+                return
+            fi
+        done
+    done
+    return 1
+}
+
+run() {
+    local release=$1 python venv
+    # shellcheck disable=SC2046  the versions are words of their own
+    if ! python=$(find_python $(pythons_for "$release")); then
+        say "ansible-core $release: none of Python $(pythons_for "$release") is here"
+        [ "${CI:-}" != true ]
+        return
+    fi
+    venv=.cache/matrix/$release
+    if ! cmp -s requirements/test.txt "$venv/.requirements"; then
+        rm -rf "$venv"
+        "$python" -m venv "$venv"
+        # shellcheck disable=SC2046  likewise
+        "$venv/bin/python" -m pip install -qq --disable-pip-version-check "ansible-core==$release.*" \
+            $(grep -v -E '^(#|ansible-core)' requirements/runtime.txt) $(grep -E '^(pytest|hypothesis)' requirements/test.txt)
+        cp requirements/test.txt "$venv/.requirements"
+    fi
+    tools/link-collection.sh "$venv/bin/python"
+    say "ansible-core $release on $("$python" --version)"
+    "$venv/bin/python" -m pytest -q -p no:cacheprovider
+}
+
+for release in "${@:-2.17 2.21}"; do
+    for one in $release; do run "$one"; done
+done

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+#
+# Runs ansible-test sanity on a copy of what git tracks, in the folder layout that it wants.
+#
+# ansible-test downloads a script that bootstraps pip, from a host that closed networks don't reach. Where it is not
+# in its cache, it is given one that does the same with what Python ships and the package index of this machine.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+root=$PWD
+python=$("$root/.venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tree=$work/ansible_collections/convoy/upgrade
+mkdir -p "$tree"
+git ls-files -z | xargs -0 cp --parents -t "$tree"
+cd "$tree"
+
+# pslint wants PowerShell, and there is none here to check.
+sanity() { "$root/.venv/bin/ansible-test" sanity --local --requirements --python "$python" --skip-test pslint --color no "$@"; }
+
+if ! sanity --test ansible-doc >"$work/log" 2>&1; then
+    script=$(sed -n 's/.*downloaded and saved to: //p' "$work/log" | head -n 1)
+    [ -n "$script" ] || { cat "$work/log"; exit 1; }
+    version=$(basename "$script" .py | sed 's/^get_pip_//; s/_/./g')
+    cat >"$script" <<EOF
+import subprocess
+import sys
+
+# A process of its own, because ensurepip turns pip's configuration off in the one that it runs in.
+subprocess.run([sys.executable, "-m", "ensurepip"], check=True, stdout=subprocess.DEVNULL)
+subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "pip==$version"], check=True)
+EOF
+fi
+sanity

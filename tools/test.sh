@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+#
+# test.sh [CHECK...]: everything that checks the project, or the checks that are named. The quick ones come first.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PWD/.venv/bin:$PATH" NO_COLOR=1 ANSIBLE_NOCOLOR=1
+
+types() {
+    # mypy wants the packages where Python would find them.
+    local tree=.cache/types
+    mkdir -p "$tree/ansible_collections/convoy"
+    ln -sfn "$PWD" "$tree/ansible_collections/convoy/upgrade"
+    (cd "$tree" && MYPYPATH=. mypy --config-file ../../pyproject.toml -p ansible_collections.convoy.upgrade.plugins)
+    MYPYPATH=tools mypy tools/devkit
+}
+style() { ruff check . && ruff format --check .; }
+changelog() { antsibull-changelog lint; }
+lint() { ansible-lint --profile production --offline; }
+docs() { antsibull-docs lint-collection-docs --plugin-docs --validate-collection-refs=self .; }
+unit() { python -m pytest -q tests/unit; }
+integration() { python -m pytest -q tests/integration; }
+artifact() { tools/checks/artifact.sh; }
+sanity() { tools/checks/sanity.sh; }
+demo() { python tools/demo; }
+benchmarks() { python tests/benchmarks --hosts 100 1000 10000; }
+matrix() { tools/checks/matrix.sh; }
+
+checks=("$@")
+[ ${#checks[@]} -gt 0 ] || checks=(style types changelog docs lint unit artifact integration demo benchmarks sanity matrix)
+
+tools/setup.sh test
+for check in "${checks[@]}"; do
+    printf '\n== %s\n' "$check"
+    began=$SECONDS
+    "$check" || { printf '== %s failed after %s s; again with: make setup && tools/test.sh %s\n' "$check" $((SECONDS - began)) "$check"; exit 1; }
+    printf '== %s: %s s\n' "$check" $((SECONDS - began))
+done
+printf '\nAll %s checks passed in %s s.\n' "${#checks[@]}" "$SECONDS"
