@@ -117,13 +117,11 @@ class Fleet:
         for host in done:
             self.records.pop(host, None)
 
-    def run(
-        self, rules: Mapping[str, Any] | None = None, limit: Collection[str] | None = None
-    ) -> list[tuple[str, ...]]:
+    def run(self, rules: Mapping[str, Any]) -> list[tuple[str, ...]]:
         """Plan, open and finish until nothing is opened any more, and return what each pass has opened."""
         passes = []
         while True:
-            plan = self.plan(rules, limit)
+            plan = self.plan(rules)
             if not plan.openings and passes:
                 return passes
             passes.append(tuple(one.host for one in plan.openings))

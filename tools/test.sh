@@ -18,7 +18,7 @@ types() {
 }
 style() { ruff check . && ruff format --check .; }
 changelog() { antsibull-changelog lint; }
-lint() { ansible-lint --profile production --offline; }
+lint() { ansible-lint; }
 docs() { antsibull-docs lint-collection-docs --plugin-docs --validate-collection-refs=self .; }
 unit() { python -m pytest -q tests/unit; }
 integration() { python -m pytest -q tests/integration; }

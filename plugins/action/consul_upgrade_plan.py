@@ -60,7 +60,9 @@ class ActionModule(ActionBase):
                 return total.failed(latest, "stuck", "Nothing can move any more")
             left = deadline - time.monotonic()
             if left <= 0:
-                return total.failed(latest, "timeout", "The time to wait is up, and the rollout goes on without this call")
+                return total.failed(
+                    latest, "timeout", "The time to wait is up, and the rollout goes on without this call"
+                )
             options |= {"since": latest["index"], "wait_timeout": max(1, min(int(left), _SHOW_EVERY))}
             found = self._call(options, task_vars)
             if found.get("failed"):

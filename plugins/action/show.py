@@ -19,7 +19,9 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Print the lines."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec({"lines": {"type": "list", "elements": "str", "required": True}})
+        _checked, options = self.validate_argument_spec(
+            {"lines": {"type": "list", "elements": "str", "required": True}}
+        )
         for line in options["lines"]:
             self._display.display(line)
         return {**result, "changed": False, "lines": options["lines"]}

@@ -101,7 +101,9 @@ class LookupModule(LookupBase):
         try:
             names = [str(term) for term in self._flatten(terms)]
             role = self.get_option("role")
-            hosts = {name: role if role is not None else role_of(name, self.get_option("role_pattern")) for name in names}
+            hosts = {
+                name: role if role is not None else role_of(name, self.get_option("role_pattern")) for name in names
+            }
             if not hosts:
                 return []
             store = Store(read_settings(self.get_option, os.environ))

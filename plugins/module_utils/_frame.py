@@ -38,7 +38,9 @@ def run(module: AnsibleModule, act: Callable[[Store], dict[str, Any]]) -> None:
         result = act(store)
     except UpgradeError as error:
         exception = error.details.pop("exception", None)
-        module.fail_json(msg=error.message, failure=error.as_failure(), **({"exception": exception} if exception else {}))
+        module.fail_json(
+            msg=error.message, failure=error.as_failure(), **({"exception": exception} if exception else {})
+        )
     module.exit_json(**result)
 
 

@@ -308,7 +308,9 @@ def main() -> None:
     def act(store: Store) -> dict[str, Any]:
         request = Request(
             version=options["version"],
-            rules=given_rules(options["instructions"], options["instructions_file"]) if options["since"] is None else None,
+            rules=given_rules(options["instructions"], options["instructions_file"])
+            if options["since"] is None
+            else None,
             role_order=options["role_order"],
             fleet=options["fleet"],
             role_pattern=options["role_pattern"],

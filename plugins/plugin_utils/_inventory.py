@@ -59,7 +59,9 @@ def stage_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def _check(upgrade_roles: object) -> None:
     if not isinstance(upgrade_roles, Mapping):
-        raise UpgradeError("bad_upgrade_roles", f"upgrade_roles: {upgrade_roles!r} does not map roles to what they are.")
+        raise UpgradeError(
+            "bad_upgrade_roles", f"upgrade_roles: {upgrade_roles!r} does not map roles to what they are."
+        )
     for role, what in upgrade_roles.items():
         where = f"upgrade_roles.{role}"
         if what is not None and not isinstance(what, Mapping):

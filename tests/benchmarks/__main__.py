@@ -88,7 +88,12 @@ def _one_by_one(store: Store, size: int) -> tuple[str, int, float, float, int]:
     began = time.perf_counter()
     for number in range(1, sample + 1):
         name = f"compute{number}"
-        for key in (keys.report("v2", name), keys.gate("host", name), keys.gate("role", "compute"), keys.hold("host", name)):
+        for key in (
+            keys.report("v2", name),
+            keys.gate("host", name),
+            keys.gate("role", "compute"),
+            keys.hold("host", name),
+        ):
             store.client.get(key)
     scale = size / sample
     took = time.perf_counter() - began

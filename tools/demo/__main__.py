@@ -25,6 +25,17 @@ from devkit.guard import Guard  # noqa: E402
 OLD, NEW = "v1", "v2"
 _PR_SET_PDEATHSIG = 1
 
+ACTS = [
+    ("What would be done (--check writes nothing):", "upgrade", ["-e", f"version={NEW}", "--check"]),
+    (
+        f"The upgrade to {NEW}: controllers first, one at a time, then the computes, three at a time.",
+        "upgrade",
+        ["-e", f"version={NEW}"],
+    ),
+    ("One host's story:", "status", ["-e", "host=compute9"]),
+    ("Where the fleet stands:", "status", []),
+]
+
 
 def say(text: str) -> None:
     """Show what happens next."""
@@ -63,16 +74,13 @@ def show_fleet(folder: Path) -> int:
         os.close(done)
         if os.read(ready, 1) != b"!":
             return nodes.wait() or 1
-        say("What would be done (--check writes nothing):")
-        code = playbook(nodes, folder, "upgrade", "-e", f"version={NEW}", "--check")
-        say(f"The upgrade to {NEW}: controllers first, one at a time, then the computes, three at a time.")
-        code = code or playbook(nodes, folder, "upgrade", "-e", f"version={NEW}")
-        say("One host's story:")
-        code = code or playbook(nodes, folder, "status", "-e", "host=compute9")
-        say("Where the fleet stands:")
-        code = code or playbook(nodes, folder, "status")
+        for words, name, arguments in ACTS:
+            say(words)
+            code = playbook(nodes, folder, name, *arguments)
+            if code:
+                return code
         stop(nodes)
-    return code
+    return 0
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ansible.plugins.loader import init_plugin_loader, lookup_loader  # noqa: E402  the path has to be set first
+from ansible.plugins.loader import init_plugin_loader, lookup_loader
 
 # Before anything of a collection is imported, or Ansible does not know it for one.
 init_plugin_loader()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -56,7 +57,7 @@ class Agent:
         self.process: subprocess.Popen[Any] | None = None
         self.address = f"127.0.0.1:{self.http_port}"
         tokens = self.config.get("acl", {}).get("tokens", {})
-        self.kv = RawKV(f"http://{self.address}", tokens.get("master"))
+        self.kv = RawKV(f"http://{self.address}", tokens.get(self.management_token_name()))
 
     def __enter__(self) -> Agent:
         for attempt in range(_TRIES):
@@ -73,6 +74,14 @@ class Agent:
 
     def __exit__(self, *_exception: object) -> None:
         self.remove()
+
+    @staticmethod
+    def management_token_name() -> str:
+        """Return what the configuration calls the first token with all rights: it was renamed in Consul 1.11."""
+        shown = subprocess.run([consul_binary(), "version"], check=True, capture_output=True, text=True).stdout
+        found = re.search(r"v(\d+)\.(\d+)", shown)
+        old = found is not None and (int(found[1]), int(found[2])) < (1, 11)
+        return "master" if old else "initial_management"
 
     @property
     def environ(self) -> dict[str, str]:

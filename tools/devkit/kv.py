@@ -39,9 +39,9 @@ class RawKV:
             return error.code, error.headers, error.read()
 
     def has_leader(self) -> bool:
-        """Return whether it can be written to."""
+        """Return whether it has a leader, without which a consistent read is refused."""
         try:
-            return self.call("PUT", "kv/.convoy-throwaway", b"", 2)[0] == 200 and self.delete(".convoy-throwaway")
+            return self.call("GET", "kv/convoy?consistent", timeout=2)[0] in (200, 404)
         except OSError:
             return False
 

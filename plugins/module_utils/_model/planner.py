@@ -180,9 +180,7 @@ def _opener(
     counts = {role: len(found) for role, found in by_role.items()}
     unfinished = {role: sum(1 for one in found if one.state != states.UPGRADED) for role, found in by_role.items()}
     queues = {
-        role: deque(
-            one.host for one in found if one.state == states.PENDING and (scope is None or one.host in scope)
-        )
+        role: deque(one.host for one in found if one.state == states.PENDING and (scope is None or one.host in scope))
         for role, found in by_role.items()
     }
     opener = Opener(order, queues, unfinished, limits_by_role(rules, order, counts), rules.complete_sets)
@@ -193,9 +191,7 @@ def _opener(
     return opener
 
 
-def _reopened(
-    opener: Opener, by_role: Mapping[str, list[HostState]], scope: frozenset[str] | None
-) -> list[Opening]:
+def _reopened(opener: Opener, by_role: Mapping[str, list[HostState]], scope: frozenset[str] | None) -> list[Opening]:
     return [
         Opening(one.host, role, one.state, "it has started and holds its slot already, so its gate opens again")
         for role in opener.order.roles

@@ -82,9 +82,7 @@ def _answer(snapshot: Snapshot, host: str, role: str) -> GateAnswer:
     return GateAnswer(True) if answer.is_open is None else answer
 
 
-def _state(
-    current: str | None, version: str | None, record: Record | None, gate: GateAnswer, hold: Hold | None
-) -> str:
+def _state(current: str | None, version: str | None, record: Record | None, gate: GateAnswer, hold: Hold | None) -> str:
     if current is None:
         return HELD if hold else PENDING
     if version == current:

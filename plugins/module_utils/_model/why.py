@@ -71,7 +71,9 @@ class Waiting:
         parts = []
         for name in first:
             hosts = self._unfinished[name]
-            shown = some([f"{one.host} {self._state(one)}" for one in hosts]) if len(hosts) <= 3 else self._counts(hosts)
+            shown = (
+                some([f"{one.host} {self._state(one)}" for one in hosts]) if len(hosts) <= 3 else self._counts(hosts)
+            )
             parts.append(f"role {name} ({plural(len(hosts), 'host is', 'hosts are')} not upgraded: {shown})")
         return f"waits for {' and '.join(parts)}, as role_order says"
 
@@ -100,7 +102,9 @@ class Waiting:
             if any(over is limit for over in self._opener.limits[one])
             for host in self._occupants.get(one, ())
         ]
-        return f"waits for a slot: {limit.key} lets {limit.slots} of {limit.what} go at once, taken by {some(holders, 3)}"
+        return (
+            f"waits for a slot: {limit.key} lets {limit.slots} of {limit.what} go at once, taken by {some(holders, 3)}"
+        )
 
     def _sets(self) -> str:
         if not (self._opener.complete_sets and self._opener.busy):

@@ -56,7 +56,9 @@ def look(
         try:
             rules = parse(ledger.instructions)
         except UpgradeError as error:
-            warnings.append(f"The rules in {store.keys.ledger} can't be obeyed, so nothing will be opened: {error.message}")
+            warnings.append(
+                f"The rules in {store.keys.ledger} can't be obeyed, so nothing will be opened: {error.message}"
+            )
     plan = make_plan(snapshot, members, rules)
     warnings += [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
     if name is not None and name not in members:

@@ -219,7 +219,8 @@ def _refuse_unreadable(snapshot: Snapshot) -> None:
     if errors:
         raise UpgradeError(
             "unreadable_gate",
-            "Nothing is opened: " + " ".join(error.message for error in errors[:5])
+            "Nothing is opened: "
+            + " ".join(error.message for error in errors[:5])
             + (f" And {len(errors) - 5} more." if len(errors) > 5 else ""),
             keys=[error.details["key"] for error in errors],
         )
@@ -264,7 +265,9 @@ def _open(writer: LedgerWriter, plan: Plan, snapshot: Snapshot, ledger: Ledger, 
         event = {
             "what": "open",
             "hosts": {one.host: one.reason for one in hosts},
-            "roles": {role: {"hosts": len(found), "reason": f"nothing limits role {role}"} for role, found in roles.items()},
+            "roles": {
+                role: {"hosts": len(found), "reason": f"nothing limits role {role}"} for role, found in roles.items()
+            },
         }
         writer.write(ledger, event, [gate.operation() for gate in piece], [gate.change for gate in piece])
         outcome.openings += [*hosts, *(one for found in roles.values() for one in found)]

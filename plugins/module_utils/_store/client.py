@@ -164,7 +164,9 @@ class ConsulClient:
                 "Set token (or CONSUL_HTTP_TOKEN) to one that exists."
             )
         else:
-            whose = "the token that it was given may not" if self.settings.token else "no token was given, and without it"
+            whose = (
+                "the token that it was given may not" if self.settings.token else "no token was given, and without it"
+            )
             message = (
                 f"Consul at {self.settings.url} refused to {what}: permission denied; {whose} do that. "
                 "Set token (or CONSUL_HTTP_TOKEN) to one whose policy allows it."

@@ -75,7 +75,13 @@ class LedgerWriter:
 
     def _send(self, ledger: Ledger, event: Mapping[str, Any], operations: Sequence[Operation]) -> None:
         keys, commit = self.store.keys, uuid.uuid4().hex
-        entry = {"epoch": ledger.epoch, "at": self._clock, "who": self._who, "commit": commit, "version": ledger.version}
+        entry = {
+            "epoch": ledger.epoch,
+            "at": self._clock,
+            "who": self._who,
+            "commit": commit,
+            "version": ledger.version,
+        }
         head = [
             compare_and_put(keys.ledger, encode_ledger(ledger), self._index),
             compare(keys.current_version, self._version_index),

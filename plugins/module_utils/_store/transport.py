@@ -38,7 +38,6 @@ else:
             return super().send(request, *args, **kwargs)
 
 
-
 class Reply(NamedTuple):
     """What Consul answered."""
 
@@ -111,7 +110,9 @@ class Transport:
         if "WRONG_VERSION_NUMBER" in reason.upper().replace(" ", "_"):
             advice = "The port speaks plain HTTP; set scheme to http, or use the HTTPS port."
         elif "certificate verify failed" in reason.lower().replace("_", " ") or "match" in reason:
-            advice = "Set ca_path (or CONSUL_CACERT) to the authority that signed its certificate, and host to its name."
+            advice = (
+                "Set ca_path (or CONSUL_CACERT) to the authority that signed its certificate, and host to its name."
+            )
         else:
             advice = "Does it ask for a client certificate? Set client_cert and client_key."
         return UpgradeError("tls", f"No TLS connection to Consul at {self.settings.url}: {reason}. {advice}")

@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One throw-away Consul for all of these tests, wiped before each, and a way to run playbooks on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.agent import Agent, consul_binary
+from devkit.kv import RawKV
+from integration.support.playbook import Runner
+from integration.support.seen import Seen
+
+HERE = Path(__file__).parent
+_LAST = "test_reference.py"
+
+
+def missing(what: str) -> None:
+    """Skip the test for want of something, but never where all of it has to run."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what}, and under CI nothing is skipped")
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def agent() -> Iterator[Agent]:
+    try:
+        consul_binary()
+    except (OSError, subprocess.CalledProcessError) as error:
+        missing(f"no Consul here: {error}")
+    with Agent() as running:
+        yield running
+
+
+@pytest.fixture
+def consul(agent: Agent) -> RawKV:
+    """Consul as seen without the collection, and empty."""
+    assert agent.kv.delete("", tree=True)
+    return agent.kv
+
+
+@pytest.fixture
+def store(agent: Agent, consul: RawKV) -> Store:  # noqa: ARG001  it wipes
+    """The collection's own store, for what a playbook would only make slower to show."""
+    return Store(Settings(port=agent.http_port))
+
+
+@pytest.fixture(scope="session")
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+def run(agent: Agent, consul: RawKV, tmp_path: Path, seen: Seen) -> Runner:  # noqa: ARG001  it wipes
+    return Runner(tmp_path, agent.environ, seen)
+
+
+@pytest.fixture
+def whole_session(request: pytest.FixtureRequest) -> None:
+    """Skip what only says something when all tests of this folder have run."""
+    if not request.config.stash.get(_WHOLE, False):
+        pytest.skip("only says something after all the integration tests")
+
+
+_WHOLE = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the test that looks back on all others at the end."""
+    items.sort(key=lambda item: item.path.name == _LAST)
+    files = {item.path for item in items}
+    config.stash[_WHOLE] = files >= set(HERE.glob("test_*.py")) and not any(
+        config.getoption(option) for option in ("keyword", "markexpr", "deselect")
+    )

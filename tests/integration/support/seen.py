@@ -1,0 +1,92 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which options the tests have used and which results they have seen, against what the plugins document."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+COLLECTION = "convoy.upgrade"
+MODULES = ("consul_enable_puppet", "consul_upgrade_info", "consul_upgrade_plan", "consul_upgrade_report")
+LOOKUP = "enable_puppet"
+
+# What Ansible itself puts into results, and what the recorder adds.
+_ANSIBLES = {
+    "action",
+    "changed",
+    "deprecations",
+    "diff",
+    "exception",
+    "failed",
+    "invocation",
+    "module_stderr",
+    "module_stdout",
+    "msg",
+    "rc",
+    "warnings",
+}
+
+
+def documentation(plugin: str, kind: str) -> dict[str, Any]:
+    """Return what ansible-doc says of a plugin: ``doc``, ``examples``, ``return``."""
+    name = f"{COLLECTION}.{plugin}"
+    command = [Path(sys.executable).parent / "ansible-doc", "-j", "-t", kind, name]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found[name]
+
+
+class Seen:
+    """A record of a whole session."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, set[str]] = {name: set() for name in (*MODULES, LOOKUP)}
+        self.returned: dict[str, set[str]] = {name: set() for name in MODULES}
+
+    def see_tasks(self, found: Any) -> None:
+        """Note the options in tasks, plays or parts of them."""
+        if isinstance(found, str):
+            if f"{COLLECTION}.{LOOKUP}" in found:
+                self.options[LOOKUP].update(["_terms", *re.findall(r"(\w+)=", found)])
+        elif isinstance(found, Mapping):
+            for name, value in found.items():
+                module = str(name).rpartition(".")[2]
+                if module in MODULES and isinstance(value, Mapping):
+                    self.options[module].update(value)
+                if name == f"group/{COLLECTION}.consul":
+                    for each in MODULES:
+                        self.options[each].update(value)
+                self.see_tasks(value)
+        elif isinstance(found, Sequence):
+            for value in found:
+                self.see_tasks(value)
+
+    def see_results(self, results: Iterable[Mapping[str, Any]]) -> None:
+        """Note the keys of results, with those below them as ``status.pending``."""
+        for result in results:
+            module = result["action"].rpartition(".")[2]
+            if module in MODULES:
+                self.returned[module].update(_paths({k: v for k, v in result.items() if k not in _ANSIBLES}))
+
+
+def _paths(value: Any, prefix: str = "") -> Iterable[str]:
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield f"{prefix}{key}"
+            yield from _paths(below, f"{prefix}{key}.")
+    elif isinstance(value, list):
+        for below in value:
+            yield from _paths(below, prefix)
+
+
+def documented_paths(contents: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
+    """Return the keys of a RETURN block in the same form."""
+    for key, entry in contents.items():
+        yield f"{prefix}{key}"
+        yield from documented_paths(entry.get("contains") or {}, f"{prefix}{key}.")

@@ -1,0 +1,183 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""ACLs: tokens that are wrong, missing or too weak get a clear error, never a yes, and are never shown."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask as ask_store
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report as report_to
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.agent import Agent
+from devkit.kv import RawKV
+from integration.support.fleet import GATES, gates, names, seed
+from integration.support.playbook import Runner, ask, gate, info, plan, report
+from integration.support.seen import Seen
+
+MASTER = str(uuid.uuid4())
+UNKNOWN = str(uuid.uuid4())
+ALL_BUT = 'key_prefix "" {{ policy = "read" }} key_prefix "{}" {{ policy = "deny" }}'
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Agent]:
+    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
+    with Agent({"acl": acl}) as running:
+        yield running
+
+
+@pytest.fixture
+def kv(guarded: Agent) -> RawKV:
+    assert guarded.kv.delete("", tree=True)
+    seed(guarded.kv, names(compute=2), gates={"global": "False"})
+    return guarded.kv
+
+
+def new_token(kv: RawKV, rules: str) -> str:
+    """Return the secret of a new token that may do what the rules say."""
+    name = uuid.uuid4().hex
+    code, _headers, body = kv.call("PUT", "acl/policy", {"Name": name, "Rules": rules})
+    assert code == 200, body
+    code, _headers, body = kv.call("PUT", "acl/token", {"Policies": [{"Name": name}]})
+    assert code == 200, body
+    return str(json.loads(body)["SecretID"])
+
+
+def store_with(guarded: Agent, token: str | None) -> Store:
+    return Store(Settings(port=guarded.http_port, token=token, timeout=2))
+
+
+WRITES = [plan(version="2"), report("compute1", "2", "upgraded"), gate(scope="global", value=True), gate(state="reset")]
+
+
+def test_every_plugin_says_what_is_wrong_with_its_token_and_never_shows_it(
+    tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen
+) -> None:
+    before = kv.tree()
+    run = Runner(tmp_path, guarded.environ, seen)
+    reader = new_token(kv, 'key_prefix "" { policy = "read" }')
+    unknown = run([*WRITES, info(), ask("compute1")], environ={"CONSUL_HTTP_TOKEN": UNKNOWN}, verbosity=4)
+    for result in unknown:
+        assert result["failed"]
+        assert (
+            "does not know the token that it was given (ACL not found). Set token (or CONSUL_HTTP_TOKEN) to"
+            in result["msg"]
+        )
+    weak = run([*WRITES, info(), ask("compute1")], environ={"CONSUL_HTTP_TOKEN": reader}, verbosity=4)
+    for result in weak[:4]:
+        assert result["failure"]["code"] == "denied"
+        assert "permission denied; the token that it was given may not do that" in result["msg"]
+    assert weak[4]["status"]["upgraded"] == ["compute1", "compute2"]
+    assert weak[5]["msg"] == [False]
+    for played, token in ((unknown, UNKNOWN), (weak, reader)):
+        assert token not in played.stdout
+        assert token not in json.dumps(played)
+    assert kv.tree() == before
+
+
+@pytest.mark.usefixtures("kv")
+def test_a_token_given_as_an_option_is_not_shown_either(tmp_path: Path, guarded: Agent, seen: Seen) -> None:
+    run = Runner(tmp_path, guarded.environ, seen)
+    secrets = tmp_path / "secrets.json"
+    secrets.write_text(json.dumps({"upgrade_consul_token": MASTER, "unknown": UNKNOWN}))
+    tasks = [info(token="{{ upgrade_consul_token }}"), info(token="{{ unknown }}"), info(token=""), ask("compute1")]
+    played = run(tasks, play={"vars_files": [str(secrets)]}, verbosity=4)
+    assert [result["failed"] for result in played] == [False, True, True, False]
+    assert played[0]["status"]["upgraded"] == ["compute1", "compute2"]
+    assert "permission denied; no token was given, and without it" in played[2]["msg"]
+    assert played[3]["msg"] == [False]
+    for token in (MASTER, UNKNOWN):
+        assert token not in played.stdout
+        assert token not in json.dumps(played)
+
+
+def test_without_a_token_nothing_is_read_and_nothing_is_a_yes(guarded: Agent, kv: RawKV) -> None:
+    kv.delete("", tree=True)
+    store = store_with(guarded, None)
+    for act in (
+        lambda: ask_store(store, {"compute1": "compute"}),
+        lambda: look(store),
+        lambda: make_pass(store, Request(version="2")),
+        lambda: report_to(store, Word("compute1", "2", "started")),
+        lambda: set_gate(store, "global", None, value=True),
+    ):
+        with pytest.raises(UpgradeError) as caught:
+            act()
+        assert caught.value.code == "denied"
+        assert "no token was given, and without it" in caught.value.message
+    assert kv.tree() == {}
+
+
+@pytest.mark.parametrize("hidden", [f"{GATES}/", "upgrade/hold/", "upgrade/", "config_state/"])
+def test_what_a_token_may_not_read_is_not_taken_for_absent(guarded: Agent, kv: RawKV, hidden: str) -> None:
+    kv.put(f"{GATES}/host/compute1", "True")
+    kv.put("upgrade/hold/host/compute1", "{}")
+    before = kv.tree()
+    store = store_with(guarded, new_token(kv, ALL_BUT.format(hidden)))
+    for act in (
+        lambda: ask_store(store, {"compute1": "compute"}),
+        lambda: ask_store(store, names(compute=100)),
+        lambda: look(store),
+        lambda: make_pass(store, Request(version="2")),
+    ):
+        with pytest.raises(UpgradeError) as caught:
+            act()
+        assert caught.value.code == "denied", caught.value.message
+    assert kv.tree() == before
+
+
+@pytest.mark.parametrize("hidden", ["running/", "upgrade/hosts/", "upgrade/ledger", "current_version"])
+def test_a_planner_that_cannot_read_all_it_needs_opens_nothing(guarded: Agent, kv: RawKV, hidden: str) -> None:
+    kv.put("upgrade/hosts/compute1", '{"version": "2", "state": "failed"}')
+    make_pass(store_with(guarded, MASTER), Request(version="2", rules={"rolling_rules": {"global": 1}}))
+    before = kv.tree()
+    rules = f'key_prefix "" {{ policy = "write" }} key_prefix "{hidden}" {{ policy = "deny" }}'
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(store_with(guarded, new_token(kv, rules)), Request(version="2"))
+    assert caught.value.code == "denied", caught.value.message
+    assert kv.tree() == before
+
+
+def test_a_node_needs_to_write_no_more_than_its_own_keys(guarded: Agent, kv: RawKV) -> None:
+    rules = 'key_prefix "" { policy = "read" } key "upgrade/hosts/compute1" { policy = "write" } '
+    rules += 'key_prefix "running/versions/" { policy = "write" }'
+    store = store_with(guarded, new_token(kv, rules))
+    assert not ask_store(store, {"compute1": "compute"})["compute1"].value
+    report_to(store, Word("compute1", "2", "started"))
+    report_to(store, Word("compute1", "2", "upgraded"))
+    assert kv.get("running/versions/2/compute1") is not None
+    assert kv.get("running/versions/1/compute1") is None
+    for act in (
+        lambda: report_to(store, Word("compute2", "2", "started")),
+        lambda: set_gate(store, "host", "compute1", value=True),
+        lambda: make_pass(store, Request(version="2")),
+    ):
+        with pytest.raises(UpgradeError) as caught:
+            act()
+        assert caught.value.code == "denied"
+    assert gates(kv) == {"global": "False"}
+
+
+def test_the_lookup_makes_sure_once_that_nothing_is_hidden(guarded: Agent, kv: RawKV) -> None:
+    store = store_with(guarded, MASTER)
+    for requests in (2, 1):
+        before = store.client.requests
+        ask_store(store, {"compute1": "compute"})
+        assert store.client.requests - before == requests
+    kv.put("upgrade/hold/role/web", "{}")
+    kv.put("upgrade/hold/role/compute", "{}")
+    fresh = store_with(guarded, MASTER)
+    ask_store(fresh, {"compute1": "compute"})
+    assert fresh.client.requests == 1

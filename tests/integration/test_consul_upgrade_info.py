@@ -1,0 +1,131 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""consul_upgrade_info: what it tells, that it writes nothing, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support.fleet import history, ledger, names, seed
+from integration.support.playbook import Runner, info
+
+RULES = {"rolling_rules": {"global": 2}, "group_mappings": {"data": "comp"}, "role_order": {"data": "controller"}}
+
+
+def begin(store: Store, consul: RawKV) -> None:
+    """Leave a fleet in which hosts are in five states; none can be lost yet."""
+    seed(consul, names(compute=5, controller=1))
+    make_pass(store, Request(version="2", rules=RULES))
+    report(store, Word("controller1", "2", "started"))
+    report(store, Word("controller1", "2", "upgraded"))
+    consul.put("upgrade/hold/host/compute2", json.dumps({"reason": "disk", "by": "ann"}))
+    make_pass(store, Request())
+    report(store, Word("compute1", "2", "failed", step="upgrade", error="no space left"))
+
+
+def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: RawKV) -> None:
+    begin(store, consul)
+    before = consul.tree()
+    view, checked, one, nobody, wrong = run(
+        [
+            info(fleet={"compute6": "compute"}),
+            {**info(history=1), "check_mode": True},
+            info(name="compute5", history=0),
+            info(name="comptue5"),
+            info(role_pattern="compute"),
+        ]
+    )
+    assert consul.tree() == before
+    assert not any(each["changed"] for each in (view, checked, one))
+    assert view["status"] == {
+        "upgraded": ["controller1"], "failed": ["compute1"], "lost": [], "upgrading": ["compute3"],
+        "held": ["compute2"], "pending": ["compute4", "compute5", "compute6"],
+    }  # fmt: skip
+    slots = "rolling_rules.global lets 2 of group data go at once, taken by compute1, compute3"
+    assert {host: each["reason"] for host, each in view["hosts"].items()} == {
+        "compute1": "failed, step upgrade: no space left",
+        "compute2": "held by ann: disk (ends when the key upgrade/hold/host/compute2 is deleted)",
+        "compute3": "the gate config_state/enable_puppet/host/compute3 is True; it has not started",
+        "compute4": f"waits for a slot: {slots}",
+        "compute5": f"waits for a slot: {slots}",
+        "compute6": f"never reported; waits for a slot: {slots}",
+        "controller1": "runs 2",
+    }
+    assert (view["version"], view["previous_version"], view["complete"]) == ("2", "1", False)
+    assert (view["hosts"]["compute1"]["group"], view["hosts"]["controller1"]["group"]) == ("data", None)
+    assert view["waves"] == [[], ["compute4"], ["compute5"], ["compute6"]]
+    assert view["can_move"]
+    assert view["epoch"] == view["ledger"]["epoch"] == ledger(consul)["epoch"]
+    assert view["ledger"]["instructions"] == ledger(consul)["instructions"]
+    assert view["history"] == history(consul)[::-1]
+    assert checked["history"] == history(consul)[:-2:-1]
+    assert one["history"] == []
+    assert one["host"]["record"] is None
+    assert one["host"]["reason"] == one["hosts"]["compute5"]["reason"]
+    assert [event["what"] for event in one["host"]["events"]] == ["begin"]
+    assert nobody["msg"].startswith(
+        "name: 'comptue5' has not reported, and the fleet that was given does not name it; did"
+    )
+    assert nobody["failure"]["code"] == "unknown_host"
+    assert wrong["failure"]["code"] == "bad_role_pattern"
+
+
+def test_a_hosts_story_has_its_record_and_all_that_touched_it(store: Store, consul: RawKV) -> None:
+    begin(store, consul)
+    view = look(store, name="compute1")
+    assert view.story is not None
+    assert (view.story["record"]["state"], view.story["record"]["step"]) == ("failed", "upgrade")
+    assert [event["what"] for event in view.story["events"]] == ["open", "begin"]
+    assert "compute1" in view.story["events"][0]["hosts"]
+
+
+def test_an_empty_consul_is_told_as_one(run: Runner, consul: RawKV) -> None:
+    (view,) = run([info()])
+    assert not view["failed"]
+    assert (view["version"], view["previous_version"], view["epoch"]) == ("", "", 0)
+    assert (view["hosts"], view["ledger"], view["history"], view["waves"]) == ({}, {}, [], [])
+    assert set(view["status"]) == {"upgraded", "failed", "lost", "upgrading", "held", "pending"}
+    assert consul.tree() == {}
+
+
+def test_what_stops_a_planner_is_a_warning_to_who_only_looks(run: Runner, consul: RawKV) -> None:
+    seed(consul, names(compute=2), gates={"host/compute1": "Flase", "global": "False"})
+    bad = {"epoch": 0, "version": "1", "instructions": {"rolling_rules": {"global": "-1"}}}
+    consul.put("upgrade/ledger", json.dumps(bad))
+    (view,) = run([info()])
+    warnings = "\n".join(view["warnings"])
+    assert (
+        "The rules in upgrade/ledger can't be obeyed, so nothing will be opened: rolling_rules.global: '-1'" in warnings
+    )
+    assert "The gate config_state/enable_puppet/host/compute1 holds 'Flase'" in warnings
+
+
+def test_it_costs_one_request_however_large_the_fleet_is(store: Store, consul: RawKV) -> None:
+    for count in (10, 1000):
+        consul.delete("", tree=True)
+        seed(consul, names(compute=count), gates={"global": "False"})
+        consul.put("upgrade/hosts/compute1", "{}")
+        before = store.client.requests
+        assert len(look(store).plan.hosts) == count
+        assert store.client.requests - before == 1
+
+
+def test_history_brings_the_newest_entries_with_two_requests(store: Store, consul: RawKV) -> None:
+    begin(store, consul)
+    before = store.client.requests
+    found = look(store, history=2).history
+    assert [event["epoch"] for event in found] == [3, 2]
+    assert store.client.requests - before == 3
+
+
+def test_entries_of_the_history_that_are_gone_or_broken_are_left_out(store: Store, consul: RawKV) -> None:
+    begin(store, consul)
+    consul.put("upgrade/history/2", "{")
+    consul.put("upgrade/history/notes", "a stray key")
+    assert [event["epoch"] for event in look(store, history=10).history] == [3, 1]

@@ -1,0 +1,173 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""consul_upgrade_report: check, apply, repeat, and what each word of a node does to the keys."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import MOST_ERROR, Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support import playbook
+from integration.support.fleet import names, record, seed
+from integration.support.playbook import Runner
+
+
+def say(store: Store, host: str, version: str, state: str, **more: Any) -> None:
+    report(store, Word(host, version, state, **more))
+
+
+def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
+    seed(consul, ["compute7", "compute70"])
+    before = consul.tree()
+    words = [
+        playbook.report("compute7", "2", "started", service="nova_compute", step="stop"),
+        playbook.report("compute7", "2", "failed", step="upgrade", error="no space left"),
+        playbook.report("compute7", "2", "started"),
+        playbook.report("compute7", "2", "upgraded"),
+    ]
+    shown = run([words[0], words[3]], check=True, diff=True)
+    assert consul.tree() == before
+    begun = int(time.time())
+    done = run([one for word in words for one in (word, word)], diff=True)
+    started, failed, restarted, upgraded = done[::2]
+    assert [one["changed"] for one in done] == [True, False] * 4
+    assert all(again["record"] == first["record"] for first, again in zip(done[::2], done[1::2], strict=True))
+    assert shown[0]["record"] == started["record"] | {"times": shown[0]["record"]["times"]}
+    assert started["record"] == {
+        "version": "2", "state": "started", "service": "nova_compute", "step": "stop", "attempt": 1, "error": None,
+        "times": started["record"]["times"], "reported": None,
+    }  # fmt: skip
+    assert begun <= started["record"]["times"]["started"] <= time.time()
+    assert (failed["record"]["error"], failed["record"]["step"]) == ("no space left", "upgrade")
+    assert (restarted["record"]["attempt"], restarted["record"]["error"]) == (2, None)
+    assert set(upgraded["record"]["times"]) == {"started", "failed", "upgraded"}
+    lines = [line.partition(" = ")[0] for line in upgraded["diff"]["after"].splitlines()]
+    assert lines == ["upgrade/hosts/compute7", "running/versions/2/compute7"]
+    assert "running/versions/1/compute7 = 1700000000" in upgraded["diff"]["before"]
+    assert [line.partition(" = ")[0] for line in shown[1]["diff"]["after"].splitlines()] == lines
+    assert set(consul.tree()) == {
+        "current_version", "running/versions/1/compute70", "running/versions/2/compute7", "upgrade/hosts/compute7",
+    }  # fmt: skip
+    assert consul.get("running/versions/2/compute7") == str(upgraded["record"]["times"]["upgraded"]).encode()
+    stored = {name: value for name, value in upgraded["record"].items() if value is not None}
+    assert record(consul, "compute7") == stored
+
+
+def test_what_it_refuses(run: Runner, consul: RawKV) -> None:
+    tasks = [
+        (playbook.report("a/b", "2", "started"), "name: the host 'a/b' has a '/'"),
+        (playbook.report("compute7", "2/3", "started"), "version: the version '2/3' has a '/'"),
+        (playbook.report("compute7", "false", "upgraded"), "version: the version can't be 'false'"),
+        (playbook.report("compute7", "2", "started", error="x"), "error goes with state: failed, not with started."),
+        (
+            playbook.report("compute7", "2", "done"),
+            "value of state must be one of: started, upgraded, failed, got: done",
+        ),
+    ]
+    played = run([task for task, _words in tasks])
+    for result, (task, words) in zip(played, tasks, strict=True):
+        assert result["failed"], task
+        assert words in result["msg"], task
+    assert [one["failure"]["code"] for one in played[:4]] == ["bad_name", "bad_name", "bad_name", "bad_report"]
+    assert consul.tree() == {}
+
+
+def test_upgraded_takes_the_host_from_all_versions_that_old_nodes_left_it_under(store: Store, consul: RawKV) -> None:
+    for version in ("1.0", "1.1-rc 2", "2"):
+        seed(consul, ["compute7", "compute70"], version)
+    say(store, "compute7", "3", "upgraded")
+    assert set(consul.tree("running/")) == {
+        "running/versions/1.0/compute70", "running/versions/1.1-rc 2/compute70", "running/versions/2/compute70",
+        "running/versions/3/compute7",
+    }  # fmt: skip
+
+
+def test_going_back_is_a_report_like_any_other(store: Store, consul: RawKV) -> None:
+    for version in ("1", "2", "1"):
+        say(store, "compute7", version, "started")
+        say(store, "compute7", version, "upgraded")
+        assert set(consul.tree("running/")) == {f"running/versions/{version}/compute7"}
+    assert record(consul, "compute7")["attempt"] == 1
+
+
+def test_a_new_move_forgets_the_times_and_the_attempts_of_the_last_one(store: Store, consul: RawKV) -> None:
+    for state in ("started", "failed", "started", "upgraded"):
+        say(store, "compute7", "1", state)
+    say(store, "compute7", "2", "started", service="nova")
+    found = record(consul, "compute7")
+    assert (found["attempt"], found["reported"], set(found["times"])) == (1, "1", {"started"})
+
+
+def test_the_next_step_of_a_start_keeps_its_time(store: Store, consul: RawKV) -> None:
+    say(store, "compute7", "2", "started", step="stop")
+    consul.put("upgrade/hosts/compute7", '{"version": "2", "state": "started", "attempt": 1, "times": {"started": 5}}')
+    say(store, "compute7", "2", "started", step="start")
+    assert record(consul, "compute7") == {
+        "version": "2", "state": "started", "step": "start", "attempt": 1, "times": {"started": 5},
+    }  # fmt: skip
+
+
+def test_of_a_long_error_the_end_is_kept(store: Store, consul: RawKV) -> None:
+    say(store, "compute7", "2", "failed", error="x" * 9000 + "the end")
+    error = record(consul, "compute7")["error"]
+    assert error.startswith("[the first 5007 characters are left out] x")
+    assert error.endswith("the end")
+    assert len(error) < MOST_ERROR + 100
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b"\xff", b'{"version": 2}'])
+def test_a_record_that_cannot_be_read_is_replaced(store: Store, consul: RawKV, value: bytes) -> None:
+    seed(consul, ["compute7"])
+    consul.put("upgrade/hosts/compute7", value)
+    say(store, "compute7", "2", "upgraded")
+    assert record(consul, "compute7")["state"] == "upgraded"
+    assert set(consul.tree("running/")) == {"running/versions/2/compute7"}
+
+
+def test_what_a_report_costs_does_not_grow_with_the_fleet(store: Store, consul: RawKV) -> None:
+    costs = []
+    for others in (20, 2000):
+        consul.delete("", tree=True)
+        seed(consul, names(compute=others))
+        spent = []
+        for version, state in (("2", "started"), ("2", "upgraded"), ("3", "started"), ("3", "upgraded")):
+            before = store.client.requests
+            say(store, "compute7", version, state)
+            spent.append(store.client.requests - before)
+        costs.append(spent)
+    assert costs[0] == costs[1]
+    assert costs[0] == [2, 4, 2, 3]
+
+
+def test_two_reports_at_once_are_both_heard(store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = store.client.write
+    other = Store(store.settings)
+
+    def write_late(operations: list[dict[str, object]]) -> object:
+        monkeypatch.setattr(store.client, "write", write)
+        say(other, "compute7", "2", "failed", error="disk")
+        return write(operations)
+
+    monkeypatch.setattr(store.client, "write", write_late)
+    say(store, "compute7", "2", "started")
+    assert (record(consul, "compute7")["state"], record(consul, "compute7")["attempt"]) == ("started", 2)
+
+
+def test_reports_that_always_come_too_late_end_with_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = store.client.write
+    other = Store(store.settings)
+    count = iter(range(100))
+
+    def write_late(operations: list[dict[str, object]]) -> object:
+        say(other, "compute7", "2", "failed", error=str(next(count)))
+        return write(operations)
+
+    monkeypatch.setattr(store.client, "write", write_late)
+    with pytest.raises(UpgradeError, match="upgrade/hosts/compute7 changed under each of 10 tries"):
+        say(store, "compute7", "2", "started")

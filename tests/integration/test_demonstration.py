@@ -1,0 +1,61 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`make demo`: killed in the middle, it leaves nothing running and nothing lying about."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from devkit.guard import MARK
+from integration.support.playbook import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def bearing(mark: str) -> list[str]:
+    """Return the processes whose environment has a mark of this test's own."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes():
+                found.append((path.parent / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_demonstration_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    # A short name, because Ansible's sockets stand below it, and their paths can't be long.
+    temporary = Path(tempfile.mkdtemp(prefix="demo-"))
+    mark = f"CONVOY_TEST_DEMO={tmp_path}"
+    environ = {key: value for key, value in os.environ.items() if key != MARK}
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, ROOT / "tools" / "demo"],
+            env={**environ, "CONVOY_TEST_DEMO": str(tmp_path), "TMPDIR": str(temporary)},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        # The real upgrade is on its way: Consul, twelve nodes, Ansible and its module are all running.
+        wait_until(lambda: "controller1 upgrading -> upgraded" in log.read_text(), 60, "the upgrade")
+        assert len(bearing(mark)) > 14
+        process.send_signal(number)
+        assert process.wait(20) != 0
+        wait_until(lambda: not bearing(mark), 20, "the end of all processes")
+        wait_until(lambda: not list(temporary.iterdir()), 5, "the removal of all files")
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(temporary)

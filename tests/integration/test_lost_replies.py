@@ -1,0 +1,125 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Transactions whose reply, or which themselves, are lost: nothing is written twice, and nothing is told twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.agent import Agent
+from devkit.kv import RawKV
+from integration.support.fleet import gates, history, ledger, names, opened, record, seed
+from integration.support.playbook import Runner, plan
+from integration.support.proxy import LOSE_REPLY, LOSE_REQUEST, PASS, LossyProxy
+
+FLEET = names(compute=150)
+RULES = {"rolling_rules": {"global": 150}}
+REQUEST = Request(version="2", rules=RULES)
+
+
+@contextmanager
+def lossy(agent: Agent, fates: Sequence[str]) -> Iterator[tuple[LossyProxy, Store]]:
+    with LossyProxy(agent.http_port, fates) as proxy:
+        yield proxy, Store(Settings(port=proxy.port, timeout=2))
+
+
+@pytest.mark.parametrize(
+    "fates",
+    [
+        [LOSE_REPLY],
+        [PASS, LOSE_REPLY],
+        [PASS, PASS, LOSE_REPLY],
+        [LOSE_REPLY] * 4,
+        [LOSE_REQUEST],
+        [PASS, LOSE_REQUEST],
+        [PASS, PASS, LOSE_REQUEST, LOSE_REPLY],
+    ],
+    ids=", ".join,
+)
+def test_nothing_is_written_or_told_twice(agent: Agent, consul: RawKV, fates: list[str]) -> None:
+    seed(consul, FLEET)
+    with lossy(agent, fates) as (proxy, store):
+        outcome = make_pass(store, REQUEST)
+        assert not proxy.fates
+    assert sorted(one.host for one in outcome.openings) == sorted(FLEET)
+    assert [times for times in Counter(opened(history(consul))).values() if times != 1] == []
+    assert [event["what"] for event in history(consul)] == ["begin", "open", "open", "open"]
+    assert len({event["commit"] for event in history(consul)}) == 4
+    assert proxy.writes <= 4 + len(fates)
+    assert gates(consul) == {"global": "False", **{f"host/{host}": "True" for host in FLEET}}
+    assert outcome.ledger is not None and outcome.ledger.epoch == ledger(consul)["epoch"] == 4
+
+
+def test_the_module_tells_the_openings_once_too(run: Runner, agent: Agent, consul: RawKV) -> None:
+    seed(consul, names(compute=3))
+    with LossyProxy(agent.http_port, [PASS, LOSE_REPLY]) as proxy:
+        (result,) = run([plan(version="2", instructions={"rolling_rules": {"global": 2}}, port=proxy.port)])
+    assert [one["host"] for one in result["transitions"]] == ["compute1", "compute2"]
+    assert result["epoch"] == ledger(consul)["epoch"] == 2
+    assert "config_state/enable_puppet/host/compute2 = True" in result["diff"]["after"]
+
+
+def test_others_may_write_on_top_before_the_loss_is_noticed(agent: Agent, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    with lossy(agent, [PASS, LOSE_REPLY]) as (proxy, store):
+        others: list[str] = []
+
+        def other() -> None:
+            if proxy.writes == 2:
+                found = make_pass(Store(Settings(port=agent.http_port)), Request())
+                others.extend(one.host for one in found.openings)
+
+        proxy.after_write = other
+        outcome = make_pass(store, REQUEST)
+    mine = [one.host for one in outcome.openings]
+    assert (len(mine), len(others)) == (61, 89)
+    assert sorted(mine + others) == sorted(FLEET)
+    assert sorted(opened(history(consul))) == sorted(FLEET)
+
+
+def test_a_consul_that_stays_away_is_told_and_the_next_pass_goes_on(agent: Agent, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    proxy = LossyProxy(agent.http_port, [PASS, LOSE_REPLY])
+    with proxy:
+        store = Store(Settings(port=proxy.port, timeout=0.3))
+
+        def go_away() -> None:
+            proxy.loses_all = proxy.writes == 2
+
+        proxy.after_write = go_away
+        with pytest.raises(Unreachable, match="can't be reached"):
+            make_pass(store, REQUEST)
+    assert len(opened(history(consul))) == 61
+    outcome = make_pass(Store(Settings(port=agent.http_port)), REQUEST)
+    assert len(outcome.openings) == 89
+    assert len(history(consul)) == ledger(consul)["epoch"] == 4
+
+
+def test_a_report_whose_reply_was_lost_can_be_made_again(agent: Agent, consul: RawKV) -> None:
+    seed(consul, ["compute1"])
+    with lossy(agent, [PASS, LOSE_REPLY]) as (_proxy, store):
+        report(store, Word("compute1", "2", "started"))
+        with pytest.raises(Unreachable):
+            report(store, Word("compute1", "2", "upgraded"))
+        _record, changes = report(store, Word("compute1", "2", "upgraded"))
+    assert changes == []
+    assert record(consul, "compute1")["attempt"] == 1
+    assert set(consul.tree("running/")) == {"running/versions/2/compute1"}
+
+
+def test_a_gate_whose_reply_was_lost_can_be_set_again(agent: Agent, consul: RawKV) -> None:
+    with lossy(agent, [LOSE_REPLY]) as (_proxy, store):
+        with pytest.raises(Unreachable):
+            set_gate(store, "role", "compute", value=True)
+        assert set_gate(store, "role", "compute", value=True) == []
+    assert gates(consul) == {"role/compute": "True"}

@@ -1,0 +1,207 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The playbooks that the collection ships, as an operator runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from devkit.agent import Agent
+from devkit.child import start
+from devkit.kv import RawKV
+from integration.support.fleet import gates, history, ledger, names, opened, seed
+from integration.support.nodes import living_nodes
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
+RULES = {"rolling_rules": {"global": 1, "roles": {"compute": 2}}}
+
+Play = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def play(agent: Agent, consul: RawKV, tmp_path: Path) -> Play:  # noqa: ARG001  it wipes
+    """Run a shipped playbook on an inventory; ``inventory`` maps groups to hosts."""
+
+    def run(
+        name: str, *arguments: str, inventory: Mapping[str, list[str]] | None = None, **variables: Any
+    ) -> subprocess.CompletedProcess[str]:
+        groups = {group: {"hosts": dict.fromkeys(hosts)} for group, hosts in (inventory or {}).items()}
+        (tmp_path / "inventory.yml").write_text(json.dumps({"all": {"children": groups}}))
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
+        process = start(
+            [
+                Path(sys.executable).parent / "ansible-playbook",
+                ROOT / "playbooks" / f"{name}.yml",
+                "-i",
+                tmp_path / "inventory.yml",
+                "-e",
+                json.dumps({"ansible_python_interpreter": sys.executable, **variables}),
+                *arguments,
+            ],
+            env={**environ, **agent.environ, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_NOCOLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=tmp_path,
+        )
+        stdout, _none = process.communicate(timeout=90)
+        return subprocess.CompletedProcess([], process.returncode, stdout)
+
+    return run
+
+
+def inventory(hosts: Mapping[str, str]) -> dict[str, list[str]]:
+    return {role: [host for host, its in hosts.items() if its == role] for role in set(hosts.values())}
+
+
+def test_an_upgrade_runs_to_its_end_controllers_first_and_a_second_one_changes_nothing(
+    play: Play, agent: Agent, consul: RawKV
+) -> None:
+    hosts = names(controller=2, compute=3)
+    seed(consul, hosts)
+    with living_nodes(Settings(port=agent.http_port), hosts, "2"):
+        done = play("upgrade", inventory=inventory(hosts), version="2", upgrade_roles=ROLES, instructions=RULES)
+    assert done.returncode == 0, done.stdout
+    assert set(consul.texts("running/versions/")) == {f"running/versions/2/{host}" for host in hosts}
+    assert gates(consul) == {"global": "True"}
+    order = opened(history(consul))
+    assert order == [*sorted(order[:2]), *sorted(order[2:])]
+    assert set(order[:2]) == {"controller1", "controller2"}
+    assert ledger(consul)["state"] == "complete"
+    for shown in (
+        "wave 2",
+        "controller1 upgrading -> upgraded",
+        "-- 2: compute 3/3, controller 2/2",
+        "5 of 5 hosts upgraded",
+    ):
+        assert shown in done.stdout, done.stdout
+
+    before = consul.tree()
+    again = play("upgrade", inventory=inventory(hosts), version="2", upgrade_roles=ROLES, instructions=RULES)
+    assert again.returncode == 0, again.stdout
+    assert "changed=0" in again.stdout
+    assert consul.tree() == before
+
+
+def test_check_mode_shows_the_whole_plan_and_writes_nothing(play: Play, consul: RawKV) -> None:
+    hosts = names(controller=2, compute=3)
+    seed(consul, hosts)
+    before = consul.tree()
+    done = play(
+        "upgrade", "--check", "--diff", inventory=inventory(hosts), version="2", upgrade_roles=ROLES, instructions=RULES
+    )
+    assert done.returncode == 0, done.stdout
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["now", "1", "host", "controller1"] in lines
+    assert ["wave", "3", "2", "hosts", "compute1,", "compute2"] in lines
+    assert ["wave", "4", "1", "host", "compute3"] in lines
+    assert "+config_state/enable_puppet/host/controller1 = True" in done.stdout
+    assert consul.tree() == before
+
+
+def test_hosts_of_the_inventory_that_never_reported_are_part_of_the_fleet(play: Play, consul: RawKV) -> None:
+    done = play(
+        "status", inventory={"controller": ["controller1"], "compute": ["web-a"]}, version="2", upgrade_roles=ROLES
+    )
+    assert done.returncode == 0, done.stdout
+    assert "never reported (1)" in done.stdout
+    assert consul.tree() == {}
+
+
+def test_without_roles_the_fleet_is_what_has_reported(play: Play, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    done = play("upgrade", "--check", version="2", instructions=RULES)
+    assert done.returncode == 0, done.stdout
+    assert "2 hosts  compute1, compute2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({}, "version is not given: say which one the fleet should run, with -e version=X."),
+        ({"version": 2.10}, "version: 2.1 is not text but a number"),
+        (
+            {"version": "2", "instructions": {"rolling_rules": {"globl": 1}}},
+            "rolling_rules.globl: unknown key; did you mean 'global'?",
+        ),
+        ({"version": "2", "instructions_file": "/nonexistent.yml"}, "/nonexistent.yml can't be used: No such file"),
+        (
+            {"version": "2", "upgrade_limit": ["computer"]},
+            "'computer' is no host, role or group of this fleet; did you mean 'compute'?",
+        ),
+        (
+            {"version": "2", "upgrade_roles": {"compute": {"stage": "data"}}},
+            "upgrade_roles.compute.stage: 'data' is no stage",
+        ),
+        ({"version": "2", "upgrade_roles": {"computer": {}}}, "no host of the inventory is in a group named computer"),
+        (
+            {"version": "2", "upgrade_roles": {"compute": {}, "web": {}}},
+            "the host 'compute1' is in the groups 'compute' and 'web'",
+        ),
+        ({"version": "2", "upgrade_consul_kv_prefix": "elsewhere"}, "There is no host to upgrade"),
+        (
+            {"version": "2", "upgrade_consul_port": 1, "upgrade_consul_timeout": 0.2},
+            "http://127.0.0.1:1 can't be reached",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_written(
+    play: Play, consul: RawKV, variables: dict[str, Any], sentence: str
+) -> None:
+    seed(consul, names(compute=2))
+    before = consul.tree()
+    done = play("upgrade", inventory={"compute": ["compute1"], "web": ["compute1"]}, **variables)
+    assert done.returncode != 0
+    assert sentence in " ".join(done.stdout.split()), done.stdout
+    assert consul.tree() == before
+
+
+def test_a_rollout_that_stops_shows_the_table_and_says_why(play: Play, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    consul.put("upgrade/hold/role/compute", json.dumps({"reason": "disk swap", "by": "ann", "at": "today"}))
+    done = play("upgrade", version="2")
+    assert done.returncode != 0
+    text = " ".join(done.stdout.split())
+    assert "Nothing can move any more. 2: compute 0/2; 0 upgrading, 2 waiting." in text
+    assert "held by ann since today: disk swap" in text
+    assert "held: compute1, compute2:" in text
+    assert '"hosts":' not in text, "the whole result is no message"
+
+
+def test_status_tells_one_host_its_story(play: Play, agent: Agent, consul: RawKV) -> None:
+    hosts = names(compute=2)
+    seed(consul, hosts)
+    with living_nodes(Settings(port=agent.http_port), hosts, "2"):
+        assert play("upgrade", version="2", instructions=RULES).returncode == 0
+    done = play("status", host="compute2")
+    assert done.returncode == 0, done.stdout
+    story = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert story[0] == "runs 2"
+    words = [line.split("  ", 1)[1].split(":")[0] for line in story[1:]]
+    assert words == ["begin 2", "open 2", "the host said", "the host said", "converge 2"]
+
+    unknown = play("status", host="compute3")
+    assert unknown.returncode != 0
+    assert "'compute3' has not reported" in unknown.stdout
+
+
+def test_global_disable_closes_everything_at_once(play: Play, consul: RawKV) -> None:
+    seed(consul, names(compute=2), gates={"global": "True", "role/compute": "True", "host/compute1": "True"})
+    before = consul.tree()
+    assert play("global_disable", "--check").returncode == 0
+    assert consul.tree() == before
+    done = play("global_disable")
+    assert done.returncode == 0, done.stdout
+    assert gates(consul) == {"global": "False"}
+    assert "changed=0" in play("global_disable").stdout

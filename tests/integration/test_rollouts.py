@@ -1,0 +1,250 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The life of a rollout as the keys tell it: begin, go on, change the rules, be overtaken, complete, converge."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support.fleet import GATES, gates, history, ledger, names, opened, seed
+from integration.support.watcher import View, Watcher, read
+
+ONE_BY_ONE = {"rolling_rules": {"global": 1}}
+
+
+def go(store: Store, version: str | None = None, rules: dict[str, Any] | None = None, **more: Any) -> Outcome:
+    return make_pass(store, Request(version=version, rules=rules, **more))
+
+
+def upgrade(store: Store, *hosts: str, version: str = "2") -> None:
+    for host in hosts:
+        report(store, Word(host, version, "started"))
+        report(store, Word(host, version, "upgraded"))
+
+
+def whats(consul: RawKV) -> list[str]:
+    return [event["what"] for event in history(consul)]
+
+
+def test_a_rollout_begins_in_one_transaction(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=3), gates={"global": "True", "role/compute": "True", "host/compute1": "True"})
+    go(store, "2", {"rolling_rules": {"global": 0}})
+    _index, keys = read(consul)
+    written = ("current_version", f"{GATES}/global", "upgrade/ledger", "upgrade/history/1")
+    assert len({keys[key].modified for key in written}) == 1
+    assert gates(consul) == {"global": "False"}
+
+
+def test_nobody_ever_sees_an_open_gate_while_a_rollout_begins(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=3), "0")
+    consul.put(f"{GATES}/global", "True")
+    wide_open = {"global": "True", "role/compute": "True", **{f"host/compute{number}": "True" for number in range(200)}}
+
+    def check(view: View) -> None:
+        # Between two rollouts the test itself opens everything, and says so beforehand.
+        if view["current_version"] != view.get("opened-by-the-test"):
+            assert {key: value for key, value in view.items() if key.startswith(GATES)} == {f"{GATES}/global": "False"}
+
+    consul.put("opened-by-the-test", "0")
+    with Watcher(consul, check) as watcher:
+        for version in range(1, 8):
+            consul.load((f"{GATES}/{name}", value) for name, value in wide_open.items())
+            go(store, str(version), {"rolling_rules": {"global": 0}})
+            consul.put("opened-by-the-test", str(version))
+    assert watcher.views > 7
+    assert whats(consul) == ["begin"] * 7
+
+
+def test_every_opening_has_its_entry_in_the_history(store: Store, consul: RawKV) -> None:
+    fleet = names(compute=5)
+    seed(consul, fleet)
+    go(store, "2", ONE_BY_ONE)
+    while not (outcome := go(store)).plan.complete:
+        upgrade(store, *outcome.plan.status()["upgrading"])
+    assert opened(history(consul)) == list(fleet)
+    assert gates(consul) == {"global": "False", **{f"host/{host}": "True" for host in fleet}}
+    assert whats(consul) == ["begin", *["open"] * 5, "complete"]
+    before = consul.tree()
+    assert not go(store).changes
+    assert consul.tree() == before
+
+
+def test_the_same_version_again_wipes_nothing(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=3))
+    go(store, "2", ONE_BY_ONE)
+    consul.put(f"{GATES}/host/other", "True")
+    consul.put(f"{GATES}/role/web", "true")
+    before = consul.tree()
+    assert not go(store, "2").changes
+    assert not go(store, "2", ONE_BY_ONE).changes
+    assert consul.tree() == before
+
+
+def test_rules_can_change_while_a_rollout_runs_and_hold_for_all_planners(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=5))
+    go(store, "2", ONE_BY_ONE)
+    go(store, None, {"rolling_rules": {"global": 3}})
+    assert opened(history(consul)) == ["compute1", "compute2", "compute3"]
+    go(store, "2", {"rolling_rules": {"global": 2}})
+    upgrade(store, "compute1")
+    go(Store(store.settings))
+    assert opened(history(consul)) == ["compute1", "compute2", "compute3"]
+    upgrade(store, "compute2")
+    go(Store(store.settings))
+    assert opened(history(consul))[3:] == ["compute4"]
+    assert whats(consul) == ["begin", "open", "rules", "open", "rules", "open"]
+    assert ledger(consul)["instructions"] == {"rolling_rules": {"global": 2}}
+    assert consul.get("current_version") == b"2"
+
+
+def test_a_loop_that_another_rollout_overtook_ends(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=3))
+    index = go(store, "2", ONE_BY_ONE).index
+    go(store, "3")
+    before = consul.tree()
+    with pytest.raises(UpgradeError, match="Another rollout is on its way, to '3', begun by ") as caught:
+        go(store, "2", since=index)
+    assert caught.value.code == "overtaken"
+    assert consul.tree() == before
+
+
+def test_of_two_that_begin_at_once_one_wins_and_the_other_is_told(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed(consul, names(compute=3))
+    write = store.client.write
+
+    def write_late(operations: list[dict[str, Any]]) -> Any:
+        monkeypatch.setattr(store.client, "write", write)
+        go(Store(store.settings), "3", ONE_BY_ONE)
+        return write(operations)
+
+    monkeypatch.setattr(store.client, "write", write_late)
+    with pytest.raises(UpgradeError) as caught:
+        go(store, "2", ONE_BY_ONE)
+    assert caught.value.code == "overtaken"
+    assert consul.get("current_version") == b"3"
+    assert [event["version"] for event in history(consul)] == ["3", "3"]
+
+
+def test_a_current_version_that_someone_else_set_has_to_be_confirmed(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    go(store, "2", ONE_BY_ONE)
+    consul.put("current_version", "7")
+    before = consul.tree()
+    with pytest.raises(UpgradeError, match=r"current_version is '7', but the rollout in upgrade/ledger goes to '2'"):
+        go(store)
+    assert consul.tree() == before
+    go(store, "7", ONE_BY_ONE)
+    assert whats(consul) == ["begin", "open", "adopt"]
+    assert gates(consul) == {"global": "False", "host/compute1": "True"}
+    assert (ledger(consul)["version"], ledger(consul)["previous_version"]) == ("7", "2")
+
+
+def test_a_fleet_without_a_ledger_is_adopted_as_it_is(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=4), current="2", gates={"global": "False", "host/compute3": "true"})
+    outcome = go(store, "2", {"rolling_rules": {"global": 2}})
+    assert outcome.plan.status()["upgrading"] == ["compute3"]
+    assert gates(consul) == {"global": "False", "host/compute1": "True", "host/compute3": "true"}
+    assert whats(consul) == ["adopt", "open"]
+    assert (ledger(consul)["previous_version"], ledger(consul)["epoch"]) == ("1", 2)
+
+
+def test_a_fleet_of_open_gates_is_all_down_already(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=3), current="2")
+    outcome = go(store, "2", ONE_BY_ONE)
+    assert outcome.plan.status()["upgrading"] == ["compute1", "compute2", "compute3"]
+    assert gates(consul) == {}
+
+
+def test_converge_leaves_one_open_gate_in_one_transaction(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    go(store, "2", {"rolling_rules": {"global": 2}}, converge=True)
+    upgrade(store, "compute1")
+    go(store, converge=True)
+    assert gates(consul) == {"global": "False", "host/compute1": "True", "host/compute2": "True"}
+    upgrade(store, "compute2")
+
+    def check(view: View) -> None:
+        found = {key[len(GATES) + 1 :] for key in view if key.startswith(GATES)}
+        assert found in ({"global"}, {"global", "host/compute1", "host/compute2"})
+
+    with Watcher(consul, check):
+        outcome = go(store, converge=True)
+    _index, keys = read(consul)
+    assert outcome.plan.complete
+    assert gates(consul) == {"global": "True"}
+    assert len({keys[key].modified for key in (f"{GATES}/global", "upgrade/ledger", "upgrade/history/3")}) == 1
+    assert whats(consul) == ["begin", "open", "converge"]
+    assert ledger(consul)["state"] == "complete"
+    assert not go(store, converge=True).changes
+
+
+def test_a_complete_rollout_can_converge_later(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=1))
+    go(store, "2")
+    upgrade(store, "compute1")
+    assert ledger(consul)["state"] == "running"
+    go(store)
+    assert gates(consul) == {"global": "False", "role/compute": "True"}
+    go(store, converge=True)
+    assert gates(consul) == {"global": "True"}
+    assert whats(consul) == ["begin", "open", "complete", "converge"]
+
+
+def test_a_host_that_comes_late_makes_the_rollout_go_on(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=1))
+    go(store, "2", ONE_BY_ONE)
+    upgrade(store, "compute1")
+    go(store)
+    assert ledger(consul)["state"] == "complete"
+    consul.put("running/versions/1/compute2", "1")
+    go(store)
+    assert (ledger(consul)["state"], opened(history(consul))) == ("running", ["compute1", "compute2"])
+
+
+def test_a_host_that_has_started_keeps_its_slot_through_a_new_rollout(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=3))
+    go(store, "2", ONE_BY_ONE)
+    report(store, Word("compute1", "2", "started"))
+    outcome = go(store, "3", ONE_BY_ONE)
+    assert gates(consul) == {"global": "False", "host/compute1": "True"}
+    assert [one.host for one in outcome.openings] == ["compute1"]
+    assert "it has started and holds its slot already" in json.dumps(history(consul)[-1])
+
+
+def test_a_failed_host_keeps_its_slot_until_it_gets_there(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    go(store, "2", ONE_BY_ONE)
+    report(store, Word("compute1", "2", "failed", error="disk"))
+    outcome = go(store)
+    assert outcome.plan.status()["failed"] == ["compute1"]
+    assert not outcome.plan.can_move
+    upgrade(store, "compute1")
+    assert [one.host for one in go(store).openings] == ["compute2"]
+
+
+def test_a_hold_on_a_host_that_has_started_frees_no_slot(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    go(store, "2", ONE_BY_ONE)
+    report(store, Word("compute1", "2", "started"))
+    consul.put("upgrade/hold/host/compute1", "{}")
+    assert not go(store).openings
+
+
+def test_the_index_of_a_pass_is_never_ahead_of_what_it_has_seen(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=3))
+    outcome = go(store, "2", ONE_BY_ONE)
+    assert store.wait_for_change(outcome.index, 5) > outcome.index
+    upgrade(store, "compute1")
+    index = go(store).index
+    consul.put(f"{GATES}/host/compute3", "False")
+    assert store.wait_for_change(index, 5) > index

@@ -1,0 +1,241 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where rules come from: inline, a file, the ledger, and what a bad file is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.caps import Cap
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import rules
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.rules import effective_rules, given_rules, read_file
+
+
+@pytest.fixture(autouse=True)
+def default_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the default file where a test may write it; there is none at first."""
+    path = tmp_path / "jio-upgrade.json"
+    monkeypatch.setattr(rules, "DEFAULT_FILE", str(path))
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "rules.yml"
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UpgradeError) as caught:
+        read_file(str(path))
+    assert caught.value.code == "bad_instructions_file"
+    assert caught.value.details == {"path": str(path)}
+    start, end = f"instructions_file: {path} can't be used: ", "."
+    assert caught.value.message.startswith(start)
+    assert caught.value.message.endswith(end)
+    return caught.value.message[len(start) : -len(end)]
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"rolling_rules": {"global": 2}, "role_order": {"compute": ["controller"]}}',
+        "rolling_rules:\n  global: 2\nrole_order:\n  compute: [controller]\n",
+        "\ufeffrolling_rules: {global: 2}\nrole_order: {compute: [controller]}\n",
+    ],
+)
+def test_json_and_yaml_are_read_alike(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")
+
+    assert read_file(str(file)) == {"rolling_rules": {"global": 2}, "role_order": {"compute": ["controller"]}}
+
+
+@pytest.mark.parametrize("text", ["", "\n  \n"])
+def test_an_empty_file_says_nothing(file: Path, text: str) -> None:
+    file.write_text(text)
+
+    assert read_file(str(file)) == {}
+
+
+@pytest.mark.parametrize("text", ["[1]", "7", '"text"', "- a\n- b\n", "just words", "# only a comment\n"])
+def test_a_file_without_a_mapping_is_refused(file: Path, text: str) -> None:
+    file.write_text(text)
+
+    assert refusal(file) == "it holds no mapping of names to values"
+
+
+def test_broken_json_is_told_with_its_line(file: Path) -> None:
+    file.write_text('{\n  "rolling_rules": {\n    "global": 2,,\n  }\n}')
+
+    assert refusal(file).startswith("line 3, column 17: ")
+
+
+def test_broken_yaml_is_told_with_its_line(file: Path) -> None:
+    file.write_text("rolling_rules:\n  global: 2\n fleet: 3\n")
+
+    assert "line 3, column 2" in refusal(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', ""),
+        ("a: 1\nb:\n  c: 1\n  c: 2\n", "line 4: "),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_and_not_dropped(file: Path, text: str, where: str) -> None:
+    file.write_text(text)
+
+    assert refusal(file) == f"{where}the key 'c' stands twice in one mapping; keep one of them"
+
+
+def test_yaml_may_override_what_it_merges_in(file: Path) -> None:
+    file.write_text("base: &base {a: 1, b: 1}\nover: {<<: *base, a: 2}\n")
+
+    assert read_file(str(file))["over"] == {"a": 2, "b": 1}
+
+
+def test_a_template_that_nobody_filled_in_is_told_with_its_line(file: Path) -> None:
+    file.write_text("rolling_rules:\n  global: {{ cap }}\n")
+
+    assert "unhashable key" in refusal(file)
+    assert "line 2" in refusal(file)
+
+
+def test_yaml_that_would_build_objects_is_refused(file: Path) -> None:
+    file.write_text("a: !!python/object/apply:os.getcwd []\n")
+
+    assert "could not determine a constructor" in refusal(file)
+
+
+def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "nowhere.yml") == "No such file or directory"
+
+
+def test_a_file_that_is_a_directory_is_told(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == "Is a directory"
+
+
+def test_a_file_that_is_no_text_is_told(file: Path) -> None:
+    file.write_bytes(b"\xff\xfe{}")
+
+    assert "can't decode byte 0xff" in refusal(file)
+
+
+def test_without_a_yaml_library_json_is_read_and_yaml_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "HAS_YAML", False)
+    file.write_text('{"rolling_rules": {}}')
+    assert read_file(str(file)) == {"rolling_rules": {}}
+
+    file.write_text("rolling_rules:\n")
+    assert refusal(file).endswith("(for YAML, install PyYAML where the module runs)")
+
+
+# Rules that are given
+
+
+def test_nothing_is_given() -> None:
+    assert given_rules(None, None) is None
+
+
+def test_no_rules_are_something_else_than_none_given() -> None:
+    assert given_rules({}, None) == {}
+
+
+def test_inline_rules_come_in_their_stored_form() -> None:
+    assert given_rules({"rolling_rules": {"global": "3"}, "role_dependencies": {"a": "b"}}, None) == {
+        "rolling_rules": {"global": 3},
+        "role_order": {"a": ["b"]},
+    }
+
+
+def test_inline_rules_win_over_the_file_key_by_key(file: Path) -> None:
+    file.write_text("rolling_rules: {global: 1, roles: {compute: 5, network: 2}}\nrole_order: {compute: network}\n")
+
+    assert given_rules({"rolling_rules": {"roles": {"compute": "10%"}}}, str(file)) == {
+        "rolling_rules": {"global": 1, "roles": {"compute": "10%", "network": 2}},
+        "role_order": {"compute": ["network"]},
+    }
+
+
+def test_the_default_file_is_read_where_it_is(default_file: Path) -> None:
+    default_file.write_text(json.dumps({"rolling_rules": {"global": 1}}))
+
+    assert given_rules(None, None) == {"rolling_rules": {"global": 1}}
+
+
+def test_a_file_that_is_named_takes_the_place_of_the_default_one(default_file: Path, file: Path) -> None:
+    default_file.write_text(json.dumps({"rolling_rules": {"global": 1}}))
+    file.write_text("rolling_rules: {fleet: 2}\n")
+
+    assert given_rules(None, str(file)) == {"rolling_rules": {"fleet": 2}}
+
+
+def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(UpgradeError, match="No such file or directory"):
+        given_rules({"rolling_rules": {}}, str(tmp_path / "nowhere.yml"))
+
+
+def test_bad_rules_in_a_file_are_told_with_the_file(file: Path) -> None:
+    file.write_text("rolling_rules: {globel: 1}\n")
+
+    with pytest.raises(UpgradeError) as caught:
+        given_rules(None, str(file))
+
+    assert caught.value.code == "bad_instructions"
+    assert caught.value.message.startswith("instructions: rolling_rules.globel: unknown key; did you mean 'global'?")
+    assert caught.value.message.endswith(f" (in {file})")
+    assert caught.value.details["key"] == "rolling_rules.globel"
+
+
+def test_bad_rules_from_the_default_file_and_inline_are_told_with_both(default_file: Path) -> None:
+    default_file.write_text('{"role_order": {"a": "b"}}')
+
+    with pytest.raises(UpgradeError) as caught:
+        given_rules({"role_dependencies": {"a": "c"}}, None)
+
+    assert "disagrees with role_dependencies.a" in caught.value.message
+    assert caught.value.message.endswith(f" (inline and {default_file})")
+
+
+def test_bad_inline_rules_are_told_as_they_are() -> None:
+    with pytest.raises(UpgradeError) as caught:
+        given_rules({"zebra": 1}, None)
+
+    assert caught.value.message.endswith("role_dependencies.")
+
+
+# Rules that hold
+
+STORED: dict[str, Any] = {"rolling_rules": {"global": 1}, "role_order": {"compute": ["network"]}}
+
+
+def test_rules_of_the_ledger_hold_where_none_are_given() -> None:
+    plain, parsed = effective_rules(None, STORED, None)
+
+    assert plain == STORED
+    assert parsed.default_cap == Cap(1)
+
+
+def test_given_rules_take_the_place_of_those_of_the_ledger() -> None:
+    assert effective_rules({"rolling_rules": {"fleet": 2}}, STORED, None)[0] == {"rolling_rules": {"fleet": 2}}
+    assert effective_rules({}, STORED, {})[0] == {}
+
+
+def test_further_order_is_added_to_either() -> None:
+    more = {"compute": "controller"}
+
+    assert effective_rules(None, STORED, more)[1].order == {"compute": ("network", "controller")}
+    assert effective_rules({}, STORED, more)[1].order == {"compute": ("controller",)}
+
+
+def test_further_order_that_closes_a_cycle_is_refused() -> None:
+    with pytest.raises(UpgradeError, match=r"a cycle, .*: compute waits for network waits for compute\."):
+        effective_rules(None, STORED, {"network": "compute"})
