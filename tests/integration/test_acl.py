@@ -65,6 +65,7 @@ WRITES = [plan(version="2"), report("compute1", "2", "upgraded"), gate(scope="gl
 def test_every_plugin_says_what_is_wrong_with_its_token_and_never_shows_it(
     tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen
 ) -> None:
+    kv.put(f"{GATES}/role/web", "True")
     before = kv.tree()
     run = Runner(tmp_path, guarded.environ, seen)
     reader = new_token(kv, 'key_prefix "" { policy = "read" }')

@@ -52,6 +52,7 @@ class Waiting:
         unfinished: Mapping[str, Sequence[HostState]],
         opening: Set[str],
     ) -> None:
+        """Remember the facts; they are put into words when they are asked for."""
         self._opener = opener
         self._occupants = occupants
         self._unfinished = unfinished

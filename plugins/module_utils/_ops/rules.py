@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from .._model.errors import UpgradeError
@@ -46,7 +46,7 @@ def given_rules(inline: Mapping[str, Any] | None, path: str | None) -> dict[str,
     :param path: a JSON or YAML file; None for the default one, which may be missing.
     :raises UpgradeError: ``bad_instructions``, ``bad_instructions_file``.
     """
-    from_file = read_file(path or DEFAULT_FILE) if path or os.path.exists(DEFAULT_FILE) else None
+    from_file = read_file(path or DEFAULT_FILE) if path or Path(DEFAULT_FILE).exists() else None
     if inline is None and from_file is None:
         return None
     try:
@@ -77,8 +77,7 @@ def read_file(path: str) -> dict[str, Any]:
     :raises UpgradeError: ``bad_instructions_file``, with the line where the reader knows it.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _bad(path, getattr(error, "strerror", None) or str(error)) from error
     if not text.strip():
@@ -93,15 +92,17 @@ def _json_or_yaml(path: str, text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_no_twins)
     except json.JSONDecodeError as error:
-        if not HAS_YAML or text.lstrip().startswith("{"):
-            hint = "" if HAS_YAML else " (for YAML, install PyYAML where the module runs)"
-            raise _bad(path, f"line {error.lineno}, column {error.colno}: {error.msg}{hint}") from error
+        no_json = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        if not HAS_YAML:
+            raise _bad(path, f"{no_json} (for YAML, install PyYAML where the module runs)") from error
     except _Twin as error:
         raise _bad(path, str(error)) from error
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, _Twin) as error:
-        raise _bad(path, " ".join(str(error).split())) from error
+        # What begins like JSON is more likely bad JSON than bad YAML.
+        is_json = text.lstrip().startswith("{") and not isinstance(error, _Twin)
+        raise _bad(path, no_json if is_json else " ".join(str(error).split())) from error
 
 
 class _Twin(Exception):

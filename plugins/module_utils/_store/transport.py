@@ -10,6 +10,7 @@ the token into the URL, and from there into logs.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterable
@@ -52,7 +53,7 @@ class Transport:
     def __init__(self, settings: Settings) -> None:
         """Prepare the connection; nothing is sent yet.
 
-        :raises UpgradeError: ``missing_library``.
+        :raises UpgradeError: ``missing_library``, ``bad_connection`` for a file that can't be read.
         """
         if LIBRARY_ERROR is not None:
             raise UpgradeError(
@@ -61,6 +62,7 @@ class Transport:
                 "'pip install py-consul' (Python 3.10 or later).",
                 exception=LIBRARY_ERROR,
             )
+        _check_files(settings)
         self.settings = settings
         self.requests = 0
         self._http = HTTPClient(settings.host, settings.port, settings.scheme, settings.verify, settings.cert)
@@ -116,6 +118,13 @@ class Transport:
         else:
             advice = "Does it ask for a client certificate? Set client_cert and client_key."
         return UpgradeError("tls", f"No TLS connection to Consul at {self.settings.url}: {reason}. {advice}")
+
+
+def _check_files(settings: Settings) -> None:
+    cert, key = settings.cert or (None, None)
+    for option, path in (("ca_path", settings.verify), ("client_cert", cert), ("client_key", key)):
+        if isinstance(path, str) and not os.access(path, os.R_OK):
+            raise UpgradeError("bad_connection", f"{option}: {path} is no file that can be read here.")
 
 
 def _reason(error: BaseException) -> str:

@@ -1,0 +1,75 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What ansible-doc says is so: every example runs, every option is used, every result is what is documented.
+
+This file runs last, as it looks back on what all others have used and seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from devkit.agent import Agent
+from devkit.kv import RawKV
+from integration.support.fleet import names, seed
+from integration.support.nodes import living_nodes
+from integration.support.playbook import Runner
+from integration.support.seen import LOOKUP, MODULES, Seen, documentation, documented_paths
+
+FILTERS = ("fleet", "plan_text", "stage_order", "status_text", "story_text")
+PLUGINS = [
+    *((name, "module") for name in (*MODULES, "show")),
+    (LOOKUP, "lookup"),
+    *((name, "filter") for name in FILTERS),
+]
+
+# Results whose keys below are names of hosts, and not of the documentation.
+_BY_HOST = ("hosts",)
+
+
+@pytest.mark.parametrize(("plugin", "kind"), PLUGINS)
+def test_every_example_runs_as_it_stands(plugin: str, kind: str, run: Runner, agent: Agent, consul: RawKV) -> None:
+    hosts = {**names(controller=1), "compute7": "compute", "compute8": "compute"}
+    seed(consul, hosts, "2.8")
+    tasks = yaml.safe_load(documentation(plugin, kind)["examples"])
+    assert tasks
+    with living_nodes(Settings(port=agent.http_port), hosts, "2.10"):
+        played = run([{**task, "ignore_errors": False} for task in tasks])
+    assert [task["failed"] for task in played] == [False] * len(tasks)
+
+
+@pytest.mark.usefixtures("whole_session")
+@pytest.mark.parametrize(("plugin", "kind"), [*((name, "module") for name in MODULES), (LOOKUP, "lookup")])
+def test_every_documented_option_is_used_by_a_test(plugin: str, kind: str, seen: Seen) -> None:
+    documented = set(documentation(plugin, kind)["doc"]["options"])
+    assert documented - seen.options[plugin] == set()
+
+
+@pytest.mark.usefixtures("whole_session")
+@pytest.mark.parametrize("plugin", MODULES)
+def test_results_are_documented_and_what_is_documented_is_returned(plugin: str, seen: Seen) -> None:
+    contents: dict[str, Any] = documentation(plugin, "module")["return"]
+    documented = set(documented_paths(contents))
+    returned = set(_down_to(contents, seen.returned[plugin]))
+    assert documented - returned == set(), "documented, and never seen"
+    assert returned - documented == set(), "seen, and not documented"
+
+
+def _down_to(contents: dict[str, Any], paths: Iterable[str]) -> Iterable[str]:
+    """Return the paths as deep as the documentation goes."""
+    for path in paths:
+        first, *rest = path.split(".") if not path.startswith(_BY_HOST) else _without_host(path)
+        yield first
+        below = contents.get(first, {}).get("contains")
+        if below and rest:
+            yield f"{first}.{rest[0]}"
+
+
+def _without_host(path: str) -> list[str]:
+    first, _host, *rest = [*path.split("."), ""]
+    return [first, *(part for part in rest if part)]
