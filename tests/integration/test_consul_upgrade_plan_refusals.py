@@ -128,7 +128,7 @@ def test_a_planner_that_knows_fewer_hosts_than_the_rollout_has_opens_nothing(sto
     ("content", "words"),
     [
         (None, "No such file or directory"),
-        (b'{"rolling_rules": {"global": 1,}}', "line 1, column"),
+        (b'{"rolling_rules": {"global": 1', "line 1, column"),
         (b"rolling_rules: [unclosed", "can't be used"),
         (b"- a list", "it holds no mapping of names to values"),
         (b'{"rolling_rules": {"global": 1, "global": 2}}', "the key 'global' stands twice in one mapping"),

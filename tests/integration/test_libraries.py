@@ -68,7 +68,12 @@ def test_the_old_library_does_all_that_the_new_one_does(run: Runner, consul: Raw
     assert [one["host"] for one in first["transitions"]] == ["compute1"]
     assert [one["host"] for one in second["transitions"]] == ["compute2"]
     assert seen["host"]["state"] == "upgrading"
-    assert gates(consul) == {"global": "False", "role/compute": "False", "host/compute1": "True", "host/compute2": "True"}
+    assert gates(consul) == {
+        "global": "False",
+        "role/compute": "False",
+        "host/compute1": "True",
+        "host/compute2": "True",
+    }
     assert "running/versions/2/compute1" in consul.texts("running/")
 
 
@@ -89,9 +94,7 @@ def test_the_old_librarys_own_reading_of_the_environment_does_not_win(
 ) -> None:
     seed(consul, names(compute=1))
     wrong = {"CONSUL_HTTP_ADDR": "127.0.0.1:1", "CONSUL_HTTP_TOKEN": "", "CONSUL_HTTP_SSL": "true"}
-    (seen,) = run(
-        [info(host="127.0.0.1", port=agent.http_port, scheme="http")], environ=wrong, python=with_old_library
-    )
+    (seen,) = run([info(host="127.0.0.1", port=agent.http_port, scheme="http")], environ=wrong, python=with_old_library)
     assert list(seen["hosts"]) == ["compute1"]
 
 

@@ -63,13 +63,13 @@ def test_results_are_documented_and_what_is_documented_is_returned(plugin: str, 
 def _down_to(contents: dict[str, Any], paths: Iterable[str]) -> Iterable[str]:
     """Return the paths as deep as the documentation goes."""
     for path in paths:
-        first, *rest = path.split(".") if not path.startswith(_BY_HOST) else _without_host(path)
+        first, _dot, rest = path.partition(".")
         yield first
-        below = contents.get(first, {}).get("contains")
-        if below and rest:
-            yield f"{first}.{rest[0]}"
-
-
-def _without_host(path: str) -> list[str]:
-    first, _host, *rest = [*path.split("."), ""]
-    return [first, *(part for part in rest if part)]
+        below = contents.get(first, {}).get("contains") or {}
+        if first in _BY_HOST:
+            # Names of hosts may have dots too, so what is no field is a part of one.
+            last = rest.rpartition(".")[2]
+            if last in below:
+                yield f"{first}.{last}"
+        elif below and rest:
+            yield f"{first}.{rest.partition('.')[0]}"

@@ -17,6 +17,7 @@ class UpgradeError(Exception):
     """
 
     def __init__(self, code: str, message: str, **details: Any) -> None:
+        """Keep the sentence, and what it is made of."""
         super().__init__(message)
         self.code = code
         self.message = message
