@@ -5,7 +5,7 @@
 #
 # matrix.sh [RELEASE...]: runs the unit and integration tests with other releases of ansible-core than that of .venv,
 # each with a Python that it supports; without arguments with the oldest and the newest that the collection is for.
-# A release for which this machine has no Python is passed over, and under CI=true is a failure.
+# The releases run side by side. One for which this machine has no Python is passed over, and under CI=true is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -55,6 +55,18 @@ run() {
     "$venv/bin/python" -m pytest -q -p no:cacheprovider
 }
 
-for release in "${@:-2.17 2.21}"; do
-    for one in $release; do run "$one"; done
+[ $# -gt 0 ] || set -- 2.17 2.21
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+# Side by side, as the tests mostly wait for Consul and Ansible; what each prints is shown when it has ended.
+declare -A running
+for release in "$@"; do
+    run "$release" >"$logs/$release" 2>&1 &
+    running[$release]=$!
 done
+code=0
+for release in "$@"; do
+    wait "${running[$release]}" || code=1
+    cat "$logs/$release"
+done
+exit "$code"
