@@ -23,6 +23,9 @@ Operation = dict[str, Any]
 # Consul 1.8 refuses transactions of more than 64 operations; 1.13 and later take 128.
 MOST_OPERATIONS = 64
 
+# So many characters of an answer that is an error are shown.
+_MOST_WORDS = 300
+
 
 class Entry(NamedTuple):
     """A key as it was read."""
@@ -135,7 +138,8 @@ class ConsulClient:
         )
 
     def _checked(self, reply: Reply) -> Reply:
-        text = reply.body.strip()
+        # Not everything that answers is Consul; of a whole web page the beginning says enough.
+        text = reply.body.strip()[:_MOST_WORDS]
         if reply.code == 200:
             return reply
         if reply.code == 403 or "Permission denied" in text or "ACL not found" in text:

@@ -64,10 +64,10 @@ def read_settings(option: Callable[[str], Any], environ: Mapping[str, str]) -> S
         raise UpgradeError("bad_connection", f"timeout: {timeout} is not a number of seconds above 0.")
     prefix = (option("kv_prefix") or "").strip("/")
     return Settings(
-        host=_in_brackets(option("host") or host or DEFAULT_HOST),
-        port=option("port") or port or DEFAULT_PORT,
+        host=_host(option("host") or host or DEFAULT_HOST),
+        port=_port(option("port"), port),
         scheme=option("scheme") or scheme or DEFAULT_SCHEME,
-        token=option("token") or environ.get("CONSUL_HTTP_TOKEN") or None,
+        token=_token(option("token") or environ.get("CONSUL_HTTP_TOKEN") or ""),
         verify=(ca_path or True) if validate else False,
         cert=_certificate(option, environ),
         datacenter=option("datacenter"),
@@ -92,9 +92,33 @@ def _address(text: str) -> tuple[str | None, str | None, int | None]:
     )
 
 
-def _in_brackets(host: str) -> str:
+def _host(host: str) -> str:
     """Return the host as it stands in a URL, where an IPv6 address needs brackets."""
+    if any(sign in host for sign in "/?#@ "):
+        raise UpgradeError(
+            "bad_connection",
+            f"host: {host!r} is neither the name nor the address of a host. Scheme and port have options of their own.",
+        )
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _port(given: int | None, from_address: int | None) -> int:
+    port = from_address or DEFAULT_PORT if given is None else given
+    if not 0 < port < 65536:
+        raise UpgradeError("bad_connection", f"port: {port} is no port; give one from 1 to 65535.")
+    return port
+
+
+def _token(token: str) -> str | None:
+    # It comes from files too, with the line break at their end, and it is sent in a header.
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()):
+        raise UpgradeError(
+            "bad_connection",
+            "token: it holds a line break or another character that no token has. It is not shown here; look at where "
+            "it comes from (the option or CONSUL_HTTP_TOKEN).",
+        )
+    return token or None
 
 
 def _boolean(environ: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -133,7 +133,7 @@ def _reason(error: BaseException) -> str:
     while True:
         inner = getattr(seen, "reason", None)
         if not isinstance(inner, BaseException):
-            inner = next((arg for arg in seen.args if isinstance(arg, BaseException)), None)
+            inner = next((arg for arg in seen.args if isinstance(arg, BaseException)), seen.__cause__)
         if inner is None or inner is seen:
             break
         seen = inner
