@@ -77,6 +77,16 @@ def test_every_opening_has_its_entry_in_the_history(store: Store, consul: RawKV)
     assert consul.tree() == before
 
 
+def test_a_lost_ledger_costs_no_entry_of_the_history(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 1}}))
+    before = consul.texts("upgrade/history/")
+    assert consul.delete("upgrade/ledger")
+    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 2}}))
+    assert before.items() <= consul.texts("upgrade/history/").items()
+    assert [event["epoch"] for event in history(consul)] == [1, 2, 3, 4]
+
+
 def test_the_same_version_again_wipes_nothing(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=3))
     go(store, "2", ONE_BY_ONE)

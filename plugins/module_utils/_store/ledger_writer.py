@@ -48,8 +48,13 @@ class LedgerWriter:
 
     @property
     def next_epoch(self) -> int:
-        """The epoch of the next write."""
-        return self.ledger.epoch + 1 if self.ledger else 1
+        """The epoch of the next write.
+
+        Where the ledger is gone, it goes on from the history, so that no entry of it is written over.
+        """
+        if self.ledger is not None:
+            return self.ledger.epoch + 1
+        return max(self.store.epochs(), default=0) + 1
 
     def write(
         self,
