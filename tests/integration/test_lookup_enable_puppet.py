@@ -135,7 +135,7 @@ def test_a_host_whose_name_begins_another_is_not_that_other(store: Store, consul
 def test_a_hold_on_everything_closes_all(store: Store, consul: RawKV) -> None:
     put_gates(consul, host_compute1="True")
     consul.put("upgrade/hold/global", "maintenance")
-    (answer,) = ask_store(store, {"compute1": "compute"}).values()
+    answer = ask_store(store, {"compute1": "compute"})["compute1"]
     assert (answer.value, answer.scope, answer.hold) == (False, "global", True)
     assert "maintenance" in answer.reason
 
