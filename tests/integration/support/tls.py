@@ -24,6 +24,20 @@ class Pair:
     key: str
 
 
+def _usage(*, signs_others: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_others,
+        key_cert_sign=signs_others,
+        crl_sign=signs_others,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
 class Authority:
     """Signs certificates and keeps them as files in a folder."""
 
@@ -56,6 +70,8 @@ class Authority:
             .not_valid_before(now - datetime.timedelta(days=1))
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+            # Python 3.13 and later want an authority to say what its key is for.
+            .add_extension(_usage(signs_others=isinstance(extension, x509.BasicConstraints)), critical=True)
             .add_extension(own, critical=False)
             .add_extension(signer, critical=False)
             .sign(self._key, hashes.SHA256())
