@@ -1,0 +1,97 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lab's network: a bridge on this machine, and a namespace with one interface for each node."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from typing import Any
+
+
+def ip(*words: str) -> str:
+    """Run one command of iproute2; return what it prints.
+
+    :raises RuntimeError: with what it complained of.
+    """
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Network:
+    """A bridge with addresses from the range that RFC 2544 keeps free for tests.
+
+    :param lab: the lab's name, from which all names are made, so that another process can find and remove them.
+    """
+
+    def __init__(self, lab: str) -> None:
+        """Work out the names; nothing is made yet."""
+        number = int(hashlib.sha256(lab.encode()).hexdigest()[:4], 16)
+        self.bridge = f"cvl{number:04x}"
+        self._subnet = f"198.{18 + number // 256 % 2}.{number % 256}"
+        self.gateway = self.address(1)
+
+    def address(self, number: int) -> str:
+        """Return the address with this number, from 1 to 254."""
+        return f"{self._subnet}.{number}"
+
+    def namespace(self, number: int) -> str:
+        """Return the name of a node's namespace."""
+        return f"{self.bridge}-{number}"
+
+    def interface(self, number: int) -> str:
+        """Return the end of a node's cable that is plugged into the bridge."""
+        return f"{self.bridge}n{number}"
+
+    def up(self) -> None:
+        """Make the bridge."""
+        ip("link", "add", self.bridge, "type", "bridge")
+        ip("address", "add", f"{self.gateway}/24", "dev", self.bridge)
+        ip("link", "set", self.bridge, "up")
+
+    def plug_in(self, number: int) -> None:
+        """Make a node's namespace and cable."""
+        namespace, interface = self.namespace(number), self.interface(number)
+        ip("netns", "add", namespace)
+        ip("link", "add", interface, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        ip("link", "set", interface, "master", self.bridge, "up")
+        ip("-n", namespace, "address", "add", f"{self.address(number)}/24", "dev", "eth0")
+        ip("-n", namespace, "link", "set", "lo", "up")
+        ip("-n", namespace, "link", "set", "eth0", "up")
+        ip("-n", namespace, "route", "add", "default", "via", self.gateway)
+
+    def cut(self, number: int) -> None:
+        """Pull a node's plug."""
+        ip("link", "set", self.interface(number), "down")
+
+    def mend(self, number: int) -> None:
+        """Put the plug back in."""
+        ip("link", "set", self.interface(number), "up")
+
+    def is_cut(self, number: int) -> bool:
+        """Return whether a node's plug is out."""
+        found: list[dict[str, Any]] = json.loads(ip("-j", "link", "show", self.interface(number)))
+        return "UP" not in found[0]["flags"]
+
+    def leftovers(self) -> list[str]:
+        """Return what is there of this network: namespaces and interfaces, by name."""
+        namespaces = [
+            line.split()[0] for line in ip("netns", "list").splitlines() if line.startswith(f"{self.bridge}-")
+        ]
+        links = [one["ifname"] for one in json.loads(ip("-j", "link", "show"))]
+        return namespaces + [name for name in links if name.startswith(self.bridge)]
+
+    def down(self) -> None:
+        """Remove all of it, as far as it is there."""
+        for name in self.leftovers():
+            if "-" in name:
+                ip("netns", "delete", name)
+            elif name != self.bridge:
+                # The kernel removes a cable with its namespace, some time later; which of the two is first is open.
+                subprocess.run(["ip", "link", "delete", name], capture_output=True)
+        if self.leftovers():
+            subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True)

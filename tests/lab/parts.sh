@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+#
+# parts.sh PACKAGE...: prints the path of a tar file with all that the packages add to this machine's root file system.
+# They are installed into an overlay that only this script sees, so nothing is installed or started on the machine.
+# The file is kept in .cache/lab, and made anew when the machine's own packages have changed.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+die() { printf 'lab: %s\n' "$*" >&2; exit 1; }
+
+[ "$(id -u)" = 0 ] || die "making the parts of the nodes needs root."
+command -v apt-get >/dev/null || die "the nodes' packages ($*) come from apt, and this machine has none."
+key=$(cat /var/lib/dpkg/status <(echo "$@") "$0" | sha256sum | cut -c1-16)
+parts=$PWD/.cache/lab/parts-$key.tar
+if [ -s "$parts" ]; then echo "$parts"; exit; fi
+mkdir -p .cache/lab
+rm -f .cache/lab/parts-*
+work=$(mktemp -d)
+trap 'umount -l "$work" 2>/dev/null || true; rmdir "$work"' EXIT
+mount -t tmpfs -o mode=755 convoy-lab "$work"
+mkdir "$work/upper" "$work/work" "$work/root"
+cat >"$work/install" <<'END'
+set -eu
+cd "$1"
+shift
+mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root
+cd root
+mount -t proc proc proc
+mount -t sysfs sys sys
+mount --rbind /dev dev
+mount -t tmpfs tmpfs tmp
+mkdir -p run
+mount -t tmpfs tmpfs run
+# Debian's way to say that no service is to be started.
+printf '#!/bin/sh\nexit 101\n' >usr/sbin/policy-rc.d
+chmod 755 usr/sbin/policy-rc.d
+export DEBIAN_FRONTEND=noninteractive
+chroot . apt-get -q update || true
+chroot . apt-get -q -y -o Dpkg::Use-Pty=0 install --no-install-recommends "$@"
+rm usr/sbin/policy-rc.d
+chroot . apt-get clean
+END
+unshare --mount --propagation private sh "$work/install" "$work" "$@" >"$work/log" 2>&1 ||
+    { tail -n 40 "$work/log" >&2; die "apt could not install $*."; }
+rm -rf "$work"/upper/var/lib/apt/lists "$work"/upper/var/cache/apt "$work"/upper/var/log
+tar -C "$work/upper" --xattrs --xattrs-include='trusted.*' -cf "$parts.new" .
+mv "$parts.new" "$parts"
+echo "$parts"
