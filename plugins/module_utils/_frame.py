@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, env_fallback
 
-from ._model.errors import UpgradeError
+from ._outcome import end
 from ._store.operations import Change, as_diff
 from ._store.settings import DEFAULT_TIMEOUT, read_settings
 from ._store.store import Store
@@ -33,15 +33,11 @@ CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
 
 def run(module: AnsibleModule, act: Callable[[Store], dict[str, Any]]) -> None:
     """Connect, do what the module does, and end the call: with its result, or with the sentence of its failure."""
-    try:
-        store = Store(read_settings(module.params.get, os.environ))
-        result = act(store)
-    except UpgradeError as error:
-        exception = error.details.pop("exception", None)
-        module.fail_json(
-            msg=error.message, failure=error.as_failure(), **({"exception": exception} if exception else {})
-        )
-    module.exit_json(**result)
+
+    def connected() -> dict[str, Any]:
+        return act(Store(read_settings(module.params.get, os.environ)))
+
+    end(module, connected)
 
 
 def changed(changes: Iterable[Change]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def main() -> int:
         ("boot", "start a killed node again"),
     ):
         commands.add_parser(name, help=does).add_argument("node")
+    commands.add_parser("guard", help="wait for the end of standard input, then remove all of it")
     run = commands.add_parser("run", help="run a command on a node")
     run.add_argument("node")
     run.add_argument("words", nargs=argparse.REMAINDER)
@@ -50,7 +51,10 @@ def act(lab: Lab, said: argparse.Namespace) -> int:
     """Do one command; return the exit code."""
     if said.command == "up":
         lab.up(roles_of(said.nodes), servers=said.servers, plain=said.plain)
-    elif said.command == "down":
+    elif said.command in ("down", "guard"):
+        if said.command == "guard":
+            sys.stdin.read()
+            lab = Lab(said.name)
         lab.down()
         left = lab.leftovers()
         if left:

@@ -11,7 +11,7 @@ cd "$node"
 mount -t overlay overlay -o "lowerdir=$lower,upperdir=upper,workdir=work" root
 cd root
 hostname "$(cat etc/hostname)"
-mkdir -p proc sys dev run tmp "./$checkout" mnt
+mkdir -p proc sys dev run tmp "./$checkout" srv/lab
 mount -t proc proc proc
 mount -t sysfs sys sys
 mount -t cgroup2 cgroup sys/fs/cgroup
@@ -33,6 +33,8 @@ mount -t tmpfs tmp tmp
 # The project itself, to read: it may be on another file system than the root.
 mount --bind "$checkout" "./$checkout"
 mount -o remount,bind,ro "./$checkout"
+# What the tests hand to all nodes, such as package repositories.
+mount --bind ../../../shared srv/lab
 mkdir -p tmp/old
 pivot_root . tmp/old
 cd /

@@ -68,6 +68,11 @@ class Lab:
         return self.folder / "key"
 
     @property
+    def shared(self) -> Path:
+        """A folder that all nodes have as ``/srv/lab``."""
+        return self.folder / "shared"
+
+    @property
     def kv(self) -> RawKV:
         """Consul's keys, seen through the first server."""
         return RawKV(f"http://{next(iter(self.servers.values())).address}:{_HTTP}")
@@ -117,10 +122,11 @@ class Lab:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "convoy-lab", self.folder], check=True)
         (self.folder / "lab.json").write_text(json.dumps([asdict(plan) for plan in plans]))
         (self.folder / "parts").mkdir()
+        self.shared.mkdir()
         unpack = [
             "tar",
             "-C",
-            self.folder / "parts",
+            str(self.folder / "parts"),
             "--xattrs",
             "--xattrs-include=trusted.*",
             "-xf",

@@ -1,0 +1,68 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The operator's own checks of a node: every executable of a folder, one after the other."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._model.errors import UpgradeError
+from .._model.names import in_order
+from .process import last_lines, run
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A check that passed.
+
+    :param seconds: how long it took.
+    """
+
+    name: str
+    seconds: float
+    output: str
+
+
+def validations(folder: str) -> list[str]:
+    """Return the names of the checks in a folder, in the order in which they run; none where there is no folder.
+
+    :raises UpgradeError: ``unreadable_folder``.
+    """
+    try:
+        files = [entry.name for entry in os.scandir(folder) if entry.is_file() and os.access(entry.path, os.X_OK)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UpgradeError("unreadable_folder", f"path: {folder} can't be read: {error.strerror}.") from error
+    return in_order(name for name in files if not name.startswith("."))
+
+
+def validate(folder: str, seconds: float) -> list[Validated]:
+    """Run the checks; the first one that fails ends it.
+
+    :param seconds: how long each may take.
+    :raises UpgradeError: ``validation_failed``; the details have ``name``, ``rc`` and ``output``.
+    """
+    passed = []
+    for name in validations(folder):
+        path = Path(folder) / name
+        ended = run([str(path)], seconds)
+        if ended.code:
+            why = f"ended with {ended.code}"
+        elif ended.code is None:
+            why = f"took longer than {seconds:g} s and was ended"
+        else:
+            passed.append(Validated(name, round(ended.seconds, 3), ended.output))
+            continue
+        raise UpgradeError(
+            "validation_failed",
+            f"{path} {why}: {last_lines(ended.output) or 'it printed nothing'}",
+            name=name,
+            rc=ended.code,
+            output=ended.output,
+            passed=[one.name for one in passed],
+        )
+    return passed

@@ -1,0 +1,163 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A fleet of real nodes in the lab, and an operator who runs the collection's playbooks on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from devkit.child import start
+from integration.support.playbook import Live
+from lab.lab import Lab
+from lab.node import ROOT
+
+from .snapshots import MANIFESTS, PACKAGES, SOURCES, publish
+
+# The environment of the tests has all that a node needs, and every node sees it at the same place.
+RUNTIME = Path(sys.executable).parent.parent
+
+VALIDATION = """\
+#!/bin/sh
+found=$(fleet-service)
+wanted=$(sed -n 's/^convoy_version=//p' /etc/facter/facts.d/convoy.txt)
+[ "$found" = "$wanted" ] || { echo "the service runs $found instead of $wanted"; exit 1; }
+"""
+
+SETTINGS: dict[str, Any] = {
+    "puppet_gate_runtime": str(RUNTIME),
+    "puppet_gate_manifest": f"{MANIFESTS}/site.pp",
+    "puppet_gate_packages": PACKAGES,
+    "puppet_gate_interval": 2,
+    "puppet_gate_delay": 1,
+}
+
+
+class Fleet:
+    """The nodes of a lab as a fleet.
+
+    :param folder: for the operator's files.
+    """
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        """Write the inventory, and the snapshots of two versions."""
+        self.lab = lab
+        self.folder = folder
+        self.consul = lab.kv
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "fleet.list.j2").write_text(SOURCES)
+        self.settings = {
+            **SETTINGS,
+            "puppet_gate_repositories": [
+                {"src": str(folder / "fleet.list.j2"), "dest": "/etc/apt/sources.list.d/fleet.list"}
+            ],
+        }
+        self.inventory = folder / "inventory.json"
+        self.write_inventory()
+        for version in ("v1", "v2"):
+            publish(lab.shared, version)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Node -> role."""
+        return {name: node.plan.role for name, node in self.lab.nodes.items()}
+
+    def write_inventory(self, **variables: Any) -> None:
+        """Write the inventory; the variables are for all hosts."""
+        inventory = self.lab.inventory()
+        inventory["all"]["vars"].update(
+            {
+                "upgrade_roles": {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}},
+                **self.settings,
+                **variables,
+            }
+        )
+        self.inventory.write_text(json.dumps(inventory))
+
+    def start(self, playbook: str, *arguments: str, **variables: Any) -> Live:
+        """Start one of the collection's playbooks, as an operator does."""
+        command = [RUNTIME / "bin/ansible-playbook", ROOT / f"playbooks/{playbook}.yml", "-i", self.inventory]
+        command += ["-e", json.dumps(variables), *arguments]
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
+        environ |= {"ANSIBLE_HOME": str(self.folder / "home"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORKS": "10"}
+        environ |= {"ANSIBLE_PIPELINING": "true", "ANSIBLE_DEPRECATION_WARNINGS": "false", **self.lab.environ}
+        process = start(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+        )
+        return Live(process, self.folder / "no-results")
+
+    def play(self, playbook: str, *arguments: str, seconds: float = 180, code: int = 0, **variables: Any) -> str:
+        """Run a playbook to its end, and make sure of its exit code; return what it printed."""
+        played = self.start(playbook, *arguments, **variables).end(seconds)
+        assert played.code == code, played.stdout
+        return played.stdout
+
+    def enroll(self, *arguments: str, **variables: Any) -> str:
+        """Make nodes of the hosts."""
+        return self.play("enroll", *arguments, **variables)
+
+    def turn(self, node: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Let a node take its turn now, as its timer would."""
+        return self.lab.nodes[node].run("convoy-node", *arguments, check=False, seconds=180)
+
+    def version_of(self, node: str) -> str | None:
+        """Return the version that a node remembers."""
+        text = self.lab.nodes[node].read("/etc/convoy/version")
+        return text.strip() if text else None
+
+    def reported(self, version: str) -> set[str]:
+        """Return the nodes that stand under a version in Consul."""
+        folder = f"running/versions/{version}/"
+        return {key[len(folder) :] for key in self.consul.tree(folder)}
+
+    def record(self, node: str) -> dict[str, Any]:
+        """Return a node's record in Consul."""
+        found: dict[str, Any] = json.loads(self.consul.get(f"upgrade/hosts/{node}") or b"{}")
+        return found
+
+    def states(self) -> dict[str, str]:
+        """Return node -> state, as the collection sees it."""
+        return {host: one["state"] for host, one in self.info()["hosts"].items()}
+
+    def info(self, **options: Any) -> dict[str, Any]:
+        """Return what the collection says of the fleet."""
+        command = [RUNTIME / "bin/ansible", "localhost", "-m", "convoy.upgrade.consul_upgrade_info"]
+        command += ["-a", json.dumps({"fleet": self.roles, **options})]
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
+        environ |= {"ANSIBLE_HOME": str(self.folder / "home"), "ANSIBLE_NOCOLOR": "1", **self.lab.environ}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=self.folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(done.stdout.partition("=>")[2])
+        return found
+
+    def checks(self, node: str) -> dict[str, tuple[str, str]]:
+        """Return the node's checks in Consul's catalog: name -> status and output."""
+        _code, _headers, body = self.consul.call("GET", f"health/node/{node}")
+        return {one["CheckID"]: (one["Status"], one["Output"]) for one in json.loads(body)}
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 90) -> None:
+    """Return as soon as the condition holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"{what}: not within {seconds} s"
+        time.sleep(0.1)
+
+
+def write_validation(nodes: Mapping[str, Any]) -> None:
+    """Give nodes the check that the service is of the version that Puppet was told."""
+    for node in nodes.values():
+        node.write("/etc/convoy/validation.d/10-service", VALIDATION, 0o755)
