@@ -43,6 +43,14 @@ options:
     description:
       - What gates that hold a version are compared to. Without it, C(current_version).
     type: str
+  unreachable:
+    description:
+      - What a Consul that can't be reached means. V(fail) makes it an error, V(closed) an answer. It is never a yes.
+      - Anything else that goes wrong, such as a value that can't be read or a token that is refused, stays an error.
+    type: str
+    choices: [fail, closed]
+    default: fail
+    version_added: 0.2.0
   detail:
     description:
       - Return a dictionary for each host instead of a boolean.
@@ -74,8 +82,9 @@ _raw:
   description:
     - For each host whether it may run Puppet. With O(detail), a dictionary.
     - Its C(value) is the boolean, C(scope) where the deciding gate or hold stands (V(host), V(role), V(global), or
-      V(default) where nothing is set), C(key) the deciding key, C(hold) whether a hold did it, and C(reason) all of
-      that in a sentence.
+      V(default) where nothing is set, V(unreachable) where Consul could not be asked), C(key) the deciding key,
+      C(hold) whether a hold did it, C(reason) all of that in a sentence, and C(version) what C(current_version) was
+      at that moment.
   type: list
   elements: raw
 """
@@ -87,7 +96,8 @@ from typing import Any
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask, role_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask, closed_by, role_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
@@ -107,7 +117,12 @@ class LookupModule(LookupBase):
             if not hosts:
                 return []
             store = Store(read_settings(self.get_option, os.environ))
-            answers = ask(store, hosts, default=self.get_option("default"), version=self.get_option("version"))
+            try:
+                answers = ask(store, hosts, default=self.get_option("default"), version=self.get_option("version"))
+            except Unreachable as error:
+                if self.get_option("unreachable") == "fail":
+                    raise
+                answers = closed_by(error, hosts)
         except UpgradeError as error:
             raise AnsibleLookupError(f"enable_puppet: {error.message}") from error
         return [asdict(answers[name]) if self.get_option("detail") else answers[name].value for name in names]

@@ -95,7 +95,7 @@ command:
   returned: success
   type: list
   elements: str
-rc:
+exit_code:
   description: Puppet's exit code. Null if it was ended for taking too long, or never ran.
   returned: always
   type: int
@@ -170,13 +170,14 @@ def main() -> None:
         return {
             "changed": done.changed,
             "command": done.command,
-            "rc": done.code,
+            "exit_code": done.code,
             "output": done.output,
             "seconds": round(done.seconds, 3),
             "waited": round(done.waited, 3),
         }
 
-    end(module, act, rc=None, output="")
+    # Not `rc`, as Ansible takes every `rc` but 0 for a failure.
+    end(module, act, exit_code=None, output="")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def run_puppet(wish: Wish) -> PuppetRun:
     """Run Puppet; a run that is under way is waited for.
 
     :raises UpgradeError: ``not_runnable``, ``puppet_locked``, ``puppet_timeout``, ``puppet_failed``; the details have
-        ``rc`` and ``output``.
+        ``exit_code`` and ``output``.
     """
     command = [_find(wish.executable), *wish.words()]
     began = time.monotonic()
@@ -152,7 +152,7 @@ def _locked(seconds: float, what: str) -> UpgradeError:
 
 def _failure(command: Sequence[str], seconds: float, ended: Ended) -> UpgradeError:
     shown = f"puppet {command[1]}"
-    details = {"rc": ended.code, "output": ended.output}
+    details = {"exit_code": ended.code, "output": ended.output}
     if ended.code is None:
         return UpgradeError(
             "puppet_timeout",

@@ -44,7 +44,7 @@ def validate(folder: str, seconds: float) -> list[Validated]:
     """Run the checks; the first one that fails ends it.
 
     :param seconds: how long each may take.
-    :raises UpgradeError: ``validation_failed``; the details have ``name``, ``rc`` and ``output``.
+    :raises UpgradeError: ``validation_failed``; the details have ``name``, ``exit_code`` and ``output``.
     """
     passed = []
     for name in validations(folder):
@@ -61,7 +61,7 @@ def validate(folder: str, seconds: float) -> list[Validated]:
             "validation_failed",
             f"{path} {why}: {last_lines(ended.output) or 'it printed nothing'}",
             name=name,
-            rc=ended.code,
+            exit_code=ended.code,
             output=ended.output,
             passed=[one.name for one in passed],
         )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .._model.errors import UpgradeError
@@ -13,6 +13,7 @@ from .._model.fleet import compile_role_pattern, role_by_name
 from .._model.names import check_name
 from .._store.client import MOST_OPERATIONS
 from .._store.codec import decode_snapshot
+from .._store.errors import Unreachable
 from .._store.store import Store
 
 
@@ -21,10 +22,12 @@ class Permission:
     """The answer for one host.
 
     :param value: whether it may run.
-    :param scope: host, role or global: where the deciding gate or hold stands; ``default`` where nothing is set.
+    :param scope: host, role or global: where the deciding gate or hold stands; ``default`` where nothing is set,
+        ``unreachable`` where Consul could not be asked.
     :param key: the deciding key, None where nothing is set.
     :param hold: whether a hold decided, and not a gate.
     :param reason: the answer in a sentence.
+    :param version: what the fleet should run, read at the same moment; None where that is not known.
     """
 
     value: bool
@@ -32,6 +35,7 @@ class Permission:
     key: str | None
     hold: bool
     reason: str
+    version: str | None = None
 
 
 def role_of(host: str, role_pattern: str) -> str:
@@ -74,20 +78,28 @@ def ask(
     entries = store.client.read(prefixes)
     store.distrust_silence(entries, folders)
     snapshot = decode_snapshot(keys, entries)
-    current = version if version is not None else snapshot.current_version
+    wanted_version = snapshot.current_version
+    current = version if version is not None else wanted_version
     found = {}
     for host, role in hosts.items():
         hold = snapshot.holds.covering(host, role)
         if hold is not None:
             scope = hold.key[len(keys.holds) :].partition("/")[0]
-            found[host] = Permission(False, scope, hold.key, True, f"closed: {hold.words()}")
+            found[host] = Permission(False, scope, hold.key, True, f"closed: {hold.words()}", wanted_version)
             continue
         gate = snapshot.gates.answer(host, role, current)
         if gate.is_open is None:
             word = "open" if default else "closed"
-            found[host] = Permission(default, "default", None, False, f"{word}: no gate is set for {host}")
+            found[host] = Permission(
+                default, "default", None, False, f"{word}: no gate is set for {host}", wanted_version
+            )
         else:
             word = "open" if gate.is_open else "closed"
             reason = f"{word}: {gate.key} is {(gate.value or '').strip()}"
-            found[host] = Permission(gate.is_open, str(gate.scope), gate.key, False, reason)
+            found[host] = Permission(gate.is_open, str(gate.scope), gate.key, False, reason, wanted_version)
     return found
+
+
+def closed_by(error: Unreachable, hosts: Iterable[str]) -> dict[str, Permission]:
+    """Return the answer of a Consul that can't be reached, for callers that take it for one: closed."""
+    return {host: Permission(False, "unreachable", None, False, f"closed: {error.message}") for host in hosts}

@@ -1,0 +1,33 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the lock of a node has to know of the run that wants it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import start_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import whoami
+
+_OWN = ("_run", "_who", "_process")
+
+
+class ActionModule(ActionBase):
+    """The action that goes with the module of the same name."""
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run the module, with what tells this run from all others."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        # This is one of the processes that ansible-playbook has for its tasks; its parent lasts as long as the run.
+        process = os.getppid()
+        who = whoami()
+        options = {name: value for name, value in self._task.args.items() if name not in _OWN}
+        options["_run"] = f"{who} {process} {start_of(process)}"
+        options["_who"] = f"the run of {who} (process {process})"
+        if self._connection.transport.rpartition(".")[2] == "local":
+            options["_process"] = process
+        result.update(self._execute_module("convoy.upgrade.node_lock", module_args=options, task_vars=task_vars or {}))
+        return result

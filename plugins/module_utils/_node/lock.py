@@ -1,0 +1,236 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A lock on a node that lasts from one task of a run to another, and no longer than the run.
+
+A small process holds it (flock) and watches the process that stands for the run. When that is gone, however it went,
+the holder goes too, and the kernel frees the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .._model.errors import UpgradeError
+
+_SECONDS_TO_GO = 2.0
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who has a lock.
+
+    :param who: for people.
+    :param since: unix seconds.
+    :param pid: the process that holds it.
+    :param started: when that process started, in the kernel's ticks: a number that is used again is not the same.
+    :param run: which run it holds it for.
+    """
+
+    who: str
+    since: int
+    pid: int
+    started: int
+    run: str
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process that is named is there."""
+        return start_of(self.pid) == self.started
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a run says when it wants a lock.
+
+    :param run: the same in all of the run's tasks, and no other run's.
+    :param process: the process with which the run ends; None if there is none that can be watched.
+    :param lease: seconds for which the lock lasts after that process, or from now on where there is none.
+    """
+
+    run: str
+    who: str
+    process: int | None
+    lease: float
+
+
+def start_of(pid: int) -> int | None:
+    """Return when a process started, in ticks since the machine did; None if it is gone."""
+    fields = _stat(pid)
+    return None if fields is None else int(fields[19])
+
+
+def connection_process() -> int | None:
+    """Return the process of the SSH connection by which this one was started, None if it was started otherwise."""
+    pid = os.getppid()
+    while pid > 1:
+        fields = _stat(pid)
+        if fields is None:
+            return None
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+            if name == "sshd" or name.startswith("sshd-"):
+                return pid
+        pid = int(fields[1])
+    return None
+
+
+def take(path: str, claim: Claim, *, dry: bool = False) -> tuple[bool, Holder | None]:
+    """Take a lock; return whether the run has it now, and who has it, as far as that is known.
+
+    A lock that the run has already stays as it is.
+
+    :param dry: only tell whether it could be taken.
+    :raises UpgradeError: ``bad_lock_file``.
+    """
+    with _opened(path) as file:
+        if not _locked(file):
+            holder = _holder(file)
+            return holder is not None and holder.run == claim.run, holder
+        if dry:
+            return True, None
+        pid = _hold(file, claim)
+        holder = Holder(claim.who, int(time.time()), pid, start_of(pid) or 0, claim.run)
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(asdict(holder)).encode(), 0)
+        return True, holder
+
+
+def release(path: str, run: str) -> bool:
+    """Free a lock, if this run has it; return whether it had.
+
+    :raises UpgradeError: ``bad_lock_file``.
+    """
+    if not os.path.lexists(path):
+        return False
+    with _opened(path) as file:
+        if _locked(file):
+            return False
+        holder = _holder(file)
+        if holder is None or holder.run != run:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(holder.pid, signal.SIGTERM)
+        until = time.monotonic() + _SECONDS_TO_GO
+        while not _locked(file):
+            if time.monotonic() > until:
+                raise UpgradeError(
+                    "bad_lock_file", f"{path} is still held by process {holder.pid}, which does not end."
+                )
+            time.sleep(0.01)
+        return True
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UpgradeError(
+            "bad_lock_file",
+            f"path: {path} can't be opened: {error.strerror}. It has to be a file in a folder that is there, no link.",
+        ) from error
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _locked(file: int) -> bool:
+    """Try to lock an open file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(file: int) -> Holder | None:
+    """Return who holds a file; None in the moment before that is written down."""
+    try:
+        found: dict[str, Any] = json.loads(os.pread(file, 4096, 0))
+        holder = Holder(**found)
+        return holder if holder.lives else None
+    except (ValueError, TypeError):
+        return None
+
+
+def _hold(file: int, claim: Claim) -> int:
+    """Start the process that holds a locked file; return its number."""
+    watched = None if claim.process is None else (claim.process, start_of(claim.process))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # Twice, so that the holder is nobody's child and leaves no zombie.
+        try:
+            os.setsid()
+            holder = os.fork()
+            if holder == 0:
+                _leave_all_but(file)
+                _watch(watched, claim.lease)
+            else:
+                os.write(writing, str(holder).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as told:
+        return int(told.read())
+
+
+def _leave_all_but(file: int) -> None:
+    """Let go of all that the module's process had open, as Ansible waits for the end of it."""
+    os.chdir("/")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nothing, standard)
+    for number in [int(one.name) for one in Path("/proc/self/fd").iterdir()]:
+        if number > 2 and number != file:
+            with contextlib.suppress(OSError):
+                os.close(number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _watch(watched: tuple[int, int | None] | None, lease: float) -> None:
+    """Return when the lock is to be freed."""
+    if watched is not None:
+        pid, started = watched
+        if started is not None and start_of(pid) == started:
+            _wait_for_end(pid, started)
+    time.sleep(lease)
+
+
+def _wait_for_end(pid: int, started: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        # An older kernel or Python.
+        while start_of(pid) == started:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        return
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    if start_of(pid) == started:
+        poll.poll()
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of a process from its state on, None if it is gone; see proc(5)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields
