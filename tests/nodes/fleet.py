@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "puppet_gate_runtime": str(RUNTIME),
     "puppet_gate_manifest": f"{MANIFESTS}/site.pp",
     "puppet_gate_packages": PACKAGES,
-    "puppet_gate_interval": 2,
+    "puppet_gate_interval": 4,
     "puppet_gate_delay": 1,
 }
 

@@ -1,0 +1,98 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One rollout in which everything goes wrong: each bad node says so and keeps its slot, and comes good when repaired."""
+
+from __future__ import annotations
+
+import re
+
+from .conftest import MakeFleet
+from .fleet import Fleet, wait_for
+from .snapshots import publish
+
+ROLES = {f"compute{n}": "compute" for n in range(1, 6)}
+RULES = {"rolling_rules": {"roles": {"compute": 4}}}
+
+# A check that takes its time once it is asked to, and one that fails while the node is broken.
+SLOW = "#!/bin/sh\nif [ -e /root/slow ]; then rm /root/slow; sleep 20; fi\n"
+BROKEN = "#!/bin/sh\nif [ -e /root/broken ]; then echo the disk is full; exit 3; fi\n"
+
+
+def test_bad_nodes_stop_the_rest_from_following_until_they_are_repaired(make_fleet: MakeFleet) -> None:
+    fleet = make_fleet(ROLES)
+    fleet.consul.put("current_version", "v1")
+    fleet.enroll()
+    wait_for(lambda: fleet.reported("v1") == set(ROLES), "all nodes run v1")
+    nodes = fleet.lab.nodes
+    for node in nodes.values():
+        node.write("/etc/convoy/validation.d/10-slow", SLOW, 0o755)
+        node.write("/etc/convoy/validation.d/20-disk", BROKEN, 0o755)
+
+    publish(fleet.lab.shared, "v2", broken="compute1")
+    nodes["compute2"].write("/root/broken", "")
+    for name in ("compute3", "compute4"):
+        wait_for(lambda name=name: fleet.version_of(name) == "v1", f"{name} is at rest")
+        nodes[name].write("/root/slow", "")
+    upgrade = fleet.start("upgrade", version="v2", instructions=RULES)
+    # A node whose daily run took the slow check before is given another one.
+    for name in ("compute3", "compute4"):
+        wait_for(lambda name=name: fleet.record(name).get("version") == "v2", f"{name} has started")
+        nodes[name].write("/root/slow", "")
+        wait_for(
+            lambda name=name: nodes[name].read("/etc/fleet-release") == "manifest v2 on v2\n", f"{name} is half done"
+        )
+    nodes["compute3"].cut()
+    nodes["compute4"].kill()
+
+    wait_for(lambda: fleet.states() == expected_states(), f"all states are as they should: {fleet.states()}")
+    each_shows_its_reason(fleet)
+    # The nodes' timers go on trying; whatever they do, nobody follows.
+    wait_for(lambda: fleet.record("compute1")["attempt"] > 2, "compute1 tries again")
+    assert fleet.states()["compute5"] == "pending"
+    assert fleet.reported("v2") == set()
+
+    publish(fleet.lab.shared, "v2")
+    # The same version once more does not tell apt that the package changed; an operator would give it another number.
+    nodes["compute1"].run("apt-get", "-q", "update")
+    nodes["compute1"].run("apt-get", "-q", "-y", "install", "--reinstall", "fleet-manifests")
+    nodes["compute2"].run("rm", "/root/broken")
+    nodes["compute3"].mend()
+    nodes["compute4"].boot()
+    played = upgrade.end(240)
+    assert played.code == 0, played.stdout
+    assert fleet.reported("v2") == set(ROLES)
+    for name, node in nodes.items():
+        assert fleet.record(name)["state"] == "upgraded"
+        assert "error" not in {key for key, value in fleet.record(name).items() if value}
+        wait_for(lambda name=name: fleet.version_of(name) == "v2", f"{name} remembers its version")
+        assert node.read("/etc/fleet-release") == "manifest v2 on v2\n"
+        assert fleet.checks(name)["puppet"][0] == "passing"
+
+
+def expected_states() -> dict[str, str]:
+    return {
+        "compute1": "failed",
+        "compute2": "failed",
+        "compute3": "upgrading",
+        "compute4": "upgrading",
+        "compute5": "pending",
+    }
+
+
+def each_shows_its_reason(fleet: Fleet) -> None:
+    shown = fleet.play("status", host="compute1")
+    assert re.search(r"failed, step puppet.*the manifest of this host is broken", shown, re.DOTALL), shown
+    shown = fleet.play("status", host="compute2")
+    assert re.search(r"failed, step validation.*20-disk ended with 3: the disk is full", shown, re.DOTALL), shown
+    for name in ("compute3", "compute4"):
+        assert "started, has not ended" in fleet.play("status", host=name)
+    shown = fleet.play("status")
+    assert "rolling_rules.roles.compute lets 4 of role compute go at once" in shown
+    checks = fleet.checks("compute1")
+    assert checks["puppet"][0] == "critical"
+    assert "the manifest of this host is broken" in checks["puppet"][1]
+    assert fleet.checks("compute2")["validation"][0] == "critical"
+    assert fleet.checks("compute2")["puppet"][0] == "passing"
+    for name in ("compute3", "compute4"):
+        wait_for(lambda name=name: fleet.checks(name)["serfHealth"][0] == "critical", f"Consul misses {name}")
