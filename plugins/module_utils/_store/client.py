@@ -23,6 +23,9 @@ Operation = dict[str, Any]
 # Consul 1.8 refuses transactions of more than 64 operations; 1.13 and later take 128.
 MOST_OPERATIONS = 64
 
+# By this header, Consul 1.11 and later tell that they left something out which the token may not read.
+_FILTERED = "X-Consul-Results-Filtered-By-ACLs"
+
 # So many characters of an answer that is an error are shown.
 _MOST_WORDS = 300
 
@@ -90,6 +93,49 @@ class ConsulClient:
         keys = self._retrying(lambda: self._keys(prefix, None)[0])
         return [key[len(prefix) :] for key in keys]
 
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes of the catalog: one request.
+
+        Nodes that the token may not read are left out by Consul. From 1.11 on it says so to those who give a token;
+        else that is seen only where none is left, as a catalog has at least the node that answers.
+
+        :raises UpgradeError: ``denied`` where nodes are hidden, else what :meth:`read` raises.
+        """
+        nodes, whole = self._list("/v1/catalog/nodes")
+        if not nodes or not whole:
+            raise self._hidden()
+        return nodes
+
+    def health(self, check: str) -> dict[str, str]:
+        """Return node -> status (passing, warning, critical) of one check of nodes, such as ``serfHealth``: one request.
+
+        Nodes whose check the token may not read are left out. That other checks are hidden, as those of services, is
+        said of the answer too, so nothing can be told from it.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+        found, _whole = self._list("/v1/health/state/any", (("filter", f'CheckID == "{check}"'),))
+        return {one["Node"]: one["Status"] for one in found if one["CheckID"] == check}
+
+    def checks(self) -> dict[str, dict[str, Any]]:
+        """Return the checks of the agent's own node, by their IDs: one request.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+
+        def ask() -> dict[str, dict[str, Any]]:
+            found: dict[str, dict[str, Any]] = self._json(self._checked(self._send("get", "/v1/agent/checks")))
+            return found
+
+        return self._retrying(ask)
+
+    def tell_agent(self, what: str, facts: dict[str, Any]) -> None:
+        """Tell the agent something of its own node that does no harm when it is told twice, as ``check/register``.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+        self._retrying(lambda: self._checked(self._send("put", f"/v1/agent/{what}", data=json.dumps(facts))))
+
     def wait(self, prefix: str, index: int, seconds: float) -> int:
         """Return the index of a prefix as soon as it is above ``index``, or whatever it is after ``seconds``.
 
@@ -113,6 +159,15 @@ class ConsulClient:
         reply = self._send("get", f"/v1/kv/{prefix}", params, seconds=seconds)
         index = int(reply.headers.get("X-Consul-Index") or 0)
         return ([], index) if reply.code == 404 else (self._json(self._checked(reply)), index)
+
+    def _list(self, path: str, params: Iterable[tuple[str, str]] = ()) -> tuple[list[dict[str, Any]], bool]:
+        """Return a list, and whether Consul says nothing of having left something out."""
+
+        def ask() -> tuple[list[dict[str, Any]], bool]:
+            reply = self._checked(self._send("get", path, params))
+            return self._json(reply) or [], str(reply.headers.get(_FILTERED)).lower() != "true"
+
+        return self._retrying(ask)
 
     @staticmethod
     def _entries(found: Iterable[dict[str, Any]]) -> list[Entry]:
@@ -176,6 +231,15 @@ class ConsulClient:
                 "Set token (or CONSUL_HTTP_TOKEN) to one whose policy allows it."
             )
         return UpgradeError("denied", message)
+
+    def _hidden(self) -> UpgradeError:
+        whom = "the token that it was given" if self.settings.token else "those who give no token"
+        return UpgradeError(
+            "denied",
+            f"Consul at {self.settings.url} hides nodes of its catalog from {whom}, and a host that is hidden would be "
+            "missing from the fleet. Set token (or CONSUL_HTTP_TOKEN) to one whose policy has "
+            'node_prefix "" { policy = "read" }.',
+        )
 
     def _retrying(self, ask: Callable[[], T]) -> T:
         # For reads alone: a lost leader or a restarting agent is back within seconds.

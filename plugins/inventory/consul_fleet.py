@@ -1,0 +1,378 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An inventory of the fleet, as Consul knows it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: consul_fleet
+short_description: Take the hosts of a fleet from Consul
+version_added: 0.2.0
+author: The convoy.upgrade authors (@convoy-upgrade)
+description:
+  - The hosts are the nodes of Consul's catalog, and those that reported to it or have a record there. A host of either
+    kind is in the inventory, so a node has to report by the name that it has in the catalog.
+  - The file has to be called C(consul_fleet.yml), or end with C(.consul_fleet.yml). C(.yaml) does as well.
+  - A host is in the group of its role, which is called like the role. Further groups tell its version
+    (C(version_2_10)), its state (C(state_upgraded)) and its stage (C(stage_controlplane)). Signs that can't be part of a
+    group's name become C(_) there.
+  - The role is that in O(roles), else that in the metadata of the node (O(role_meta)), else that in the host's name
+    (O(role_pattern)).
+  - With O(upgrade_roles), this is all the inventory that the playbooks of this collection need.
+  - Each host has the variables C(convoy_role), C(convoy_group), C(convoy_stage), C(convoy_state), C(convoy_version),
+    C(convoy_reason) (why it is in its state, or what it waits for), C(convoy_gate) (V(open), V(closed) or V(unreadable)),
+    C(convoy_gate_key) (the key that decides), C(convoy_hold) (who holds it and why), C(convoy_registered) (whether it is in
+    the catalog), C(convoy_datacenter), C(convoy_meta) (the metadata of its node) and C(convoy_health) (V(passing) or
+    V(critical), as Consul's agents see each other). What is not known is null.
+  - It takes three requests, however many hosts there are. Where a token is used, there is one more for each folder of keys
+    that is empty, as Consul hides from a token what it may not read.
+extends_documentation_fragment:
+  - convoy.upgrade.consul
+  - convoy.upgrade.consul.plugin
+  - ansible.builtin.constructed
+  - ansible.builtin.inventory_cache
+options:
+  plugin:
+    description:
+      - Says that the file is meant for this plugin.
+    type: str
+    required: true
+    choices: [convoy.upgrade.consul_fleet]
+  roles:
+    description:
+      - Maps hosts to their roles. This wins over what Consul tells, and a host that is named here is in the inventory even if
+        Consul does not know it.
+    type: dict
+    default: {}
+  role_meta:
+    description:
+      - Key of the node's metadata that holds its role. Empty for none.
+    type: str
+    default: role
+  role_pattern:
+    description:
+      - Regular expression whose first group is the role, searched for in the host's name.
+      - Without it, that of the ledger is used, else V(([a-z]+\)(\\d+\)(-.*\)?).
+    type: str
+  upgrade_roles:
+    description:
+      - The roles that the fleet has. Maps each to a dictionary with its C(stage) (V(controlplane) or V(dataplane)) and its
+        C(services).
+      - It is set as the variable C(upgrade_roles), by which the playbooks know the fleet. Without it there are no groups for
+        stages, and any role is one of the fleet.
+      - A node with another role that never reported is none of the fleet, so a Consul server that is called C(consul1) is not
+        taken for a host of the role C(consul).
+    type: dict
+    default: {}
+  unplaced:
+    description:
+      - What to do with nodes of the catalog that never reported and have no role, or none of O(upgrade_roles). Consul's own
+        servers are such nodes.
+      - V(ignore) leaves them out, and names them with C(-v). V(group) puts them into the group C(unplaced), and into none for
+        roles, stages or states. V(fail) refuses the inventory.
+      - A host that reported is never left out. If it has no role, that is an error, except with V(group).
+    type: str
+    choices: [ignore, group, fail]
+    default: ignore
+  address:
+    description:
+      - Which address of the node becomes C(ansible_host).
+      - V(lan) and V(wan) are its tagged addresses; a node without them has one address for all. V(name) sets none, so that
+        Ansible connects to the host by its name.
+    type: str
+    choices: [lan, wan, name]
+    default: lan
+  version_prefix:
+    description:
+      - What the names of groups for versions begin with. Empty for no such groups.
+    type: str
+    default: version_
+  state_prefix:
+    description:
+      - What the names of groups for states begin with. Empty for no such groups.
+    type: str
+    default: state_
+  stage_prefix:
+    description:
+      - What the names of groups for stages begin with. Empty for no such groups.
+    type: str
+    default: stage_
+notes:
+  - Ansible goes on without an inventory that it could not read, and without C(upgrade_roles) the playbooks take the fleet
+    to be what has reported. Set C(any_unparsed_is_failed = true) under C([inventory]) in C(ansible.cfg), or
+    E(ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED=true), and it stops.
+  - Options of the connection that stand in the file are set as variables too (O(host) as C(upgrade_consul_host), and so on), so
+    that the playbooks talk to the same Consul. O(token) is not, as variables of an inventory are shown; for the playbooks it is
+    best given by E(CONSUL_HTTP_TOKEN).
+  - Of variables, only those given with C(-e) count for this plugin, and only where the file does not have the option.
+  - Texts among the options of the connection may be templates, so that O(token) can stand in another file. Where the YAML of
+    the inventory file is broken, Ansible itself shows lines of it.
+  - From a cache, states are as old as the cache. It is read anew when the file changes in what it asks of Consul, and with
+    C(--flush-cache). The token is not in it.
+  - What Consul holds is never evaluated as a template.
+seealso:
+  - module: convoy.upgrade.consul_upgrade_info
+"""
+
+EXAMPLES = r"""
+# fleet.consul_fleet.yml: hosts that tell their role by their name (compute7), on the Consul of CONSUL_HTTP_ADDR.
+# ansible-playbook playbooks/upgrade.yml -i fleet.consul_fleet.yml -e version=2.10
+plugin: convoy.upgrade.consul_fleet
+upgrade_roles:
+  controller: {stage: controlplane}
+  compute: {stage: dataplane}
+---
+# Nodes that tell their role by their metadata (node_meta in the configuration of their agents).
+plugin: convoy.upgrade.consul_fleet
+host: consul.example.com
+scheme: https
+port: 8501
+ca_path: /etc/ssl/certs/consul.pem
+token: "{{ lookup('ansible.builtin.file', '/etc/consul.d/fleet.token') }}"
+role_meta: openstack_role
+role_pattern: '^[^-]+-([a-z]+)'      # for those without: cloud1-compute-7 is a compute
+roles:
+  gateway.example.com: network       # for this one alone
+upgrade_roles:
+  controller: {stage: controlplane}
+  network: {stage: controlplane}
+  compute: {stage: dataplane}
+unplaced: fail
+---
+# Read Consul once in ten minutes, and group by what the nodes tell of themselves.
+plugin: convoy.upgrade.consul_fleet
+address: wan
+cache: true
+cache_plugin: ansible.builtin.jsonfile
+cache_connection: ~/.cache/fleet
+cache_timeout: 600
+compose:
+  ansible_user: "'root' if convoy_role == 'controller' else 'admin'"
+groups:
+  away: convoy_health != 'passing'
+  to_do: convoy_state not in ['upgraded', 'held']
+keyed_groups:
+  - key: convoy_meta.rack | default('unknown')
+    prefix: rack
+strict: true
+"""
+
+import json
+import os
+from collections.abc import Mapping, Set
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleError, AnsibleParserError
+from ansible.inventory.group import to_safe_group_name
+from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
+from ansible.utils.unsafe_proxy import wrap_var
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.names import nearest, some
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import STATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.inventory import Survey, Wanted, survey
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings, read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._inventory import STAGES, stage_order
+
+UNPLACED = "unplaced"
+
+# The options that the playbooks are told, as upgrade_consul_<option>. The token is not one of them.
+_CONNECTION = (
+    "host",
+    "port",
+    "scheme",
+    "validate_certs",
+    "ca_path",
+    "client_cert",
+    "client_key",
+    "datacenter",
+    "timeout",
+    "kv_prefix",
+)
+
+
+class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
+    """The inventory plugin."""
+
+    NAME = "convoy.upgrade.consul_fleet"
+
+    def verify_file(self, path: str) -> bool:
+        """Return whether a file is called as it should be."""
+        name = Path(path).name
+        fits = any(name == f"consul_fleet{end}" or name.endswith(f".consul_fleet{end}") for end in (".yml", ".yaml"))
+        return fits and bool(super().verify_file(path))
+
+    def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
+        """Fill the inventory."""
+        super().parse(inventory, loader, path, cache)
+        self._refuse_odd_token(loader, path)
+        config = self._read_config_data(path)
+        try:
+            self._refuse_unknown(config)
+            upgrade_roles = _plain(self.get_option("upgrade_roles") or {})
+            wanted = self._wanted(upgrade_roles)
+            found = self._find(read_settings(self._connection, os.environ), wanted, path, cache)
+            for warning in found.warnings:
+                self.display.warning(f"consul_fleet: {warning}")
+            if found.left_out:
+                self.display.v(f"consul_fleet: left out, as they are not part of the fleet: {some(found.left_out, 20)}")
+            self._add(_not_a_template(found.hosts), upgrade_roles)
+            self._set_shared(config)
+        except UpgradeError as error:
+            # Without the cause, whose words ansible-core 2.19 and later would add to those that are there already.
+            raise AnsibleParserError(f"consul_fleet: {error.message}") from None
+
+    @staticmethod
+    def _refuse_odd_token(loader: Any, path: str) -> None:
+        # Ansible itself would show what it can't make a text of.
+        config = loader.load_from_file(path, cache="none")
+        if isinstance(config, Mapping) and isinstance(config.get("token"), (Mapping, list)):
+            raise AnsibleParserError(
+                "consul_fleet: token: it is no text but a list or a mapping, and not shown here. Put it in quotes."
+            )
+
+    def _refuse_unknown(self, config: Mapping[str, Any]) -> None:
+        for name in config:
+            if not self.has_option(name):
+                raise UpgradeError(
+                    "unknown_option", f"{name}: there is no such option{nearest(str(name), self.get_options()) or '.'}"
+                )
+
+    def _wanted(self, upgrade_roles: Mapping[str, Any]) -> Wanted:
+        # It checks them too.
+        stage_order(upgrade_roles)
+        return Wanted(
+            roles=_plain(self.get_option("roles") or {}),
+            role_meta=str(self.get_option("role_meta") or ""),
+            role_pattern=str(self.get_option("role_pattern") or "") or None,
+            stages={role: (what or {}).get("stage") for role, what in upgrade_roles.items()} or None,
+            unplaced=str(self.get_option("unplaced")),
+            address=str(self.get_option("address")),
+        )
+
+    def _find(self, settings: Settings, wanted: Wanted, path: str, cache: bool) -> Survey:
+        """Return what Consul knows, or knew when the cache was filled."""
+        if not self.get_option("cache"):
+            return survey(Store(settings), wanted)
+        key = self.get_cache_key(path)
+        asked = _plain({"url": settings.url, "datacenter": settings.datacenter, "kv_prefix": settings.kv_prefix})
+        asked |= _plain(asdict(wanted))
+        known = self._cache.get(key) if cache else None
+        if isinstance(known, Mapping) and known.get("asked") == asked:
+            return Survey(**known["found"])
+        found = survey(Store(settings), wanted)
+        self._cache[key] = {"asked": asked, "found": asdict(found)}
+        return found
+
+    def _connection(self, option: str) -> Any:
+        """Return an option of the connection. It may be a template, for a token that is kept elsewhere."""
+        value = self.get_option(option)
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.templar.template(value)
+        except AnsibleError as error:
+            # As it is, Ansible would show the lines around it too, and the token may stand there.
+            raise UpgradeError("bad_connection", f"{option}: its template can't be evaluated: {error}") from None
+
+    def _set_shared(self, config: Mapping[str, Any]) -> None:
+        """Set what the playbooks are to know."""
+        if self.get_option("upgrade_roles"):
+            self.inventory.set_variable("all", "upgrade_roles", self.get_option("upgrade_roles"))
+        for option in _CONNECTION:
+            if config.get(option) is not None:
+                self.inventory.set_variable("all", f"upgrade_consul_{option}", self._connection(option))
+
+    def _add(self, hosts: Mapping[str, dict[str, Any]], upgrade_roles: Mapping[str, Any]) -> None:
+        stages = self._stage_groups(upgrade_roles)
+        groups = {host: self._groups_of(facts) for host, facts in hosts.items()}
+        # Those of roles, states and stages are there without a host too, so that a play for one of them finds it.
+        names = {self._prefixed("state", state) for state in STATES} | {*stages, *upgrade_roles}
+        names = (names | {name for found in groups.values() for name in found}) - {""}
+        _refuse_twins(names, hosts)
+        for name in sorted(names):
+            self.inventory.add_group(name)
+        for stage, roles in stages.items():
+            for role in roles:
+                self.inventory.add_child(stage, role)
+        strict = self.get_option("strict")
+        for host, facts in hosts.items():
+            for group in groups[host]:
+                self.inventory.add_host(host, group=group)
+            variables = {f"convoy_{name}": value for name, value in facts.items() if name != "address"}
+            if facts["address"]:
+                variables["ansible_host"] = facts["address"]
+            for name, value in variables.items():
+                self.inventory.set_variable(host, name, value)
+            variables["inventory_hostname"] = host
+            self._set_composite_vars(self.get_option("compose"), variables, host, strict)
+            self._add_host_to_composed_groups(self.get_option("groups"), variables, host, strict)
+            self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, host, strict)
+
+    def _stage_groups(self, upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
+        """Return the group of each stage, with the roles in it."""
+        found: dict[str, list[str]] = {}
+        if upgrade_roles and self.get_option("stage_prefix"):
+            found = {self._prefixed("stage", stage): [] for stage in STAGES}
+        for role, what in upgrade_roles.items():
+            if _role_group(role) != role:
+                raise UpgradeError(
+                    "bad_upgrade_roles",
+                    f"upgrade_roles.{role}: Ansible is set to call the group {_role_group(role)!r} (force_valid_group_names), "
+                    "and the playbooks look for one that is called like the role. Set that to ignore, or rename the role.",
+                )
+            stage = self._prefixed("stage", (what or {}).get("stage"))
+            if stage:
+                found[stage].append(role)
+        return found
+
+    def _groups_of(self, facts: Mapping[str, Any]) -> list[str]:
+        groups = [
+            _role_group(facts["role"]) if facts["role"] else UNPLACED,
+            self._prefixed("version", facts["version"]),
+            self._prefixed("state", facts["state"]),
+        ]
+        return [group for group in groups if group]
+
+    def _prefixed(self, kind: str, name: str | None) -> str:
+        """Return the name of a group, empty for none."""
+        prefix = self.get_option(f"{kind}_prefix")
+        return str(to_safe_group_name(f"{prefix}{name}", force=True, silent=True)) if prefix and name else ""
+
+
+def _refuse_twins(groups: Set[str], hosts: Mapping[str, Any]) -> None:
+    twins = sorted(groups & hosts.keys())
+    if twins:
+        raise UpgradeError(
+            "bad_name",
+            f"{twins[0]!r} is the name of a host and of a group, and Ansible would give the variables of one to the other. "
+            "Give the host or its role another name, or the groups another prefix.",
+        )
+
+
+def _role_group(role: str) -> str:
+    # The playbooks know a role by the name of its group, so it is changed only where Ansible would change it anyway.
+    group: str = to_safe_group_name(role)
+    if group in ("all", "ungrouped"):
+        raise UpgradeError("bad_name", f"No role can be called {role!r}, because Ansible has a group of that name.")
+    return group
+
+
+def _not_a_template(found: Any) -> Any:
+    """Return data with those texts marked that ansible-core 2.17 and 2.18 could take for a template.
+
+    Later releases evaluate no text of a plugin, and a mark on each would only be in the way of ansible-inventory.
+    """
+    if isinstance(found, dict):
+        return {_not_a_template(key): _not_a_template(value) for key, value in found.items()}
+    if isinstance(found, list):
+        return [_not_a_template(value) for value in found]
+    return wrap_var(found) if isinstance(found, str) and ("{" in found or "}" in found) else found
+
+
+def _plain(found: Any) -> Any:
+    """Return data without the marks that Ansible puts on it."""
+    return json.loads(json.dumps(found, default=str))

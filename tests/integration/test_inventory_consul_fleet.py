@@ -1,0 +1,699 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The inventory plugin consul_fleet: who is in it, with which groups and variables, and what is said when it can't be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.convoy.upgrade.plugins.inventory.consul_fleet import InventoryModule
+from devkit.agent import ROOT, Agent
+from devkit.child import start
+from devkit.kv import RawKV
+from integration.support.fleet import GATES, names, seed
+from integration.support.proxy import LossyProxy
+from integration.support.seen import documentation
+from integration.support.tls import Authority
+from integration.test_libraries import OLD_LIBRARY, environment
+
+PLUGIN = "convoy.upgrade.consul_fleet"
+ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane", "services": ["nova"]}}
+STATES = {f"state_{name}" for name in ("upgraded", "failed", "lost", "upgrading", "held", "pending")}
+
+# The options that the tests of this file have put into inventory files.
+USED: set[str] = set()
+
+
+@dataclass
+class Listed:
+    """What ansible-inventory lists, and what it printed beside it."""
+
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    children: dict[str, list[str]] = field(default_factory=dict)
+    hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    shared: dict[str, Any] = field(default_factory=dict)
+    errors: str = ""
+    code: int = 0
+
+    def of(self, variable: str) -> dict[str, Any]:
+        """Return host -> one of its variables."""
+        return {host: variables.get(variable) for host, variables in self.hosts.items()}
+
+
+@dataclass
+class Shelf:
+    """Writes inventory files, and gives them to Ansible's commands."""
+
+    folder: Path
+    environ: Mapping[str, str]
+
+    def write(self, name: str = "fleet.consul_fleet.yml", **options: Any) -> Path:
+        USED.update(options)
+        path = self.folder / name
+        path.write_text(yaml.safe_dump({"plugin": PLUGIN, **options}, sort_keys=False))
+        USED.add("plugin")
+        return path
+
+    def run(self, command: str, *arguments: Any, environ: Mapping[str, str] | None = None) -> tuple[str, str, int]:
+        """Return what a command of Ansible printed on both channels, and its exit code."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
+        fixed = {"ANSIBLE_HOME": str(self.folder / "home"), "ANSIBLE_NOCOLOR": "1", "COLUMNS": "9999"}
+        process = start(
+            [Path(sys.executable).parent / command, *map(str, arguments)],
+            env={**kept, **fixed, **self.environ, **(environ or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+        )
+        stdout, stderr = process.communicate(timeout=90)
+        return stdout, " ".join(stderr.split()), process.returncode
+
+    def read(self, path: Path, *arguments: Any, environ: Mapping[str, str] | None = None) -> Listed:
+        stdout, errors, code = self.run(
+            "ansible-inventory", "-i", path, "--list", "--export", *arguments, environ=environ
+        )
+        # With -v, there is more on the same channel before it.
+        printed, brace, listing = f"\n{stdout}".partition("\n{")
+        if not brace:
+            return Listed(errors=printed + errors, code=code)
+        found = _unmarked(json.loads(f"{{{listing}"))
+        hosts = found.pop("_meta")["hostvars"]
+        return Listed(
+            groups={name: sorted(group["hosts"]) for name, group in found.items() if "hosts" in group},
+            children={name: sorted(group["children"]) for name, group in found.items() if "children" in group},
+            hosts=hosts,
+            shared=found.get("all", {}).get("vars", {}),
+            errors=printed + errors,
+            code=code,
+        )
+
+    def __call__(self, *arguments: Any, environ: Mapping[str, str] | None = None, **options: Any) -> Listed:
+        """Return what is listed for an inventory file with these options."""
+        return self.read(self.write(**options), *arguments, environ=environ)
+
+    def refusal(self, *arguments: Any, environ: Mapping[str, str] | None = None, **options: Any) -> str:
+        """Return what is said of an inventory file that can't be used."""
+        strict = {"ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true", **(environ or {})}
+        listed = self(*arguments, environ=strict, **options)
+        assert listed.code != 0, listed
+        assert listed.hosts == {}
+        return listed.errors
+
+
+def _unmarked(found: Any) -> Any:
+    """Return data without the marks by which ansible-inventory tells what is not to be evaluated."""
+    if isinstance(found, dict):
+        return (
+            found["__ansible_unsafe"]
+            if set(found) == {"__ansible_unsafe"}
+            else {k: _unmarked(v) for k, v in found.items()}
+        )
+    return [_unmarked(one) for one in found] if isinstance(found, list) else found
+
+
+@pytest.fixture
+def shelf(agent: Agent, consul: RawKV, tmp_path: Path) -> Shelf:  # noqa: ARG001  it wipes
+    return Shelf(tmp_path, agent.environ)
+
+
+Register = Callable[..., None]
+
+
+def registering(consul: RawKV) -> Iterator[Register]:
+    """Give a way to put nodes into the catalog, and take them out at the end."""
+    nodes = []
+
+    def register(name: str, address: str = "10.0.0.1", tagged: Mapping[str, str] | None = None, **meta: str) -> None:
+        node = {"Node": name, "Address": address, "TaggedAddresses": tagged, "NodeMeta": meta}
+        code, _headers, body = consul.call("PUT", "catalog/register", node)
+        assert code == 200, body
+        nodes.append(name)
+
+    yield register
+    for name in nodes:
+        assert consul.call("PUT", "catalog/deregister", {"Node": name})[0] == 200
+
+
+@pytest.fixture
+def register(consul: RawKV) -> Iterator[Register]:
+    yield from registering(consul)
+
+
+class CountingProxy(LossyProxy):
+    """Notes the path of every request, and says of some that it hid something, as Consul 1.11 does."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.paths: list[str] = []
+        self.hides = ""
+
+    def _forward(self, handler: BaseHTTPRequestHandler, port: int) -> None:
+        self.paths.append(handler.path.partition("?")[0])
+        if self.hides and handler.path.startswith(self.hides):
+            body = b'[{"Node": "compute1", "CheckID": "serfHealth", "Status": "passing"}]'
+            handler.send_response(200)
+            handler.send_header("X-Consul-Results-Filtered-By-ACLs", "true")
+            handler.send_header("Content-Length", str(len(body)))
+            handler.end_headers()
+            handler.wfile.write(body)
+        else:
+            super()._forward(handler, port)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"CONSUL_HTTP_ADDR": f"127.0.0.1:{self.port}"}
+
+
+@pytest.fixture
+def proxy(agent: Agent) -> Iterator[CountingProxy]:
+    with CountingProxy(agent.http_port) as running:
+        yield running
+
+
+def test_nodes_and_reports_make_one_inventory(shelf: Shelf, consul: RawKV, register: Register) -> None:
+    seed(consul, names(controller=1, compute=2), "2.8", current="2.10", gates={"global": "False"})
+    consul.put("running/versions/2.10/compute2", "1800000000")
+    register("compute1", "10.0.0.7", {"lan": "10.0.0.7", "wan": "192.0.2.7"}, rack="r1")
+    register("compute3", "10.0.0.9")
+    register("consul1")
+    listed = shelf(upgrade_roles=ROLES)
+    assert listed.groups == {
+        "controller": ["controller1"],
+        "compute": ["compute1", "compute2", "compute3"],
+        "version_2_8": ["compute1", "controller1"],
+        "version_2_10": ["compute2"],
+        "state_pending": ["compute1", "compute3", "controller1"],
+        "state_upgraded": ["compute2"],
+    }
+    assert listed.children == {
+        "all": sorted({*STATES, "stage_controlplane", "stage_dataplane", "ungrouped", "version_2_10", "version_2_8"}),
+        "stage_controlplane": ["controller"],
+        "stage_dataplane": ["compute"],
+    }
+    assert listed.shared == {"upgrade_roles": ROLES}
+    compute1 = {key: value for key, value in listed.hosts["compute1"].items() if key != "upgrade_roles"}
+    assert compute1 == {
+        "ansible_host": "10.0.0.7", "convoy_role": "compute", "convoy_group": None, "convoy_stage": "dataplane",
+        "convoy_state": "pending", "convoy_version": "2.8", "convoy_reason": "may go now", "convoy_gate": "closed",
+        "convoy_gate_key": f"{GATES}/global", "convoy_hold": None, "convoy_registered": True, "convoy_datacenter": "dc1",
+        "convoy_meta": {"rack": "r1"}, "convoy_health": None,
+    }  # fmt: skip
+    assert "ansible_host" not in listed.hosts["compute2"]
+    assert listed.of("convoy_registered") == {
+        "compute1": True,
+        "compute2": False,
+        "compute3": True,
+        "controller1": False,
+    }
+    assert listed.hosts["compute3"]["convoy_reason"] == "never reported; may go now"
+    assert "WARNING" not in listed.errors
+
+
+def test_states_are_those_of_the_rollout(shelf: Shelf, consul: RawKV) -> None:
+    hosts = names(compute=5, web=1)
+    seed(consul, hosts, "1", current="2", gates={"global": "False", "host/compute2": "True", "role/web": "Flase"})
+    consul.put("running/versions/2/compute5", "1800000000")
+    consul.put("upgrade/hosts/compute1", '{"version": "2", "state": "failed", "error": "disk full"}')
+    consul.put("upgrade/hold/host/compute3", '{"reason": "RAM", "by": "ann"}')
+    rules = {"group_mappings": {"hv": "comp"}, "rolling_rules": {"global": 1}}
+    consul.put("upgrade/ledger", json.dumps({"epoch": 1, "version": "2", "instructions": rules}))
+    listed = shelf()
+    states = ["failed", "upgrading", "held", "pending", "upgraded", "pending"]
+    assert listed.of("convoy_state") == dict(zip(hosts, states, strict=True))
+    assert listed.groups["state_failed"] == ["compute1"]
+    assert listed.hosts["compute1"]["convoy_reason"] == "failed: disk full"
+    assert listed.hosts["compute2"]["convoy_gate_key"] == f"{GATES}/host/compute2"
+    gates = ["closed", "open", "closed", "closed", "closed", "unreadable"]
+    assert listed.of("convoy_gate") == dict(zip(hosts, gates, strict=True))
+    assert (
+        listed.hosts["compute3"]["convoy_hold"]
+        == "held by ann: RAM (ends when the key upgrade/hold/host/compute3 is deleted)"
+    )
+    assert "rolling_rules.global lets 1 of group hv go at once" in listed.hosts["compute4"]["convoy_reason"]
+    assert listed.of("convoy_group") == {**dict.fromkeys(hosts, "hv"), "web1": None}
+    assert listed.of("convoy_stage") == dict.fromkeys(hosts)
+    assert listed.shared == {}
+
+
+def test_the_role_comes_from_the_file_the_metadata_or_the_name(shelf: Shelf, consul: RawKV, register: Register) -> None:
+    seed(consul, ["dc1-db"])
+    register("compute1", role="network", kind="ceph")
+    register("gw", kind="network")
+    register("x-compute")
+    first = shelf(roles={"compute1": "mine", "later": "compute"}, role_meta="kind", role_pattern="-([a-z]+)$")
+    roles = {"compute1": "mine", "gw": "network", "x-compute": "compute", "dc1-db": "db", "later": "compute"}
+    assert first.of("convoy_role") == roles
+    assert first.groups["compute"] == ["later", "x-compute"]
+    consul.put("upgrade/ledger", json.dumps({"epoch": 1, "version": "2", "role_pattern": "-([a-z]+)$"}))
+    assert shelf(role_meta="").of("convoy_role") == {"x-compute": "compute", "dc1-db": "db"}
+    by_default = shelf().of("convoy_role")
+    assert by_default == {"compute1": "network", "x-compute": "compute", "dc1-db": "db"}
+
+
+def test_nodes_that_are_not_of_the_fleet_are_left_out_grouped_or_refused(
+    shelf: Shelf, agent: Agent, register: Register
+) -> None:
+    register("compute1")
+    register("consul1", "10.0.0.3", rack="r1")
+    register("gw", role="computer")
+    server = f"throwaway-{agent.http_port}"
+    ignoring = shelf("-v", upgrade_roles=ROLES)
+    assert list(ignoring.hosts) == ["compute1"]
+    assert "The role 'computer' is not in upgrade_roles; did you mean 'compute'?" in ignoring.errors
+    printed = shelf.run("ansible-inventory", "-i", shelf.write(upgrade_roles=ROLES), "--graph", "-v")[0]
+    assert f"left out, as they are not part of the fleet: consul1, gw, {server}" in printed
+    assert set(shelf().hosts) == {"compute1", "consul1", "gw"}
+    grouping = shelf(upgrade_roles=ROLES, unplaced="group")
+    assert grouping.groups == {
+        "compute": ["compute1"], "state_pending": ["compute1"], "unplaced": ["consul1", "gw", server],
+    }  # fmt: skip
+    assert grouping.hosts["consul1"]["convoy_state"] is None
+    assert grouping.hosts["consul1"]["ansible_host"] == "10.0.0.3"
+    assert grouping.hosts["consul1"]["convoy_meta"] == {"rack": "r1"}
+    refusal = shelf.refusal(upgrade_roles=ROLES, unplaced="fail")
+    assert f"consul_fleet: No role for consul1, gw, {server}: the node is in Consul's catalog, and neither" in refusal
+
+
+def test_a_host_that_reported_without_a_role_is_not_passed_over(shelf: Shelf, consul: RawKV) -> None:
+    seed(consul, ["enigma", "compute1"])
+    assert "consul_fleet: No role for enigma: the host reported to Consul" in shelf.refusal()
+    listed = shelf(unplaced="group")
+    assert "enigma" in listed.groups["unplaced"]
+    assert listed.groups["version_1"] == ["compute1", "enigma"]
+    assert shelf(roles={"enigma": "db"}).of("convoy_role") == {"compute1": "compute", "enigma": "db"}
+
+
+def test_the_address_is_the_one_asked_for(shelf: Shelf, register: Register) -> None:
+    register("compute1", "10.0.0.1", {"lan": "10.0.0.2", "wan": "192.0.2.1"})
+    register("compute2", "10.0.0.3")
+    for address, expected in (
+        ("lan", ["10.0.0.2", "10.0.0.3"]), ("wan", ["192.0.2.1", "10.0.0.3"]), ("name", [None, None]),
+    ):  # fmt: skip
+        assert list(shelf(address=address).of("ansible_host").values()) == expected
+
+
+def test_consuls_own_view_of_its_agents_is_told(shelf: Shelf, agent: Agent, register: Register) -> None:
+    register("compute1")
+    server = f"throwaway-{agent.http_port}"
+    listed = shelf(roles={server: "consul"})
+    assert listed.of("convoy_health") == {"compute1": None, server: "passing"}
+    assert listed.hosts[server]["ansible_host"] == "127.0.0.1"
+
+
+def test_prefixes_of_groups(shelf: Shelf, consul: RawKV) -> None:
+    seed(consul, ["compute1"], "2.8-rc.1")
+    prefixes = {"version_prefix": "runs-", "state_prefix": "is_", "stage_prefix": "in_"}
+    assert shelf(upgrade_roles=ROLES, **prefixes).groups == {
+        "compute": ["compute1"], "runs_2_8_rc_1": ["compute1"], "is_upgraded": ["compute1"],
+    }  # fmt: skip
+    bare = shelf(upgrade_roles=ROLES, **dict.fromkeys(prefixes, ""))
+    assert bare.groups == {"compute": ["compute1"]}
+    assert bare.children == {"all": ["compute", "controller", "ungrouped"]}
+
+
+def test_a_role_keeps_its_name_as_the_name_of_its_group(shelf: Shelf, consul: RawKV) -> None:
+    seed(consul, ["ceph1"])
+    given = {"roles": {"ceph1": "ceph-osd"}, "upgrade_roles": {"ceph-osd": {"stage": "dataplane"}}}
+    assert shelf(**given).groups["ceph-osd"] == ["ceph1"]
+    refusal = shelf.refusal(environ={"ANSIBLE_TRANSFORM_INVALID_GROUP_CHARS": "always"}, **given)
+    assert "upgrade_roles.ceph-osd: Ansible is set to call the group 'ceph_osd' (force_valid_group_names)" in refusal
+
+
+@pytest.mark.parametrize(
+    ("roles", "sentence"),
+    [
+        ({"web": "web"}, "'web' is the name of a host and of a group"),
+        ({"web": "all"}, "No role can be called 'all', because Ansible has a group of that name."),
+        ({"state_held": "web"}, "'state_held' is the name of a host and of a group"),
+    ],
+)
+def test_names_that_ansible_would_mix_up(shelf: Shelf, roles: dict[str, str], sentence: str) -> None:
+    assert sentence in shelf.refusal(roles=roles)
+    # Not a part of it either, where Ansible goes on.
+    assert shelf(roles=roles).hosts == {}
+
+
+def test_variables_and_groups_can_be_made_from_the_facts(shelf: Shelf, consul: RawKV, register: Register) -> None:
+    seed(consul, ["compute1"], "1", current="2")
+    register("compute1", rack="r1")
+    register("compute2")
+    made = {
+        "compose": {"ansible_user": "'u-' ~ convoy_role", "me": "inventory_hostname", "more": "extra"},
+        "groups": {"silent": "convoy_version is none"},
+        "keyed_groups": [{"key": "convoy_meta.rack"}, {"key": "me", "prefix": "host"}],
+        "leading_separator": False,
+        "use_extra_vars": True,
+    }
+    listed = shelf("-e", "extra=yes", **made)
+    assert listed.of("ansible_user") == dict.fromkeys(["compute1", "compute2"], "u-compute")
+    assert listed.of("me") == {"compute1": "compute1", "compute2": "compute2"}
+    assert set(listed.of("more").values()) == {"yes"}
+    groups = {name: listed.groups[name] for name in ("silent", "r1", "host_compute1")}
+    assert groups == {"silent": ["compute2"], "r1": ["compute1"], "host_compute1": ["compute1"]}
+    refusal = shelf.refusal(strict=True, **made)
+    assert "Could not" in refusal
+    assert "extra" in refusal
+
+
+def test_nothing_from_consul_is_evaluated(shelf: Shelf, consul: RawKV, register: Register) -> None:
+    evil = "{{ lookup('pipe', 'touch evil') }}"
+    seed(consul, ["compute1"], "1", current="2", gates={"global": "False"})
+    consul.put("upgrade/hosts/compute1", json.dumps({"version": "2", "state": "failed", "error": evil}))
+    register("compute1", tagged={"lan": "{% raw %}"}, note=evil, role=evil)
+    register(f"compute2{evil}".replace(" ", ""))
+    path = shelf.write(compose={"copied": "convoy_reason"}, unplaced="group")
+    shown = "{{ [convoy_meta, convoy_reason, copied, inventory_hostname, group_names, ansible_host] }}"
+    stdout, errors, code = shelf.run("ansible", "-i", path, "compute*", "-m", "debug", "-a", f"msg={shown}")
+    assert code == 0, errors
+    assert stdout.count("lookup('pipe'") + stdout.count("lookup(\\'pipe\\'") >= 3, stdout
+    assert "{% raw %}" in stdout
+    assert not (shelf.folder / "evil").exists()
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_the_number_of_requests_does_not_depend_on_the_number_of_hosts(
+    shelf: Shelf, consul: RawKV, proxy: CountingProxy, count: int
+) -> None:
+    hosts = names(compute=count)
+    seed(consul, hosts)
+    assert len(shelf(environ=proxy.environ).hosts) == count
+    assert sorted(proxy.paths) == ["/v1/catalog/nodes", "/v1/health/state/any", "/v1/txn"]
+
+
+def test_from_a_cache_no_request_is_sent_until_it_is_flushed_old_or_asked_something_else(
+    shelf: Shelf, consul: RawKV, proxy: CountingProxy, register: Register
+) -> None:
+    seed(consul, ["compute1"], "1", current="2")
+    register("compute2", "10.0.0.2", {"wan": "192.0.2.2"}, rack="{{ 1 }}")
+    cache = {
+        "cache": True, "cache_plugin": "ansible.builtin.jsonfile", "cache_connection": str(shelf.folder / "cache"),
+        "cache_timeout": 600, "cache_prefix": "fleet_", "token": "s3cret-t0ken",
+    }  # fmt: skip
+    first = shelf(environ=proxy.environ, **cache)
+    assert set(first.hosts) == {"compute1", "compute2"}
+    sent = len(proxy.paths)
+    proxy.loses_all = True
+    consul.put("running/versions/2/compute1", "1800000000")
+    second = shelf(environ=proxy.environ, **cache)
+    assert (second.hosts, second.groups) == (first.hosts, first.groups)
+    # How the groups are called is none of Consul's business.
+    assert shelf(environ=proxy.environ, state_prefix="is_", **cache).groups["is_upgrading"] == ["compute1", "compute2"]
+    assert len(proxy.paths) == sent
+    (kept,) = (shelf.folder / "cache").iterdir()
+    assert kept.name.startswith("fleet_")
+    assert "s3cret" not in kept.read_text()
+    assert "192.0.2.2" not in kept.read_text()
+
+    proxy.loses_all = False
+    assert shelf(environ=proxy.environ, address="wan", **cache).hosts["compute2"]["ansible_host"] == "192.0.2.2"
+    assert len(proxy.paths) > sent
+    sent = len(proxy.paths)
+    consul.put("running/versions/2/compute3", "1800000000")
+    # By a playbook, as ansible-inventory of ansible-core 2.17 has no such option.
+    play = shelf.folder / "play.yml"
+    play.write_text(json.dumps([{"hosts": "compute", "gather_facts": False, "tasks": []}]))
+    path = shelf.write(address="wan", **cache)
+    for option, there in (("--list-hosts", False), ("--flush-cache", True)):
+        stdout = shelf.run("ansible-playbook", "-i", path, play, "--list-hosts", option, environ=proxy.environ)[0]
+        assert "compute2" in stdout
+        assert ("compute3" in stdout) is there
+    assert len(proxy.paths) > sent
+    sent = len(proxy.paths)
+    consul.put("running/versions/2/compute4", "1800000000")
+    assert "compute4" not in shelf(environ=proxy.environ, address="wan", **cache).hosts
+    assert len(proxy.paths) == sent
+    os.utime(kept, (1, 1))
+    assert "compute4" in shelf(environ=proxy.environ, address="wan", **cache).hosts
+
+
+def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: Shelf) -> None:
+    sentence = "consul_fleet: Consul at http://127.0.0.1:1 can't be reached: Connection refused. Is its agent running"
+    refusal = shelf.refusal(host="127.0.0.1", port=1, timeout=0.2)
+    assert sentence in refusal
+    assert "HTTPConnectionPool" not in refusal
+    lenient = shelf(host="127.0.0.1", port=1, timeout=0.2)
+    assert sentence in lenient.errors
+    assert lenient.hosts == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"upgrade_role": {}}, "upgrade_role: there is no such option; did you mean 'upgrade_roles'?"),
+        ({"upgrade_roles": {"compute": {"stage": "data"}}}, "upgrade_roles.compute.stage: 'data' is no stage"),
+        ({"upgrade_roles": {"compute": {"stge": 1}}}, "upgrade_roles.compute.stge: unknown key; did you mean 'stage'?"),
+        ({"roles": {"gw": "computer"}, "upgrade_roles": ROLES}, "roles.gw: 'computer' is not in upgrade_roles"),
+        ({"role_pattern": "("}, "role_pattern: '(' is no regular expression"),
+        ({"unplaced": "drop"}, "unplaced"),
+        ({"address": "ipv6"}, "address"),
+        ({"roles": ["compute1"]}, "roles"),
+        ({"port": "http"}, "port"),
+        ({"token": "s3cret", "host": "{{ nobody }}"}, "host: its template can't be evaluated: 'nobody' is undefined"),
+        ({"token": ["s3cret"]}, "token: it is no text but a list or a mapping, and not shown here. Put it in quotes."),
+        ({"datacenter": "dc9", "timeout": 0.2}, "No path to datacenter"),
+        (
+            {"kv_prefix": "x", "ca_path": "/no/such.pem", "scheme": "https"},
+            "ca_path: /no/such.pem is no file that can be read",
+        ),
+    ],
+)
+def test_options_that_cannot_be_right(shelf: Shelf, options: dict[str, Any], sentence: str) -> None:
+    refusal = shelf.refusal("-vvv", **options)
+    assert sentence in refusal
+    assert "s3cret" not in refusal
+
+
+def test_what_consul_holds_may_be_wrong_too(shelf: Shelf, consul: RawKV, register: Register) -> None:
+    register("compute1", role="a/b")
+    assert "the key 'role' of the metadata of node 'compute1': the role 'a/b' has a '/'" in shelf.refusal()
+    consul.put("upgrade/ledger", json.dumps({"epoch": 1, "version": "2", "instructions": {"rolling": 1}}))
+    listed = shelf(role_meta="")
+    assert list(listed.hosts) == ["compute1"]
+    assert (
+        "The rules in upgrade/ledger can't be obeyed, so nothing will be opened: instructions: rolling" in listed.errors
+    )
+    consul.put("upgrade/ledger", "{")
+    assert "The ledger upgrade/ledger can't be read" in shelf.refusal(role_meta="")
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("consul_fleet.yml", True), ("consul_fleet.yaml", True), ("east.consul_fleet.yml", True), ("a.b.consul_fleet.yaml", True),
+        ("my_consul_fleet.yml", False), ("consul_fleet.json", False), ("hosts.yml", False), ("consul_fleet.yml.orig", False),
+    ],
+)  # fmt: skip
+def test_files_are_known_by_their_names(tmp_path: Path, name: str, fits: bool) -> None:
+    assert not InventoryModule().verify_file(str(tmp_path / name))
+    (tmp_path / name).touch()
+    assert InventoryModule().verify_file(str(tmp_path / name)) is fits
+
+
+def test_the_playbooks_need_no_other_inventory(shelf: Shelf, agent: Agent, consul: RawKV, register: Register) -> None:
+    seed(consul, names(controller=1, compute=2), "1", prefix="clouds/east/", gates={"global": "False"})
+    register("compute9")
+    register("consul1")
+    before = consul.tree()
+    connection = {
+        "host": "127.0.0.1",
+        "port": agent.http_port,
+        "kv_prefix": "clouds/east",
+        "scheme": "http",
+        "timeout": 5,
+    }
+    path = shelf.write(upgrade_roles=ROLES, **connection)
+    python = ("-e", json.dumps({"ansible_python_interpreter": sys.executable}))
+    # What stands in the file is for the playbooks too, so this does no harm.
+    nobody = {"CONSUL_HTTP_ADDR": "127.0.0.1:1"}
+    shared = shelf.read(path, environ=nobody).shared
+    assert shared == {"upgrade_roles": ROLES, **{f"upgrade_consul_{name}": value for name, value in connection.items()}}
+    playbooks = ROOT / "playbooks"
+    stdout, errors, code = shelf.run("ansible-playbook", "-i", path, playbooks / "status.yml", *python, environ=nobody)
+    assert code == 0, stdout + errors
+    rows = [line.split() for line in stdout.splitlines()]
+    assert ["fleet", "4", "3", "-", "1", "-", "-", "-", "1", "(3),", "never", "reported", "(1)"] in rows, stdout
+    stdout, errors, code = shelf.run(
+        "ansible-playbook", "-i", path, playbooks / "upgrade.yml", "--check", "-e", "version=2", *python, environ=nobody
+    )
+    assert code == 0, stdout + errors
+    assert "now 1 host controller1" in " ".join(stdout.split())
+    assert "wave 2 3 hosts compute1, compute2, compute9" in " ".join(stdout.split())
+    assert consul.tree() == before
+    stdout, errors, code = shelf.run(
+        "ansible", "-i", path, "compute", "-c", "local", "-m", "ping", *python, environ=nobody
+    )
+    assert code == 0, stdout + errors
+    assert stdout.count('"pong"') == 3
+
+
+def test_variables_on_the_command_line_say_how_consul_is_reached(shelf: Shelf, agent: Agent, consul: RawKV) -> None:
+    seed(consul, ["compute1"], prefix="east/")
+    given = {
+        "upgrade_consul_port": agent.http_port,
+        "upgrade_consul_kv_prefix": "east",
+        "upgrade_consul_datacenter": "dc1",
+    }
+    listed = shelf("-e", json.dumps(given), environ={"CONSUL_HTTP_ADDR": "127.0.0.1:1"})
+    assert list(listed.hosts) == ["compute1"]
+
+
+def test_examples_are_whole_files_that_work(shelf: Shelf, agent: Agent, consul: RawKV, register: Register) -> None:
+    seed(consul, ["controller1", "compute7"])
+    register("gateway.example.com")
+    examples = list(yaml.safe_load_all(documentation("consul_fleet", "inventory")["examples"]))
+    groups = [
+        {"compute", "controller"},
+        {"compute", "controller", "network"},
+        {"away", "to_do", "compute", "rack_unknown"},
+    ]
+    here = {
+        "host": "127.0.0.1",
+        "port": agent.http_port,
+        "scheme": "http",
+        "ca_path": None,
+        "token": None,
+        "cache_connection": "cache",
+    }
+    for example, expected in zip(examples, groups, strict=True):
+        options = {name: here.get(name, value) for name, value in example.items()}
+        if "role_pattern" in options:
+            # Of these examples, it is for hosts called otherwise, and the agent's own node is in the way.
+            options |= {"role_pattern": "^([a-z]+)[0-9]", "unplaced": "ignore"}
+        listed = shelf(**options)
+        assert listed.code == 0
+        assert expected - set(listed.groups) in (set(), {"to_do"}), listed
+
+
+def test_the_old_library_does_too(shelf: Shelf, consul: RawKV, register: Register) -> None:
+    python = environment("python-consul", OLD_LIBRARY)
+    code = "import consul, pathlib; print(pathlib.Path(consul.__file__).parents[1])"
+    folder = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    seed(consul, ["compute1"])
+    register("compute2")
+    listed = shelf(environ={"PYTHONPATH": folder})
+    assert set(listed.hosts) == {"compute1", "compute2"}, listed.errors
+
+
+MASTER, UNKNOWN = str(uuid.uuid4()), str(uuid.uuid4())
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Agent]:
+    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
+    with Agent({"acl": acl}) as running:
+        yield running
+
+
+def new_token(kv: RawKV, rules: str) -> str:
+    name = uuid.uuid4().hex
+    assert kv.call("PUT", "acl/policy", {"Name": name, "Rules": rules})[0] == 200
+    code, _headers, body = kv.call("PUT", "acl/token", {"Policies": [{"Name": name}]})
+    assert code == 200, body
+    return str(json.loads(body)["SecretID"])
+
+
+@pytest.fixture
+def guarded_shelf(guarded: Agent, tmp_path: Path) -> Iterator[Shelf]:
+    assert guarded.kv.delete("", tree=True)
+    seed(guarded.kv, ["compute1"], gates={"global": "False"})
+    for register in registering(guarded.kv):
+        register("compute2")
+        yield Shelf(tmp_path, guarded.environ)
+
+
+READS_KEYS = 'key_prefix "" { policy = "read" } '
+
+
+def test_a_token_comes_from_the_file_the_environment_or_elsewhere_and_is_never_shown(
+    guarded: Agent, guarded_shelf: Shelf
+) -> None:
+    token = new_token(guarded.kv, READS_KEYS + 'node_prefix "" { policy = "read" }')
+    secret = guarded_shelf.folder / "secret"
+    secret.write_text("pass")
+    stdout, errors, code = guarded_shelf.run("ansible-vault", "encrypt_string", "--vault-password-file", secret, token)
+    assert code == 0, errors
+    in_vault = guarded_shelf.folder / "vault.consul_fleet.yml"
+    in_vault.write_text(f"plugin: {PLUGIN}\ntoken: {stdout}\n")
+    (guarded_shelf.folder / "token").write_text(f"{token}\n")
+    results = [
+        guarded_shelf("-vvvv", token=token),
+        guarded_shelf("-vvvv", environ={"CONSUL_HTTP_TOKEN": token}),
+        guarded_shelf("-vvvv", token="{{ lookup('ansible.builtin.file', 'token') }}"),
+        guarded_shelf.read(in_vault, "--vault-password-file", secret),
+    ]
+    for listed in results:
+        assert set(listed.of("convoy_state")) == {"compute1", "compute2"}, listed.errors
+        assert token not in json.dumps(listed.hosts)
+        assert token not in listed.errors
+        assert listed.shared == {}
+    printed = guarded_shelf.run("ansible-inventory", "-i", guarded_shelf.write(token=token), "--list", "-vvvv")
+    assert token not in "".join(printed[:2])
+
+
+@pytest.mark.parametrize(
+    ("rules", "sentence"),
+    [
+        (None, "does not know the token that it was given (ACL not found)"),
+        ('node_prefix "" { policy = "read" }', "permission denied; the token that it was given may not do that"),
+        (
+            READS_KEYS,
+            "hides nodes of its catalog from the token that it was given, and a host that is hidden would be missing",
+        ),
+    ],
+)
+def test_a_token_that_may_not_see_everything_is_refused(
+    guarded: Agent, guarded_shelf: Shelf, rules: str | None, sentence: str
+) -> None:
+    token = new_token(guarded.kv, rules) if rules else UNKNOWN
+    refusal = guarded_shelf.refusal("-vvvv", token=token)
+    assert sentence in refusal
+    assert token not in refusal
+
+
+def test_without_a_token_nothing_is_taken_for_empty(guarded_shelf: Shelf) -> None:
+    assert "no token was given, and without it" in guarded_shelf.refusal()
+
+
+def test_a_catalog_that_is_not_whole_is_refused(shelf: Shelf, proxy: CountingProxy, register: Register) -> None:
+    register("compute1")
+    proxy.hides = "/v1/catalog/nodes"
+    assert "hides nodes of its catalog from those who give no token" in shelf.refusal(environ=proxy.environ)
+    # Of the checks, those of services may be hidden, and are not asked for.
+    proxy.hides = "/v1/health"
+    assert shelf(environ=proxy.environ).of("convoy_health") == {"compute1": "passing"}
+
+
+def test_https_with_client_certificates(tmp_path: Path) -> None:
+    ours = Authority(tmp_path, "our-authority")
+    server, client = ours.sign("consul.example.com", "127.0.0.1"), ours.sign("client")
+    tls = {"key_file": server.key, "cert_file": server.cert, "ca_file": ours.cert, "verify_incoming_https": True}
+    with Agent(tls) as agent:
+        seed(agent.kv, ["compute1"])
+        options = {
+            "host": "127.0.0.1", "port": agent.https_port, "scheme": "https", "validate_certs": True, "timeout": 2,
+            "client_cert": client.cert, "client_key": client.key, "datacenter": "dc1",
+        }  # fmt: skip
+        shelf = Shelf(tmp_path, {})
+        assert list(shelf(ca_path=ours.cert, **options).hosts) == ["compute1"]
+        assert "Set ca_path (or CONSUL_CACERT)" in shelf.refusal(**options)
+
+
+def test_every_documented_option_is_used(request: pytest.FixtureRequest) -> None:
+    ran = {getattr(item, "originalname", "") for item in request.session.items if item.path == Path(__file__)}
+    if not {name for name in globals() if name.startswith("test_")} <= ran:
+        pytest.skip("only says something after all tests of this file")
+    assert set(documentation("consul_fleet", "inventory")["doc"]["options"]) - USED == set()
