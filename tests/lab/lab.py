@@ -189,6 +189,7 @@ class Lab:
             "all": {
                 "children": groups,
                 "vars": {
+                    "lab_consul": next(iter(self.servers.values())).address,
                     "ansible_user": "root",
                     "ansible_python_interpreter": "/usr/bin/python3",
                     "ansible_ssh_private_key_file": str(self.key),

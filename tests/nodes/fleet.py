@@ -19,7 +19,7 @@ from integration.support.playbook import Live
 from lab.lab import Lab
 from lab.node import ROOT
 
-from .snapshots import MANIFESTS, PACKAGES, SOURCES, publish
+from .snapshots import MANIFESTS, PACKAGES, PINS, SOURCES, publish
 
 # The environment of the tests has all that a node needs, and every node sees it at the same place.
 RUNTIME = Path(sys.executable).parent.parent
@@ -53,10 +53,12 @@ class Fleet:
         self.consul = lab.kv
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "fleet.list.j2").write_text(SOURCES)
+        (folder / "fleet.pref.j2").write_text(PINS)
         self.settings = {
             **SETTINGS,
             "puppet_gate_repositories": [
-                {"src": str(folder / "fleet.list.j2"), "dest": "/etc/apt/sources.list.d/fleet.list"}
+                {"src": str(folder / "fleet.list.j2"), "dest": "/etc/apt/sources.list.d/fleet.list"},
+                {"src": str(folder / "fleet.pref.j2"), "dest": "/etc/apt/preferences.d/fleet"},
             ],
         }
         self.inventory = folder / "inventory.json"

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lab.packages import Package, repository
 
@@ -14,6 +17,9 @@ PACKAGES = ["fleet-manifests", "fleet-service"]
 
 # Where a node finds the snapshots; the folder is the lab's.
 SOURCES = "deb [trusted=yes] file:/srv/lab/{{ version }} ./\n"
+
+# What they have is the version, even if it is older than what is installed.
+PINS = 'Package: *\nPin: origin ""\nPin-Priority: 1001\n'
 
 _MANIFEST = """\
 file { '/etc/fleet-release':
@@ -57,3 +63,8 @@ def publish(folder: Path, version: str, *, broken: str = "", service: str = "") 
             ),
         ],
     )
+
+
+if __name__ == "__main__":
+    for each in sys.argv[2:]:
+        publish(Path(sys.argv[1]), each)
