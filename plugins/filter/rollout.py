@@ -18,7 +18,7 @@ def _telling(work: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return work(*args, **kwargs)
         except UpgradeError as error:
-            raise AnsibleFilterError(error.message) from error
+            raise AnsibleFilterError(error.message) from None
 
     return told
 

@@ -107,7 +107,9 @@ class LookupModule(LookupBase):
 
     def run(self, terms: list[Any], variables: Any = None, **kwargs: Any) -> list[Any]:
         """Return the answers, in the order of the terms."""
-        self.set_options(var_options=variables, direct=kwargs)
+        # Ansible hands a lookup its variables as they were written, templates and all.
+        given = {name: value for name, value in (variables or {}).items() if name.startswith("upgrade_consul_")}
+        self.set_options(var_options=self._templar.template(given), direct=kwargs)
         try:
             names = [str(term) for term in self._flatten(terms)]
             role = self.get_option("role")
@@ -124,5 +126,6 @@ class LookupModule(LookupBase):
                     raise
                 answers = closed_by(error, hosts)
         except UpgradeError as error:
-            raise AnsibleLookupError(f"enable_puppet: {error.message}") from error
+            # Not from the error itself, as ansible-core 2.19 and later would tell the sentence twice.
+            raise AnsibleLookupError(f"enable_puppet: {error.message}") from None
         return [asdict(answers[name]) if self.get_option("detail") else answers[name].value for name in names]
