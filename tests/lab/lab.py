@@ -25,7 +25,17 @@ from .node import HERE, SERVER, Node, Plan, consul_config
 from .processes import Group, hierarchy
 
 LABS = Path("/run/convoy-lab")
-PARTS = ("puppet-agent", "openssh-server", "cron", "systemd-sysv", "dbus", "python3-apt")
+PARTS = (
+    "puppet-agent",
+    "openssh-server",
+    "cron",
+    "systemd-sysv",
+    "dbus",
+    "curl",
+    "python3-apt",
+    "python3-venv",
+    "python3-packaging",
+)
 
 _HTTP = 8500
 _SSH = 22

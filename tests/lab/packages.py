@@ -46,7 +46,7 @@ class Package:
             for name, text in self.scripts.items():
                 (control / name).write_text(text)
                 (control / name).chmod(0o755)
-            command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, target]
+            command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(target)]
             subprocess.run(command, check=True, capture_output=True)
         return target
 

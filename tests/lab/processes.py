@@ -49,9 +49,10 @@ class Group:
     def processes(self) -> list[int]:
         """Return the processes in it and in the groups below it."""
         found: list[int] = []
-        for path in self.folder.rglob("cgroup.procs") if self.folder.is_dir() else ():
+        # What systemd makes and removes meanwhile is passed over.
+        for folder, _folders, _files in os.walk(self.folder):
             with contextlib.suppress(OSError):
-                found += map(int, path.read_text().split())
+                found += map(int, Path(folder, "cgroup.procs").read_text().split())
         return found
 
     def kill(self) -> None:

@@ -1,0 +1,86 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a node's turn costs, on a node of the lab, beside what Ansible and Puppet alone cost there.
+
+    python tests/benchmarks/turn.py [--runs N]
+
+It needs root. All is measured in the same run, on the same node, which is otherwise at rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+
+from lab.guard import guarded  # noqa: E402  the path comes first
+from lab.node import Node  # noqa: E402
+from nodes.fleet import RUNTIME, Fleet, wait_for  # noqa: E402
+
+NODE = "compute1"
+HEAD = ["what", "seconds", "of them on the processor"]
+EMPTY = "- hosts: all\n  gather_facts: false\n  tasks: []\n"
+
+
+def measure(fleet: Fleet, runs: int) -> Iterator[tuple[str, float, float]]:
+    """Return what was run, its seconds, and its seconds on the processor: the median of the runs."""
+    node = fleet.lab.nodes[NODE]
+    node.write("/root/empty.yml", EMPTY)
+    ansible = [str(RUNTIME / "bin/ansible-playbook"), "-i", "/etc/convoy/node.yml"]
+    gate = f"config_state/enable_puppet/host/{NODE}"
+    fleet.consul.put(gate, "False")
+    yield "ansible-playbook with an empty play", *median(node, [*ansible, "/root/empty.yml"], runs)
+    bare = ["convoy-node", "-e", '{"puppet_gate_health": false}']
+    yield "a turn, gate closed, without health", *median(node, bare, runs)
+    yield "a turn, gate closed", *median(node, ["convoy-node"], runs)
+    fleet.consul.put(gate, "True")
+    apply = ["puppet", "apply", "--detailed-exitcodes", "/usr/share/fleet/manifests/site.pp"]
+    yield "puppet apply alone", *median(node, apply, runs)
+    yield "a turn, gate open, nothing to upgrade", *median(node, ["convoy-node"], runs)
+
+
+def median(node: Node, command: Sequence[str], runs: int) -> tuple[float, float]:
+    """Return the median of the seconds that a command takes on a node, and of those on the processor."""
+    seconds, busy = [], []
+    for _run in range(runs + 1):
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        node.run(*command)
+        seconds.append(time.perf_counter() - began)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        busy.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    # The first one fills caches.
+    return statistics.median(seconds[1:]), statistics.median(busy[1:])
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=9)
+    runs = parser.parse_args().runs
+    with tempfile.TemporaryDirectory() as folder, guarded("bench-turn") as lab:
+        lab.up({NODE: "compute"})
+        fleet = Fleet(lab, Path(folder))
+        fleet.consul.put("current_version", "v1")
+        fleet.enroll(puppet_gate_interval=100000)
+        wait_for(lambda: fleet.version_of(NODE) == "v1", "the node is set up")
+        node = lab.nodes[NODE]
+        node.run("systemctl", "stop", "convoy-node.timer")
+        wait_for(
+            lambda: node.run("systemctl", "is-active", "convoy-node", check=False).stdout != "activating\n", "rest"
+        )
+        print(f"| {' | '.join(HEAD)} |\n| :--- | ---: | ---: |")
+        for what, seconds, busy in measure(fleet, runs):
+            print(f"| {what} | {seconds:.2f} | {busy:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One playbook makes nodes of plain hosts: settings, token, schedule and first report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from lab.node import ROOT, Node
+
+from .conftest import MakeFleet
+from .fleet import Fleet, wait_for
+
+ROLES = {"compute1": "compute", "compute2": "compute", "cache-7": "redis"}
+TOKEN = "5ec2e700-0000-4000-8000-00000000beef"
+
+
+@pytest.fixture(scope="module")
+def fleet(make_fleet: MakeFleet) -> Fleet:
+    """A host with systemd, one without, and one whose name does not tell its role."""
+    fleet = make_fleet(ROLES, plain=["compute2"])
+    fleet.consul.put("current_version", "v1")
+    fleet.write_inventory(upgrade_roles={role: {"stage": "dataplane"} for role in ROLES.values()})
+    return fleet
+
+
+def changed(shown: str, host: str) -> int:
+    line = next(line for line in shown.splitlines() if line.startswith(f"{host} ") and "changed=" in line)
+    return int(line.partition("changed=")[2].split()[0])
+
+
+def test_check_mode_enrolls_nobody(fleet: Fleet) -> None:
+    fleet.enroll("--check", "--limit", "compute1,compute2")
+    for node in (fleet.lab.nodes["compute1"], fleet.lab.nodes["compute2"]):
+        assert node.run("ls", "/etc/convoy", "/usr/local/sbin/convoy-node", check=False).returncode
+    assert fleet.consul.tree("running/") == {}
+
+
+def test_enrolling_tells_the_node_all_it_needs_and_its_token_to_nobody_else(fleet: Fleet) -> None:
+    token = {"puppet_gate_token": TOKEN, "puppet_gate_version": "v1", "puppet_gate_value": False}
+    settings = {"puppet_gate_interval": 60, "puppet_gate_delay": 0, **token}
+    shown = fleet.enroll("-vvv", "--diff", **settings)
+    assert TOKEN not in shown
+    assert fleet.reported("v1") == set(ROLES)
+    for name, role in ROLES.items():
+        node = fleet.lab.nodes[name]
+        assert fleet.consul.get(f"config_state/enable_puppet/host/{name}") == b"False"
+        assert node.run("stat", "-c", "%a %U", "/etc/convoy/token").stdout == "600 root\n"
+        assert node.read("/etc/convoy/token") == f"{TOKEN}\n"
+        text = node.read("/etc/convoy/node.yml") or ""
+        assert TOKEN not in text
+        own = yaml.safe_load(text)["all"]["hosts"][name]
+        assert own["puppet_gate_role"] == role
+        assert own["puppet_gate_repositories"][0] == {
+            "src": "/etc/convoy/repositories/fleet.list.j2",
+            "dest": "/etc/apt/sources.list.d/fleet.list",
+        }
+        # The template is brought as it is, for whatever version comes.
+        assert "{{ version }}" in (node.read("/etc/convoy/repositories/fleet.list.j2") or "")
+        assert fleet.version_of(name) == "v1"
+    again = fleet.enroll(**settings)
+    assert [changed(again, name) for name in ROLES] == [0, 0, 0]
+
+
+def test_the_schedule_is_a_timer_where_there_is_systemd_and_cron_where_there_is_none(fleet: Fleet) -> None:
+    node = fleet.lab.nodes["compute1"]
+    assert node.run("systemctl", "is-enabled", "convoy-node.timer").stdout == "enabled\n"
+    assert node.run("systemctl", "is-active", "convoy-node.timer").stdout == "active\n"
+    units = "/etc/systemd/system/convoy-node.service", "/etc/systemd/system/convoy-node.timer"
+    verified = node.run("systemd-analyze", "verify", *units)
+    assert verified.stdout + verified.stderr == ""
+    assert node.read("/etc/cron.d/convoy-node") is None
+    plain = fleet.lab.nodes["compute2"]
+    assert plain.read("/etc/systemd/system/convoy-node.timer") is None
+    line = (plain.read("/etc/cron.d/convoy-node") or "").splitlines()[-1]
+    assert line.startswith("*/1 * * * * root CONVOY_DELAY=0 /usr/local/sbin/convoy-node >")
+
+
+def test_both_schedules_run_the_node_and_its_role_and_token_are_used(fleet: Fleet) -> None:
+    for name in ROLES:
+        fleet.consul.delete(f"config_state/enable_puppet/host/{name}")
+    # By its name, cache-7 would have no role, and the lookup would refuse to guess.
+    fleet.consul.put("config_state/enable_puppet/role/redis", "False")
+    shown = fleet.turn("cache-7").stdout
+    assert "closed: config_state/enable_puppet/role/redis is False" in shown
+    fleet.consul.put("current_version", "v2")
+    wait_for(lambda: fleet.reported("v2") == {"compute1", "compute2"}, "both take their turns", seconds=150)
+    assert fleet.version_of("cache-7") == "v1"
+
+
+def test_a_node_that_knows_its_version_is_believed(fleet: Fleet) -> None:
+    fleet.enroll("--limit", "cache-7", puppet_gate_version="v0", puppet_gate_interval=3600)
+    assert fleet.version_of("cache-7") == "v1"
+    assert "cache-7" in fleet.reported("v1")
+
+
+def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet) -> None:
+    node = fleet.lab.nodes["cache-7"]
+    node.run("systemctl", "stop", "convoy-node.timer", "convoy-node.service")
+    wheels = download_wheels(node)
+    settings = {
+        "puppet_gate_runtime": "",
+        "puppet_gate_pip_arguments": f"--no-index --find-links {wheels}",
+        "puppet_gate_interval": 100000,
+    }
+    fleet.consul.put("config_state/enable_puppet/role/redis", "False")
+    fleet.enroll("--limit", "cache-7", seconds=300, **settings)
+    assert (node.read("/usr/local/sbin/convoy-node") or "").count("/opt/convoy/venv/bin/ansible-playbook") == 1
+    again = fleet.enroll("--limit", "cache-7", seconds=300, **settings)
+    assert changed(again, "cache-7") == 0
+    fleet.consul.put("config_state/enable_puppet/role/redis", "True")
+    done = fleet.turn("cache-7")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert fleet.version_of("cache-7") == "v2"
+    assert node.run("ls", "/opt/convoy/collections/ansible_collections/convoy/upgrade").stdout.split() == [
+        "meta",
+        "playbooks",
+        "plugins",
+        "roles",
+    ]
+
+
+def download_wheels(node: Node) -> Path:
+    """Get what pip needs, as the nodes have no way out of the lab; kept for the next time."""
+    version = node.run("/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout.strip()
+    folder = ROOT / ".cache/lab/wheels" / version
+    requirements = ["ansible-core>=2.17", "py-consul>=1.2.4"]
+    if not list(folder.glob("py_consul*")):
+        command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", folder]
+        subprocess.run([*command, "--only-binary=:all:", f"--python-version={version}", *requirements], check=True)
+    return folder

@@ -1,0 +1,352 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One node takes its turn, in every case that it can find itself in; its timer is stopped, so that each turn is seen."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from devkit.child import stop
+from lab.node import Node
+
+from .conftest import MakeFleet
+from .fleet import RUNTIME, Fleet, wait_for
+from .snapshots import publish
+
+NODE = "compute1"
+GATE = f"config_state/enable_puppet/host/{NODE}"
+FACTS = "/etc/facter/facts.d/convoy.txt"
+SOURCES = "/etc/apt/sources.list.d/fleet.list"
+RELEASE = "/etc/fleet-release"
+SLOW = "#!/bin/sh\ntouch /root/validating\nwhile [ -e /root/slow ]; do sleep 0.1; done\nrm -f /root/validating\n"
+
+
+@pytest.fixture(scope="module")
+def fleet(make_fleet: MakeFleet) -> Fleet:
+    """One host, enrolled while its gate is closed."""
+    fleet = make_fleet({NODE: "compute"})
+    fleet.consul.put(GATE, "False")
+    fleet.enroll(puppet_gate_interval=100000)
+    node = fleet.lab.nodes[NODE]
+    wait_for(
+        lambda: node.run("systemctl", "is-active", "convoy-node", check=False).stdout != "activating\n", "its turn"
+    )
+    node.run("systemctl", "stop", "convoy-node.timer", "convoy-node.service")
+    node.write("/etc/convoy/validation.d/10-slow", SLOW, 0o755)
+    publish(fleet.lab.shared, "v3", service="v2.9")
+    return fleet
+
+
+@pytest.fixture
+def node(fleet: Fleet) -> Iterator[Node]:
+    """The node, at rest, its gate open and nothing else in Consul."""
+    fleet.consul.delete("", tree=True)
+    yield fleet.lab.nodes[NODE]
+    if fleet.lab.nodes[NODE].is_up:
+        fleet.lab.nodes[NODE].run("rm", "-f", "/root/slow", "/root/validating")
+
+
+def bring_to(fleet: Fleet, version: str) -> None:
+    """Let the node be at a version, and at rest."""
+    fleet.consul.put("current_version", version)
+    if fleet.version_of(NODE) == version:
+        fleet.consul.put(f"running/versions/{version}/{NODE}", "1700000000")
+    else:
+        turn(fleet)
+    assert fleet.version_of(NODE) == version
+
+
+def forget(node: Node) -> None:
+    """Make a host of the node that never was set up."""
+    node.run("rm", "-f", "/etc/convoy/version", FACTS, SOURCES, RELEASE)
+
+
+def turn(fleet: Fleet, *arguments: str, code: int = 0) -> str:
+    done = fleet.turn(NODE, *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def start_turn(node: Node) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        node.command("convoy-node"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def changed(shown: str) -> int:
+    return int(shown.rpartition("changed=")[2].split()[0])
+
+
+def test_a_closed_gate_leaves_the_node_alone_and_tells_the_key(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    fleet.consul.put(GATE, "False")
+    before = fleet.consul.tree()
+    shown = turn(fleet)
+    assert f"{NODE}: closed: {GATE} is False" in shown
+    assert changed(shown) == 0
+    assert fleet.consul.tree() == before
+    assert fleet.version_of(NODE) == "v1"
+    assert node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
+
+
+def test_a_hold_closes_it_whatever_the_gate_says(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    fleet.consul.put(GATE, "True")
+    fleet.consul.put("upgrade/hold/role/compute", json.dumps({"reason": "disk", "by": "ann", "at": 1}))
+    assert re.search(rf"{NODE}: closed: held by ann .*: disk", turn(fleet))
+    assert node.read(RELEASE) == "manifest v1 on v1\n"
+
+
+def test_a_gate_that_cannot_be_read_is_a_failure_and_never_a_yes(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    fleet.consul.put(GATE, "Flase")
+    shown = turn(fleet, code=2)
+    assert GATE in shown
+    assert "Flase" in shown
+    assert node.read(RELEASE) == "manifest v1 on v1\n"
+
+
+def test_an_open_gate_takes_it_to_the_version_and_the_next_turn_changes_nothing(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    turn(fleet)
+    assert fleet.version_of(NODE) == "v2"
+    assert fleet.reported("v2") == {NODE}
+    assert fleet.reported("v1") == set()
+    assert node.read(FACTS) == "convoy_version=v2\n"
+    assert node.read(RELEASE) == "manifest v2 on v2\n"
+    before = fleet.consul.tree()
+    shown = turn(fleet)
+    assert changed(shown) == 0
+    assert fleet.consul.tree() == before
+    wait_for(lambda: fleet.checks(NODE)["validation"][0] == "passing", "its health is published")
+
+
+@pytest.mark.usefixtures("node")
+def test_a_report_that_was_lost_is_made_up_for(fleet: Fleet) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.delete("running", tree=True)
+    fleet.consul.delete("upgrade", tree=True)
+    turn(fleet)
+    assert fleet.reported("v1") == {NODE}
+
+
+def test_a_node_at_a_known_version_does_nothing_while_consul_is_away(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    node.run("rm", RELEASE)
+    node.run("systemctl", "stop", "consul")
+    try:
+        shown = turn(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", "puppet_gate_bootstrap=true")
+    finally:
+        node.run("systemctl", "start", "consul")
+    assert "can't be reached" in shown
+    assert "The node stays at v1." in shown
+    assert changed(shown) == 0
+    assert node.read(RELEASE) is None
+
+
+def test_a_node_that_never_was_set_up_may_run_puppet_without_consul_if_it_is_let(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    forget(node)
+    node.run("systemctl", "stop", "consul")
+    try:
+        shown = turn(fleet, "-e", "upgrade_consul_timeout=0.5")
+        assert "never set up; puppet_gate_bootstrap would let it run" in shown
+        assert node.read(RELEASE) is None
+        turn(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", '{"puppet_gate_bootstrap": true}')
+    finally:
+        node.run("systemctl", "start", "consul")
+    assert node.read(RELEASE) == "manifest v1 on \n"
+    assert fleet.version_of(NODE) is None
+
+
+def test_check_mode_tells_what_would_be_done_and_does_nothing(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    node.write(RELEASE, "somebody was here")
+    fleet.consul.put("current_version", "v2")
+    before = fleet.consul.tree()
+    shown = turn(fleet, "--check", "--diff")
+    assert "+deb [trusted=yes] file:/srv/lab/v2 ./" in shown
+    assert '"started"' in shown
+    assert changed(shown) > 3
+    assert fleet.consul.tree() == before
+    assert fleet.version_of(NODE) == "v1"
+    assert node.read(FACTS) == "convoy_version=v1\n"
+    assert node.read(RELEASE) == "somebody was here"
+    assert node.run("pgrep", "-f", "AnsiballZ_node_lock", check=False).stdout == ""
+
+
+def test_noop_lets_puppet_tell_and_nothing_else_happen(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    node.write(RELEASE, "somebody was here")
+    fleet.consul.put("current_version", "v2")
+    before = fleet.consul.tree()
+    shown = turn(fleet, "-e", '{"puppet_gate_noop": true}')
+    assert changed(shown) == 1
+    assert node.read(RELEASE) == "somebody was here"
+    assert fleet.consul.tree() == before
+    assert fleet.version_of(NODE) == "v1"
+
+
+def test_from_a_controller_over_ssh_it_is_the_same(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    python = {"ansible_python_interpreter": str(RUNTIME / "bin/python")}
+    shown = fleet.play("node", "--limit", NODE, **python)
+    assert fleet.version_of(NODE) == "v2"
+    assert node.read(RELEASE) == "manifest v2 on v2\n"
+    assert fleet.reported("v2") == {NODE}
+    shown = fleet.play("node", "--limit", NODE, **python)
+    assert changed(shown) == 0
+    assert node.run("pgrep", "-f", "AnsiballZ_node_lock", check=False).stdout == ""
+    fleet.consul.put(GATE, "False")
+    assert f"closed: {GATE} is False" in fleet.play("node", "--limit", NODE, **python)
+
+
+@pytest.mark.usefixtures("node")
+def test_over_ssh_a_node_without_the_consul_library_says_what_to_do(fleet: Fleet) -> None:
+    bring_to(fleet, "v1")
+    shown = fleet.play("node", "--limit", NODE, code=2)
+    assert "The Python library 'consul' is missing for /usr/bin/python3" in shown
+    shown = fleet.play("node", "--limit", NODE, puppet_gate_health=False)
+    assert changed(shown) in (0, 1)
+
+
+@pytest.mark.usefixtures("node")
+def test_a_package_source_that_is_not_there_fails_the_node_and_the_next_turn_mends_it(fleet: Fleet) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v9")
+    shown = turn(fleet, code=2)
+    assert f"{NODE}, on its way to v9, step packages: " in shown
+    record = fleet.record(NODE)
+    assert (record["state"], record["step"], record["version"]) == ("failed", "packages", "v9")
+    assert "/srv/lab/v9" in record["error"]
+    assert fleet.version_of(NODE) == "v1"
+    publish(fleet.lab.shared, "v9")
+    turn(fleet)
+    record = fleet.record(NODE)
+    assert (record["state"], record["attempt"], record.get("error")) == ("upgraded", 2, None)
+    assert fleet.version_of(NODE) == "v9"
+
+
+def test_a_failed_validation_keeps_the_node_from_claiming_the_version(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v2")
+    check = '#!/bin/sh\n[ "$(fleet-service)" = v3 ] || { echo "it runs $(fleet-service)"; exit 1; }\n'
+    node.write("/etc/convoy/validation.d/20-version", check, 0o755)
+    fleet.consul.put("current_version", "v3")
+    shown = turn(fleet, code=2)
+    assert "20-version ended with 1: it runs v2.9" in shown
+    assert fleet.record(NODE)["step"] == "validation"
+    assert fleet.version_of(NODE) == "v2"
+    assert fleet.reported("v3") == set()
+    wait_for(lambda: fleet.checks(NODE)["validation"][0] == "critical", "its health is published")
+    assert "it runs v2.9" in fleet.checks(NODE)["validation"][1]
+    node.run("rm", "/etc/convoy/validation.d/20-version")
+    turn(fleet)
+    assert fleet.version_of(NODE) == "v3"
+    wait_for(lambda: fleet.checks(NODE)["validation"][0] == "passing", "its health is published")
+
+
+def test_a_failure_that_cannot_be_reported_is_told_on_the_node(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    node.write("/root/slow", "")
+    process = start_turn(node)
+    wait_for(lambda: node.read("/root/validating") is not None, "it validates")
+    node.run("systemctl", "stop", "consul")
+    node.run("rm", "/root/slow")
+    shown, _none = process.communicate(timeout=60)
+    node.run("systemctl", "start", "consul")
+    assert process.returncode == 2, shown
+    assert "step report: Consul at http://127.0.0.1:8500 can't be reached" in shown
+    assert "It could not be reported to Consul: Consul at" in shown
+    assert fleet.version_of(NODE) == "v1"
+    wait_for(lambda: turn_works(fleet), "the next turn makes up for it")
+    assert fleet.reported("v2") == {NODE}
+
+
+def turn_works(fleet: Fleet) -> bool:
+    return fleet.turn(NODE).returncode == 0 and fleet.version_of(NODE) == "v2"
+
+
+def test_two_turns_at_once_don_t_happen(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    node.write("/root/slow", "")
+    process = start_turn(node)
+    wait_for(lambda: node.read("/root/validating") is not None, "it validates")
+    shown = turn(fleet)
+    assert f"the run of root@{NODE} (process " in shown
+    assert "is at work here; nothing is done." in shown
+    assert changed(shown) == 0
+    over_ssh = fleet.play("node", "--limit", NODE)
+    assert f"the run of root@{NODE} (process " in over_ssh
+    node.run("rm", "/root/slow")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert fleet.record(NODE)["attempt"] == 1
+
+
+def test_a_turn_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    node.write("/root/slow", "")
+    process = start_turn(node)
+    wait_for(lambda: node.read("/root/validating") is not None, "it validates")
+    node.run("pkill", "-9", "-f", "bin/ansible-playbook")
+    stop(process)
+    node.run("pkill", "-9", "-f", "validation.d", check=False)
+    node.run("rm", "-f", "/root/slow")
+    turn(fleet)
+    assert fleet.version_of(NODE) == "v2"
+    assert fleet.record(NODE)["state"] == "upgraded"
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(lambda node: node.read(FACTS) == "convoy_version=v2\n", id="facts"),
+        pytest.param(lambda node: node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v2 ./\n", id="sources"),
+        pytest.param(lambda node: "fleet-service_2.0" in (node.read("/var/log/apt/term.log") or "")
+                     or node.run("pgrep", "-x", "dpkg", check=False).stdout, id="packages"),
+        pytest.param(lambda node: node.run("pgrep", "-f", "puppet apply", check=False).stdout, id="puppet"),
+        pytest.param(lambda node: node.read("/root/validating") is not None, id="validation"),
+    ],
+)  # fmt: skip
+def test_a_turn_that_a_power_cut_ends_is_done_by_the_next(fleet: Fleet, node: Node, moment: Any) -> None:
+    bring_to(fleet, "v1")
+    node.run("rm", "-f", "/var/log/apt/term.log", FACTS)
+    node.write("/root/slow", "")
+    fleet.consul.put("current_version", "v2")
+    process = start_turn(node)
+    until = time.monotonic() + 60
+    while not moment(node):
+        assert time.monotonic() < until
+    node.kill()
+    stop(process)
+    assert fleet.record(NODE)["state"] == "started"
+    assert fleet.version_of(NODE) == "v1"
+    node.boot()
+    node.wait(22)
+    node.run("systemctl", "stop", "convoy-node.timer", "convoy-node.service")
+    node.run("rm", "-f", "/root/slow", "/root/validating")
+    wait_for(lambda: node.run("curl", "-sf", "http://127.0.0.1:8500/v1/status/leader", check=False).stdout, "Consul")
+    wait_for(lambda: turn_works(fleet), "the next turn does it")
+    assert fleet.record(NODE)["state"] == "upgraded"
+    assert node.read(RELEASE) == "manifest v2 on v2\n"
+    assert node.run("dpkg-query", "-W", "-f", "${Version}", "fleet-service").stdout == "2.0"
+    assert node.run("dpkg", "--audit").stdout == ""

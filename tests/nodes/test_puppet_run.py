@@ -1,0 +1,193 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module puppet_run with real Puppet, on a node: exit codes, noop, locks, time limits, and what ansible-doc says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import _LOCKS
+from integration.support.seen import documentation, documented_paths
+from lab.node import Node
+
+from .conftest import MakeFleet
+from .fleet import RUNTIME, Fleet
+
+NODE = "compute1"
+SITE = "/etc/puppet/code/environments/production/manifests"
+Module = Callable[..., dict[str, Any]]
+
+# What Ansible itself puts into results.
+_ANSIBLES = {"ansible_facts", "changed", "failed", "msg", "invocation", "exception", "warnings", "deprecations"}
+
+used: set[str] = set()
+returned: set[str] = set()
+
+
+@pytest.fixture(scope="module")
+def fleet(make_fleet: MakeFleet) -> Fleet:
+    return make_fleet({NODE: "compute"})
+
+
+@pytest.fixture
+def node(fleet: Fleet) -> Node:
+    node = fleet.lab.nodes[NODE]
+    node.run("rm", "-rf", "/root/puppet", "/etc/puppet/code")
+    node.run("mkdir", "-p", "/root/puppet", SITE)
+    return node
+
+
+@pytest.fixture
+def puppet(fleet: Fleet, tmp_path: Path) -> Module:
+    """Run the module over ssh; ``check`` is Ansible's check mode."""
+
+    def run(*, check: bool = False, **options: Any) -> dict[str, Any]:
+        used.update(options)
+        command = [RUNTIME / "bin/ansible", "-i", fleet.inventory, NODE, "-m", "convoy.upgrade.puppet_run"]
+        command += ["-a", json.dumps(options), *["--check"] * check]
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+        environ["ANSIBLE_HOME"] = str(tmp_path / "home")
+        done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=tmp_path)
+        result: dict[str, Any] = json.loads(done.stdout.partition(" => ")[2])
+        result["failed"] = done.returncode != 0
+        returned.update(paths({key: value for key, value in result.items() if key not in _ANSIBLES}))
+        return result
+
+    return run
+
+
+def paths(found: Mapping[str, Any], prefix: str = "") -> set[str]:
+    """Return the keys, and those of the failure below it."""
+    below = paths(found["failure"], "failure.") if isinstance(found.get("failure"), Mapping) else set()
+    return {f"{prefix}{key}" for key in found} | below
+
+
+def write(node: Node, manifest: str, name: str = "site.pp") -> str:
+    node.write(f"/root/puppet/{name}", manifest)
+    return f"/root/puppet/{name}"
+
+
+FILE = "file { '/root/puppet/made': content => 'by puppet' }\n"
+
+
+def test_a_run_that_changes_something_is_a_change_and_the_next_one_is_none(node: Node, puppet: Module) -> None:
+    manifest = write(node, FILE)
+    first = puppet(manifest=manifest)
+    assert (first["changed"], first["exit_code"], first["waited"]) == (True, 2, 0)
+    assert first["command"] == ["/usr/bin/puppet", "apply", "--detailed-exitcodes", "--color=false", manifest]
+    assert "/File[/root/puppet/made]/ensure: defined content" in first["output"]
+    assert first["seconds"] > 0
+    assert node.run("cat", "/root/puppet/made").stdout == "by puppet"
+    second = puppet(manifest=manifest)
+    assert (second["changed"], second["exit_code"]) == (False, 0)
+
+
+@pytest.mark.parametrize("options", [{"noop": True}, {"check": True}])
+def test_noop_and_check_mode_tell_what_would_change_and_change_nothing(
+    options: Any, node: Node, puppet: Module
+) -> None:
+    manifest = write(node, FILE)
+    told = puppet(manifest=manifest, **options)
+    assert told["changed"] is True
+    assert "(noop)" in told["output"]
+    assert node.run("ls", "/root/puppet").stdout == "site.pp\n"
+    puppet(manifest=manifest)
+    assert puppet(manifest=manifest, **options)["changed"] is False
+
+
+@pytest.mark.parametrize(
+    ("manifest", "code", "message"),
+    [
+        ("exec { '/bin/false': }", 4, "some resources failed: Error: '/bin/false' returned 1"),
+        ("exec { '/bin/false': } exec { '/bin/true': }", 6, "some resources were changed and others failed: Error:"),
+        ("fail('not on this host')", 1, "the run itself failed: Error: Evaluation Error"),
+        ("nonsense {", 1, "the run itself failed: Error: Could not parse for environment production"),
+    ],
+)
+def test_each_failure_is_told_with_puppets_own_reason(
+    manifest: str, code: int, message: str, node: Node, puppet: Module
+) -> None:
+    told = puppet(manifest=write(node, manifest))
+    assert told["failed"]
+    assert told["exit_code"] == code
+    assert told["failure"]["code"] == "puppet_failed"
+    assert f"puppet apply ended with {code}, {message}" in told["msg"]
+
+
+def test_modules_environment_and_arguments_are_handed_on(node: Node, puppet: Module) -> None:
+    node.write("/root/puppet/modules/greeting/manifests/init.pp", "class greeting { notice('hello from the module') }")
+    node.write("/etc/puppet/code/environments/canary/manifests/site.pp", "")
+    told = puppet(
+        manifest=write(node, 'include greeting\nnotice("in ${environment}")'),
+        modulepath=["/root/puppet/modules"],
+        environment="canary",
+        arguments=["--show_diff"],
+    )
+    assert "hello from the module" in told["output"]
+    assert "in canary" in told["output"]
+    assert told["command"][-2:] == ["--show_diff", "/root/puppet/site.pp"]
+
+
+def test_the_lock_of_an_agent_is_where_puppet_says_and_is_waited_for(node: Node, puppet: Module) -> None:
+    lock = node.run("puppet", "config", "print", "agent_catalog_run_lockfile").stdout.strip()
+    assert lock in _LOCKS
+    manifest = write(node, FILE)
+    node.run(
+        "sh",
+        "-c",
+        f"mkdir -p {Path(lock).parent}; setsid bash -c 'echo $$ > {lock}; exec -a puppet sleep 4' >/dev/null 2>&1 &",
+    )
+    told = puppet(manifest=manifest, lock_timeout=60)
+    assert told["waited"] >= 1
+    assert told["exit_code"] == 2
+    # The lock file is still there; nobody alive has it.
+    assert puppet(manifest=manifest)["waited"] < 1
+    node.run("sh", "-c", f"setsid bash -c 'echo $$ > {lock}; exec -a puppet sleep 8' >/dev/null 2>&1 &")
+    told = puppet(manifest=manifest, lock_timeout=0.5)
+    assert told["failure"]["code"] == "puppet_locked"
+    assert "Another run of Puppet has not ended within 0.5 s (process " in told["msg"]
+    node.run("rm", lock)
+
+
+def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(node: Node, puppet: Module) -> None:
+    told = puppet(manifest=write(node, "exec { '/bin/sleep 321': }"), timeout=4)
+    assert told["failure"]["code"] == "puppet_timeout"
+    assert "puppet apply took longer than 4 s and was ended" in told["msg"]
+    assert told["exit_code"] is None
+    assert node.run("pgrep", "-f", "sleep 321", check=False).stdout == ""
+
+
+def test_a_puppet_that_is_not_there_is_told(puppet: Module) -> None:
+    told = puppet(manifest="/nowhere", executable="pupet")
+    assert told["msg"].startswith("executable: 'pupet' is neither on PATH nor in ")
+    assert told["failure"]["details"] == {}
+
+
+def test_an_agent_that_reaches_no_server_fails_with_its_reason(node: Node, puppet: Module) -> None:
+    node.write("/etc/puppet/puppet.conf", "[main]\nserver = localhost\n")
+    told = puppet(kind="agent")
+    assert told["failed"]
+    assert "puppet agent ended with 1, the run itself failed: Error:" in told["msg"]
+
+
+def test_every_example_runs_as_it_stands(node: Node, puppet: Module) -> None:
+    node.write(f"{SITE}/site.pp", FILE)
+    node.run("mkdir", "-p", "/etc/puppet/code/modules")
+    for task in yaml.safe_load(documentation("puppet_run", "module")["examples"]):
+        assert not puppet(**task["convoy.upgrade.puppet_run"])["failed"]
+
+
+def test_every_option_was_used_and_every_result_seen() -> None:
+    if not used:
+        pytest.skip("only says something after the other tests of this file")
+    documented = documentation("puppet_run", "module")
+    assert set(documented["doc"]["options"]) - used == set()
+    assert set(documented_paths(documented["return"])) == returned
