@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from urllib.parse import urlsplit
+
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask as ask_store
@@ -43,7 +46,7 @@ def test_host_then_role_then_global_decides_and_a_hold_closes(run: Runner, consu
     details = played[4]["msg"]
     assert details[0] == {
         "value": True, "scope": "host", "key": f"{GATES}/host/compute1", "hold": False,
-        "reason": f"open: {GATES}/host/compute1 is True",
+        "reason": f"open: {GATES}/host/compute1 is True", "version": "2.10",
     }  # fmt: skip
     assert [(each["value"], each["scope"], each["hold"]) for each in details] == [
         (True, "host", False), (True, "role", False), (True, "role", False), (False, "host", True), (False, "role", True),
@@ -67,6 +70,7 @@ def test_where_nothing_is_set_the_caller_says_what_it_is(run: Runner, consul: Ra
             "key": None,
             "hold": False,
             "reason": "closed: no gate is set for compute1",
+            "version": None,
         }
     ]
 
@@ -173,3 +177,55 @@ def test_a_gate_with_a_version_is_open_while_it_is_the_current_one(store: Store,
             ask_store(store, {"compute1": "compute"})
     else:
         assert not ask_store(store, {"compute1": "compute"})["compute1"].value
+
+
+def test_a_consul_that_cannot_be_reached_is_an_answer_for_who_takes_it_for_one(run: Runner) -> None:
+    nobody = {"host": "127.0.0.1", "port": 1, "timeout": 0.1}
+    played = run(
+        [
+            ask("compute1", "compute2", unreachable="closed", **nobody),
+            ask("compute1", unreachable="closed", detail=True, **nobody),
+            ask("compute1", unreachable="closed", default=True, version="2", **nobody),
+            ask("compute1", unreachable="fail", **nobody),
+        ]
+    )
+    assert played[0]["msg"] == [False, False]
+    (detail,) = played[1]["msg"]
+    assert detail.pop("reason").startswith("closed: Consul at http://127.0.0.1:1 can't be reached: ")
+    assert detail == {"value": False, "scope": "unreachable", "key": None, "hold": False, "version": None}
+    assert played[2]["msg"] == [False]
+    assert played[3]["failed"]
+    # ansible-core 2.19 and later tell the causes of an error too; the sentence is there once all the same.
+    assert played[3]["msg"].count("can't be reached") == 1
+
+
+def test_all_other_trouble_stays_an_error(run: Runner, consul: RawKV) -> None:
+    put_gates(consul, host_compute1="Flase")
+    played = run(
+        [
+            ask("compute1", unreachable="closed"),
+            ask("compute1", unreachable="closed", scheme="https"),
+            ask("no-role", unreachable="closed"),
+        ]
+    )
+    assert [task["failed"] for task in played] == [True, True, True]
+    assert f"{GATES}/host/compute1" in played[0]["msg"]
+    assert "No TLS connection" in played[1]["msg"]
+
+
+def test_the_version_of_the_fleet_comes_with_the_detail(run: Runner, consul: RawKV) -> None:
+    assert run([ask("compute1", detail=True)])[0]["msg"][0]["version"] is None
+    consul.put("current_version", " 2.10\n")
+    assert run([ask("compute1", detail=True, version="2.8")])[0]["msg"][0]["version"] == "2.10"
+
+
+def test_variables_that_are_templates_are_filled_in(run: Runner, consul: RawKV, tmp_path: Path) -> None:
+    put_gates(consul, host_compute1="False")
+    (tmp_path / "port").write_text(f"{urlsplit(consul.url).port}\n")
+    given = {
+        "upgrade_consul_host": "{{ '127.0.0' ~ '.1' }}",
+        "upgrade_consul_port": f"{{{{ lookup('ansible.builtin.file', '{tmp_path}/port') | int }}}}",
+        "upgrade_consul_kv_prefix": "{{ nothing | default('') }}",
+    }
+    played = run([ask("compute1", "compute2")], play={"vars": given}, environ={"CONSUL_HTTP_ADDR": "127.0.0.1:1"})
+    assert played[0]["msg"] == [False, True]

@@ -205,3 +205,16 @@ def test_global_disable_closes_everything_at_once(play: Play, consul: RawKV) -> 
     assert done.returncode == 0, done.stdout
     assert gates(consul) == {"global": "False"}
     assert "changed=0" in play("global_disable").stdout
+
+
+def test_an_inventory_that_could_not_be_read_is_not_taken_for_an_empty_one(
+    play: Play, consul: RawKV, tmp_path: Path
+) -> None:
+    seed(consul, names(controller=1, compute=1))
+    source = tmp_path / "fleet.consul_fleet.yml"
+    source.write_text("plugin: convoy.upgrade.consul_fleet\nhost: 127.0.0.1\nport: 1\ntimeout: 0.1\n")
+    before = consul.tree()
+    done = play("upgrade", "-i", str(source), version="2")
+    assert done.returncode == 2, done.stdout
+    assert f"{source} gave no host: see the warning above." in " ".join(done.stdout.split())
+    assert consul.tree() == before

@@ -21,7 +21,7 @@ from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner
 from integration.support.seen import LOOKUP, MODULES, Seen, documentation, documented_paths
 
-FILTERS = ("fleet", "plan_text", "stage_order", "status_text", "story_text")
+FILTERS = ("failure_text", "fleet", "plan_text", "stage_order", "status_text", "story_text")
 PLUGINS = [
     *((name, "module") for name in (*MODULES, "show")),
     (LOOKUP, "lookup"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import quote
 
 from .._model.errors import UpgradeError
 from .._model.names import check_name
@@ -108,4 +107,4 @@ def _tell(store: Store, check: Check, *, is_new: bool) -> None:
         facts = {"ID": check.name, "Name": check.name, "TTL": f"{check.ttl}s", "Status": check.status}
         store.client.tell_agent("check/register", {**facts, "Notes": check.notes})
     said = {"Status": check.status, "Output": check.output or ""}
-    store.client.tell_agent(f"check/update/{quote(check.name, safe='')}", said)
+    store.client.tell_agent(f"check/update/{check.name}", said)

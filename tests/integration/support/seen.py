@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 COLLECTION = "convoy.upgrade"
-MODULES = ("consul_enable_puppet", "consul_upgrade_info", "consul_upgrade_plan", "consul_upgrade_report")
+CONNECTED = (
+    "consul_enable_puppet",
+    "consul_health",
+    "consul_upgrade_info",
+    "consul_upgrade_plan",
+    "consul_upgrade_report",
+)
+MODULES = (*CONNECTED, "node_lock", "node_validate")
 LOOKUP = "enable_puppet"
 
 # What Ansible itself puts into results, and what the recorder adds.
@@ -60,7 +67,7 @@ class Seen:
                 if module in MODULES and isinstance(value, Mapping):
                     self.options[module].update(value)
                 if name == f"group/{COLLECTION}.consul":
-                    for each in MODULES:
+                    for each in CONNECTED:
                         self.options[each].update(value)
                 self.see_tasks(value)
         elif isinstance(found, Sequence):

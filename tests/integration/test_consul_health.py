@@ -1,0 +1,170 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""consul_health on a real agent, looked at without it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.health import Check, publish
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support.playbook import Runner, Task, wait_until
+
+
+def health(*checks: dict[str, Any]) -> Task:
+    return {"convoy.upgrade.consul_health": {"checks": list(checks)}}
+
+
+def seen_by_agent(consul: RawKV) -> dict[str, dict[str, Any]]:
+    _code, _headers, body = consul.call("GET", "agent/checks")
+    found: dict[str, dict[str, Any]] = json.loads(body)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _no_checks(consul: RawKV) -> Iterator[None]:
+    yield
+    for name in seen_by_agent(consul):
+        assert consul.call("PUT", f"agent/check/deregister/{quote(name)}")[0] == 200
+    consul.call("PUT", "agent/service/deregister/web")
+
+
+def test_checks_are_set_once_and_renewed_without_a_change(run: Runner, consul: RawKV) -> None:
+    good = {"name": "puppet", "status": "passing", "output": "version 2", "ttl": 60}
+    bad = {"name": "validation", "status": "critical", "output": "no disk"}
+    checked = run([health(good, bad)], check=True, diff=True)[0]
+    assert checked["changed"] is True
+    assert checked["diff"]["after"] == (
+        "check puppet = passing (convoy.upgrade: renewed at least every 60 s)\n"
+        "check validation = critical (convoy.upgrade: renewed at least every 3600 s)\n"
+    )
+    assert checked["diff"]["before"] == ""
+    assert seen_by_agent(consul) == {}
+    first, second = run([health(good, bad), health(good, bad)])
+    assert (first["changed"], second["changed"]) == (True, False)
+    assert first["diff"] == checked["diff"]
+    assert first["checks"] == [
+        {"name": "puppet", "status": "passing", "output": "version 2", "ttl": 60},
+        {"name": "validation", "status": "critical", "output": "no disk", "ttl": 3600},
+    ]
+    found = seen_by_agent(consul)
+    assert {name: (one["Status"], one["Output"]) for name, one in found.items()} == {
+        "puppet": ("passing", "version 2"),
+        "validation": ("critical", "no disk"),
+    }
+    assert all(one["ServiceID"] == "" for one in found.values())
+
+
+def test_another_status_is_a_change_and_another_output_is_none(run: Runner, consul: RawKV) -> None:
+    played = run(
+        [
+            health({"name": "puppet", "status": "passing", "output": "a"}),
+            health({"name": "puppet", "status": "passing", "output": "b"}),
+            health({"name": "puppet", "status": "warning", "output": "c"}),
+        ]
+    )
+    assert [one["changed"] for one in played] == [True, False, True]
+    assert seen_by_agent(consul)["puppet"]["Output"] == "c"
+
+
+def test_nothing_new_keeps_what_is_known(run: Runner, consul: RawKV) -> None:
+    played = run(
+        [
+            health({"name": "puppet"}),
+            health({"name": "puppet", "status": "critical", "output": "it broke"}),
+            health({"name": "puppet"}),
+        ]
+    )
+    assert [one["changed"] for one in played] == [False, True, False]
+    assert played[0]["checks"] == [{"name": "puppet", "status": None, "output": None, "ttl": 3600}]
+    assert played[2]["checks"] == [{"name": "puppet", "status": "critical", "output": "it broke", "ttl": 3600}]
+    assert seen_by_agent(consul)["puppet"]["Output"] == "it broke"
+
+
+def test_a_check_that_is_not_renewed_in_time_turns_critical(store: Store, consul: RawKV) -> None:
+    def status() -> str:
+        return str(seen_by_agent(consul)["puppet"]["Status"])
+
+    publish(store, [Check("puppet", "passing", "fine", ttl=1)])
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        assert status() == "passing"
+        time.sleep(0.3)
+        publish(store, [Check("puppet", ttl=1)])
+    wait_until(lambda: status() == "critical", seconds=4, what="the end of its time")
+    # What has expired stays so until something is known again.
+    checks, changes = publish(store, [Check("puppet", ttl=1)])
+    assert checks[0].status == "critical"
+    assert not changes
+
+
+def test_another_ttl_registers_it_anew_without_turning_it_critical(store: Store, consul: RawKV) -> None:
+    publish(store, [Check("puppet", "passing", "fine", ttl=60)])
+    index = consul.call("GET", "health/state/critical")[1]["X-Consul-Index"]
+    checks, changes = publish(store, [Check("puppet", ttl=120)])
+    assert checks == [Check("puppet", "passing", "fine", 120)]
+    assert len(changes) == 1
+    found = seen_by_agent(consul)["puppet"]
+    assert (found["Status"], found["Output"]) == ("passing", "fine")
+    assert "120 s" in found["Notes"]
+    _code, headers, body = consul.call("GET", f"health/state/critical?index={index}&wait=500ms")
+    assert json.loads(body) == []
+    assert headers["X-Consul-Index"]
+
+
+def test_requests_are_one_to_read_and_one_for_each_check(store: Store) -> None:
+    names = ("puppet", "validation")
+    publish(store, [Check(name, "passing") for name in names])
+    before = store.client.requests
+    publish(store, [Check(name, "passing") for name in names])
+    assert store.client.requests - before == 3
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"Name": "of a service", "ID": "puppet", "TTL": "60s", "ServiceID": "web"},
+        {"Name": "of the agent", "ID": "puppet", "TCP": "127.0.0.1:1", "Interval": "60s"},
+    ],
+    ids=["service", "tcp"],
+)
+def test_a_check_that_is_not_the_nodes_own_is_left_alone(definition: Any, store: Store, consul: RawKV) -> None:
+    assert consul.call("PUT", "agent/service/register", {"Name": "web"})[0] == 200
+    assert consul.call("PUT", "agent/check/register", definition)[0] == 200
+    before = seen_by_agent(consul)
+    with pytest.raises(UpgradeError, match=r"has a check puppet already, of .* give another name") as caught:
+        publish(store, [Check("validation", "passing"), Check("puppet", "passing")])
+    assert caught.value.code == "bad_check"
+    assert seen_by_agent(consul) == before
+
+
+def test_odd_names_are_taken_or_refused_and_nothing_is_done_for_bad_ones(store: Store, consul: RawKV) -> None:
+    publish(store, [Check("100%puppet run", "passing")])
+    assert seen_by_agent(consul)["100%puppet run"]["Status"] == "passing"
+    publish(store, [Check("100%puppet run", "warning")])
+    assert seen_by_agent(consul)["100%puppet run"]["Status"] == "warning"
+    before = seen_by_agent(consul)
+    for checks, message in (
+        ([Check("a"), Check("b/c", "passing")], "the check 'b/c' has a '/'"),
+        ([Check("", "passing")], "must be a text that is not empty"),
+        ([Check("a", "passing"), Check("a", "critical")], "a, a has a name twice"),
+        ([Check("a", "passing", ttl=0)], "the ttl of a is 0; give seconds above 0"),
+    ):
+        with pytest.raises(UpgradeError, match=message):
+            publish(store, checks)
+    assert seen_by_agent(consul) == before
+
+
+def test_of_a_long_output_the_end_is_kept(store: Store, consul: RawKV) -> None:
+    checks, _changes = publish(store, [Check("puppet", "critical", "x" * 5000 + "the end")])
+    assert checks[0].output is not None
+    assert len(checks[0].output) == 4000
+    assert seen_by_agent(consul)["puppet"]["Output"].endswith("the end")

@@ -1,0 +1,200 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lock of a node, with real processes as runs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._node import lock
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import Claim, Holder, release, start_of, take
+
+Process = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "lock")
+
+
+@pytest.fixture
+def run() -> Iterator[Process]:
+    """A process that stands for a run."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def claim(name: str, process: Process | None, lease: float = 0) -> Claim:
+    return Claim(run=name, who=f"the run {name}", process=process.pid if process else None, lease=lease)
+
+
+def is_free(path: str) -> bool:
+    with Path(path).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def gets_free(path: str, seconds: float = 1) -> bool:
+    until = time.monotonic() + seconds
+    while not is_free(path):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_a_lock_lasts_until_it_is_released_and_leaves_no_process(path: str, run: Process) -> None:
+    before = int(time.time())
+    acquired, holder = take(path, claim("a", run))
+    assert acquired
+    assert holder is not None
+    assert (holder.who, holder.run) == ("the run a", "a")
+    assert before <= holder.since <= time.time()
+    assert start_of(holder.pid) == holder.started
+    assert not is_free(path)
+    assert oct(Path(path).stat().st_mode & 0o777) == "0o600"
+    assert release(path, "a") is True
+    assert is_free(path)
+    until = time.monotonic() + 1
+    while start_of(holder.pid) is not None:
+        assert time.monotonic() < until
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1 if run.poll() is not None else holder.pid, os.WNOHANG)
+
+
+def test_another_run_is_told_who_has_it_and_cannot_release_it(path: str, run: Process) -> None:
+    _acquired, first = take(path, claim("a", run))
+    acquired, holder = take(path, claim("b", run))
+    assert not acquired
+    assert holder == first
+    assert release(path, "b") is False
+    assert not is_free(path)
+    release(path, "a")
+    assert take(path, claim("b", run))[0]
+    release(path, "b")
+
+
+def test_the_same_run_has_it_already(path: str, run: Process) -> None:
+    first = take(path, claim("a", run))
+    assert take(path, claim("a", run)) == first
+    release(path, "a")
+    assert release(path, "a") is False
+
+
+def test_it_goes_with_the_run_however_that_ends(path: str, run: Process) -> None:
+    take(path, claim("a", run))
+    run.kill()
+    run.wait()
+    assert gets_free(path)
+
+
+def test_it_goes_with_the_run_where_the_kernel_can_t_tell_of_its_end(
+    path: str, run: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    monkeypatch.setattr(lock, "_SECONDS_BETWEEN_LOOKS", 0.05)
+    take(path, claim("a", run))
+    assert not is_free(path)
+    run.kill()
+    run.wait()
+    assert gets_free(path)
+
+
+def test_a_lease_begins_where_the_process_ends(path: str, run: Process) -> None:
+    take(path, claim("a", run, lease=0.5))
+    run.kill()
+    run.wait()
+    assert not gets_free(path, seconds=0.2)
+    assert gets_free(path)
+
+
+def test_without_a_process_to_watch_the_lease_begins_at_once(path: str) -> None:
+    take(path, claim("a", None, lease=0.3))
+    assert not is_free(path)
+    assert gets_free(path)
+
+
+def test_a_process_that_is_gone_already_holds_nothing(path: str, run: Process) -> None:
+    run.kill()
+    run.wait()
+    take(path, claim("a", run))
+    assert gets_free(path)
+
+
+def test_dry_tells_and_takes_nothing(path: str, run: Process) -> None:
+    assert take(path, claim("a", run), dry=True) == (True, None)
+    assert is_free(path)
+    _acquired, holder = take(path, claim("a", run))
+    assert take(path, claim("b", run), dry=True) == (False, holder)
+    assert take(path, claim("a", run), dry=True) == (True, holder)
+    release(path, "a")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"who": "a"}', "\xff"])
+def test_a_file_that_says_nothing_is_as_good_as_an_empty_one(text: str, path: str, run: Process) -> None:
+    Path(path).write_text(text, encoding="latin-1")
+    with Path(path).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert take(path, claim("a", run)) == (False, None)
+        assert release(path, "a") is False
+    assert take(path, claim("a", run))[0]
+    assert json.loads(Path(path).read_text())["run"] == "a"
+    release(path, "a")
+
+
+def test_what_a_dead_holder_wrote_counts_for_nothing(path: str, run: Process) -> None:
+    stale = {"who": "a", "since": 1, "pid": run.pid, "started": 1, "run": "a"}
+    Path(path).write_text(json.dumps(stale))
+    assert not Holder(**stale).lives  # type: ignore[arg-type]
+    with Path(path).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert take(path, claim("a", run)) == (False, None)
+        assert release(path, "a") is False
+    assert run.poll() is None
+
+
+def test_a_link_and_a_missing_folder_are_refused(tmp_path: Path, run: Process) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    for name in ("link", "nowhere/lock"):
+        with pytest.raises(UpgradeError, match=rf"path: {tmp_path / name} can't be opened: .*no link\.") as caught:
+            take(str(tmp_path / name), claim("a", run))
+        assert caught.value.code == "bad_lock_file"
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_lock_that_is_not_there_is_none_to_release(path: str) -> None:
+    assert release(path, "a") is False
+    assert not Path(path).exists()
+
+
+def test_a_process_that_was_not_started_over_ssh_has_no_connection() -> None:
+    assert lock.connection_process() is None
+
+
+def test_the_connection_is_the_nearest_sshd_above(tmp_path: Path) -> None:
+    sshd = tmp_path / "sshd"
+    sshd.symlink_to("/bin/sh")
+    code = (
+        "import os; from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import connection_process; "
+        "print(connection_process())"
+    )
+    script = f"echo $$; sh -c '\"{sys.executable}\" -c \"$0\"; :' '{code}'; :"
+    done = subprocess.run([sshd, "-c", script], capture_output=True, text=True)
+    assert done.stderr == ""
+    mine, found = done.stdout.split()
+    assert mine == found

@@ -1,0 +1,72 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Programs that are run to their end, or to the end of their time."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.process import last_lines, run
+
+
+def gone(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_code_and_both_outputs_are_kept_without_colours() -> None:
+    ended = run(["sh", "-c", r"printf '\033[1;31mred\033[0m\n'; echo err >&2; exit 3"], 10)
+    assert (ended.code, ended.output) == (3, "red\nerr\n")
+    assert 0 < ended.seconds < 10
+
+
+def test_output_that_is_no_utf8_does_no_harm() -> None:
+    assert run(["printf", r"a\377b"], 10).output == "a�b"
+
+
+def test_nothing_comes_from_standard_input() -> None:
+    assert run(["cat"], 10).output == ""
+
+
+@pytest.mark.parametrize(
+    "child",
+    ["sleep 61", "setsid sleep 61", "sh -c 'trap \"\" TERM; sleep 61; sleep 61'"],
+    ids=["plain", "session", "deaf"],
+)
+def test_when_its_time_is_up_all_that_it_started_ends(
+    child: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ansible_collections.convoy.upgrade.plugins.module_utils._node.process._SECONDS_TO_END", 0.5)
+    began = time.monotonic()
+    ended = run(["sh", "-c", f"echo begun; {child} & echo $! > {tmp_path}/pid; wait"], 0.5)
+    assert ended.code is None
+    assert ended.output == "begun\n"
+    assert time.monotonic() - began < 5
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_daemon_that_it_started_is_left_alone(tmp_path: Path) -> None:
+    script = f"(setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 5' >/dev/null 2>&1 &); sleep 60"
+    assert run(["sh", "-c", script], 1).code is None
+    pid = int((tmp_path / "pid").read_text())
+    assert not gone(pid)
+    os.kill(pid, 9)
+
+
+def test_what_cannot_be_run_is_told() -> None:
+    with pytest.raises(UpgradeError, match=r"^/nowhere/at/all can't be run: No such file or directory\.$") as caught:
+        run(["/nowhere/at/all"], 10)
+    assert caught.value.code == "not_runnable"
+
+
+def test_last_lines_leaves_empty_ones_out() -> None:
+    assert last_lines("a\n\nb  \n\n c\n\n", 2) == "b\n c"
+    assert last_lines("") == ""

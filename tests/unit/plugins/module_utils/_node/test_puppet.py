@@ -1,0 +1,115 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is made of Puppet's exit codes and locks, with a script in its place; tests/nodes has the real one."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import Wish, run_puppet
+
+
+@pytest.fixture(autouse=True)
+def _no_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(puppet, "_LOCKS", (str(tmp_path / "lock"),))
+    monkeypatch.setattr(puppet, "_SECONDS_BETWEEN_LOOKS", 0.05)
+
+
+def script(folder: Path, body: str) -> str:
+    path = folder / "puppet"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def wish(folder: Path, body: str, **options: object) -> Wish:
+    return Wish(executable=script(folder, body), **{"manifest": "site.pp", **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("code", "changed"), [(0, False), (2, True)])
+def test_0_and_2_are_success(code: int, changed: bool, tmp_path: Path) -> None:
+    done = run_puppet(wish(tmp_path, f"echo done; exit {code}"))
+    assert (done.code, done.changed, done.output) == (code, changed, "done\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "meaning"),
+    [
+        (1, "the run itself failed"),
+        (4, "some resources failed"),
+        (6, "some resources were changed and others failed"),
+        (127, "no code that Puppet documents"),
+    ],
+)
+def test_all_other_codes_are_failures(code: int, meaning: str, tmp_path: Path) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        run_puppet(wish(tmp_path, f"echo Notice: fine; echo Error: it broke; echo Notice: end; exit {code}"))
+    assert caught.value.code == "puppet_failed"
+    assert caught.value.message == f"puppet apply ended with {code}, {meaning}: Error: it broke"
+    assert caught.value.details["exit_code"] == code
+
+
+def test_without_an_error_line_the_last_lines_explain(tmp_path: Path) -> None:
+    with pytest.raises(UpgradeError, match=r"the run itself failed: Notice: administratively disabled$"):
+        run_puppet(wish(tmp_path, "echo Notice: administratively disabled; exit 1"))
+    with pytest.raises(UpgradeError, match=r"the run itself failed: it printed nothing$"):
+        run_puppet(wish(tmp_path, "exit 1"))
+
+
+def test_noop_changes_what_it_says_it_would(tmp_path: Path) -> None:
+    assert run_puppet(wish(tmp_path, "echo 'File[/x]/ensure: should be file (noop)'", noop=True)).changed
+    assert not run_puppet(wish(tmp_path, "echo Notice: Applied catalog", noop=True)).changed
+
+
+def test_the_command_has_what_was_wished_for() -> None:
+    apply = Wish(
+        manifest="site.pp", modulepath=["/a", "/b"], environment="canary", arguments=["--tags", "x"], noop=True
+    )
+    assert apply.words() == [
+        *("apply", "--detailed-exitcodes", "--color=false", "--environment=canary", "--modulepath=/a:/b", "--noop"),
+        *("--tags", "x", "site.pp"),
+    ]
+    agent = Wish(kind="agent").words()
+    assert agent[:3] == ["agent", "--detailed-exitcodes", "--color=false"]
+    assert {"--onetime", "--no-daemonize"} <= set(agent)
+
+
+def test_an_agent_that_is_locked_out_tries_again(tmp_path: Path) -> None:
+    body = f"[ -e {tmp_path}/free ] && exit 0; touch {tmp_path}/free; echo 'Notice: Run already in progress; skipping'; exit 1"
+    done = run_puppet(wish(tmp_path, body, kind="agent", manifest=None))
+    assert done.code == 0
+    assert done.waited > 0
+
+
+def test_an_agent_that_stays_locked_out_fails_when_its_time_is_up(tmp_path: Path) -> None:
+    with pytest.raises(UpgradeError, match=r"has not ended within 0.2 s \(Notice: Run already in progress") as caught:
+        run_puppet(wish(tmp_path, "echo 'Notice: Run already in progress'; exit 1", kind="agent", lock_seconds=0.2))
+    assert caught.value.code == "puppet_locked"
+
+
+def test_apply_waits_for_an_agent_that_lives_and_for_no_dead_one(tmp_path: Path) -> None:
+    agent = subprocess.Popen(["bash", "-c", "exec -a puppet sleep 0.6"])
+    (tmp_path / "lock").write_text(f"{agent.pid}\n")
+    with pytest.raises(UpgradeError, match=rf"within 0.1 s \(process {agent.pid} has it\)"):
+        run_puppet(wish(tmp_path, "exit 0", lock_seconds=0.1))
+    agent.wait()
+    assert run_puppet(wish(tmp_path, "exit 0", lock_seconds=0.1)).waited < 0.1
+    (tmp_path / "lock").write_text("nonsense")
+    assert run_puppet(wish(tmp_path, "exit 0")).code == 0
+
+
+def test_a_run_that_takes_too_long_is_told_with_its_last_lines(tmp_path: Path) -> None:
+    with pytest.raises(UpgradeError, match=r"took longer than 0.3 s and was ended; its last lines: begun$") as caught:
+        run_puppet(wish(tmp_path, "echo begun; exec sleep 60", seconds=0.3))
+    assert caught.value.code == "puppet_timeout"
+    assert caught.value.details["exit_code"] is None
+
+
+def test_a_puppet_that_is_nowhere_is_told() -> None:
+    with pytest.raises(UpgradeError, match=r"executable: 'pupet' is neither on PATH nor in .*Is Puppet installed\?"):
+        run_puppet(Wish(executable="pupet", manifest="site.pp"))

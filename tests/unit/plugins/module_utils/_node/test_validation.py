@@ -1,0 +1,73 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The operator's own checks of a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.validation import validate, validations
+
+
+def write(folder: Path, name: str, body: str = "exit 0", mode: int = 0o755) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(mode)
+
+
+def test_all_executables_run_in_natural_order(tmp_path: Path) -> None:
+    for name in ("10-b", "9-a", "100-c"):
+        write(tmp_path, name, f"echo {name}")
+    write(tmp_path, "README", mode=0o644)
+    write(tmp_path, ".hidden", "exit 1")
+    (tmp_path / "folder").mkdir()
+    passed = validate(str(tmp_path), 10)
+    assert [(one.name, one.output) for one in passed] == [("9-a", "9-a\n"), ("10-b", "10-b\n"), ("100-c", "100-c\n")]
+    assert all(one.seconds >= 0 for one in passed)
+    assert validations(str(tmp_path)) == ["9-a", "10-b", "100-c"]
+
+
+def test_the_first_failure_ends_it_and_says_what_it_printed(tmp_path: Path) -> None:
+    write(tmp_path, "1-good")
+    write(tmp_path, "2-bad", "echo all is lost; exit 7")
+    write(tmp_path, "3-never", f"touch {tmp_path}/ran")
+    with pytest.raises(UpgradeError) as caught:
+        validate(str(tmp_path), 10)
+    assert caught.value.code == "validation_failed"
+    assert caught.value.message == f"{tmp_path}/2-bad ended with 7: all is lost"
+    assert caught.value.details == {
+        "name": "2-bad",
+        "exit_code": 7,
+        "output": "all is lost\n",
+        "passed": ["1-good"],
+    }
+    assert not (tmp_path / "ran").exists()
+
+
+def test_one_that_takes_too_long_has_failed(tmp_path: Path) -> None:
+    write(tmp_path, "1-slow", "echo begun; exec sleep 60")
+    with pytest.raises(UpgradeError, match=r"1-slow took longer than 0.3 s and was ended: begun$") as caught:
+        validate(str(tmp_path), 0.3)
+    assert caught.value.details["exit_code"] is None
+
+
+def test_one_that_says_nothing_and_one_that_cannot_be_run_are_told(tmp_path: Path) -> None:
+    write(tmp_path, "1-silent", "exit 1")
+    with pytest.raises(UpgradeError, match="1-silent ended with 1: it printed nothing"):
+        validate(str(tmp_path), 10)
+    (tmp_path / "1-silent").write_text("#!/no/such/shell\n")
+    with pytest.raises(UpgradeError, match=r"1-silent can't be run: No such file"):
+        validate(str(tmp_path), 10)
+
+
+def test_no_folder_and_an_empty_one_fail_nothing(tmp_path: Path) -> None:
+    assert validate(str(tmp_path), 10) == []
+    assert validate(str(tmp_path / "nowhere"), 10) == []
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "file")
+    with pytest.raises(UpgradeError, match=rf"^path: {tmp_path}/file can't be read: Not a directory\.$"):
+        validations(str(tmp_path / "file"))
