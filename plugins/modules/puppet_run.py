@@ -11,7 +11,7 @@ short_description: Run Puppet once
 version_added: 0.2.0
 description:
   - Runs C(puppet apply) or C(puppet agent --onetime) with C(--detailed-exitcodes). Exit codes 0 and 2 are success.
-  - An agent's run that is under way is waited for. It is no failure.
+  - A run that is under way, of an agent or of this module, is waited for. It is no failure.
   - With O(ignore:--check) or O(noop), Puppet runs with C(--noop), and the result tells whether it would change something.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+import subprocess
 
 import pytest
+import yaml
 from integration.support.watcher import Timeline, View, Watcher, read
+from lab.node import ROOT
 
 from .conftest import MakeFleet
-from .fleet import Fleet, wait_for, write_validation
+from .fleet import RUNTIME, Fleet, wait_for, write_validation
 
 ROLES = {"controller1": "controller", "controller2": "controller", **{f"compute{n}": "compute" for n in range(1, 5)}}
 CAPS = {"controller": 1, "compute": 2}
@@ -19,7 +23,7 @@ RULES = {"rolling_rules": {"roles": CAPS}}
 
 
 @pytest.fixture(scope="module")
-def fleet(make_fleet: MakeFleet) -> Iterator[Fleet]:
+def fleet(make_fleet: MakeFleet) -> Fleet:
     """Hosts that are plain but for Puppet, enrolled into a fleet that should run v1."""
     fleet = make_fleet(ROLES)
     fleet.consul.put("current_version", "v1")
@@ -91,3 +95,31 @@ def test_a_second_upgrade_to_the_same_version_changes_nothing(fleet: Fleet) -> N
     shown = fleet.play("upgrade", version="v2", instructions=RULES)
     assert "changed=0" in shown
     assert fleet.consul.tree() == before
+
+
+def test_an_inventory_from_consul_is_all_that_ansible_and_the_playbooks_need(fleet: Fleet) -> None:
+    source = fleet.folder / "fleet.consul_fleet.yml"
+    facts = {
+        "plugin": "convoy.upgrade.consul_fleet",
+        "host": fleet.lab.environ["CONSUL_HTTP_ADDR"].partition(":")[0],
+        "upgrade_roles": {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}},
+    }
+    source.write_text(yaml.safe_dump(facts))
+    given = fleet.lab.inventory()["all"]["vars"]
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
+    environ |= {"ANSIBLE_HOME": str(fleet.folder / "home"), "ANSIBLE_NOCOLOR": "1"}
+    ping = [RUNTIME / "bin/ansible", "-i", source, "stage_dataplane", "-m", "ping", "-e", json.dumps(given)]
+    done = subprocess.run(ping, capture_output=True, text=True, env=environ, cwd=fleet.folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count('"ping": "pong"') == 4
+    upgrade = [RUNTIME / "bin/ansible-playbook", ROOT / "playbooks/upgrade.yml", "-i", source, "-e", "version=v2"]
+    done = subprocess.run(upgrade, capture_output=True, text=True, env=environ, cwd=fleet.folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 of 6 hosts upgraded" in done.stdout
+    listed = subprocess.run(
+        [RUNTIME / "bin/ansible-inventory", "-i", source, "--list"], capture_output=True, text=True, env=environ
+    )
+    found = json.loads(listed.stdout)
+    assert sorted(found["state_upgraded"]["hosts"]) == sorted(ROLES)
+    assert sorted(found["version_v2"]["hosts"]) == sorted(ROLES)
+    assert found["_meta"]["hostvars"]["compute3"]["ansible_host"] == fleet.lab.nodes["compute3"].address

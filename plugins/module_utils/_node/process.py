@@ -35,10 +35,11 @@ class Ended:
     seconds: float
 
 
-def run(command: Sequence[str], seconds: float) -> Ended:
+def run(command: Sequence[str], seconds: float, keep: Sequence[int] = ()) -> Ended:
     """Run a program; when its time is up, it is ended with all processes that it has started.
 
     :param seconds: how long it may take.
+    :param keep: open files that it gets too.
     :raises UpgradeError: ``not_runnable``.
     """
     began = time.monotonic()
@@ -49,6 +50,7 @@ def run(command: Sequence[str], seconds: float) -> Ended:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=keep,
             cwd="/",
         )
     except OSError as error:

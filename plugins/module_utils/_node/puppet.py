@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,9 @@ _LOCKS = (
     "/opt/puppetlabs/puppet/cache/state/agent_catalog_run.lock",
 )
 _LOCKED = "already in progress"
+
+# The lock that `puppet apply` does not have: without it, a run whose caller was killed would have company.
+_OWN_LOCK = "/run/lock/convoy-puppet-{uid}.lock"
 _PLACES = os.pathsep.join(("/opt/puppetlabs/bin", "/usr/local/bin", "/usr/bin"))
 _SECONDS_BETWEEN_LOOKS = 1
 
@@ -88,16 +93,22 @@ class PuppetRun:
 def run_puppet(wish: Wish) -> PuppetRun:
     """Run Puppet; a run that is under way is waited for.
 
-    :raises UpgradeError: ``not_runnable``, ``puppet_locked``, ``puppet_timeout``, ``puppet_failed``; the details have
+    :raises UpgradeError: ``not_runnable``, ``bad_lock_file``, ``puppet_locked``, ``puppet_timeout``, ``puppet_failed``; the details have
         ``exit_code`` and ``output``.
     """
     command = [_find(wish.executable), *wish.words()]
-    began = time.monotonic()
+    with _alone(wish.lock_seconds) as (lock, waited):
+        return _run(wish, command, lock, waited)
+
+
+def _run(wish: Wish, command: list[str], lock: int, waited_already: float) -> PuppetRun:
+    began = time.monotonic() - waited_already
     if wish.kind == "apply":
         _wait_for_agent(wish.lock_seconds)
     while True:
         waited = time.monotonic() - began
-        ended = run(command, wish.seconds)
+        # Puppet has the lock open as well, so that it lasts as long as Puppet does, whatever becomes of this process.
+        ended = run(command, wish.seconds, keep=[lock])
         if not (wish.kind == "agent" and ended.code not in _SUCCESS and _LOCKED in ended.output):
             break
         # The agent tells it with exit code 1, like a failure.
@@ -110,6 +121,29 @@ def run_puppet(wish: Wish) -> PuppetRun:
     if wish.noop:
         changed = any(line.rstrip().endswith("(noop)") for line in ended.output.splitlines())
     return PuppetRun(command, ended.code, changed, ended.output, ended.seconds, waited)
+
+
+@contextlib.contextmanager
+def _alone(seconds: float) -> Iterator[tuple[int, float]]:
+    """Wait for other runs that this module has started; give the open lock, and how long that took."""
+    path = _OWN_LOCK.format(uid=os.getuid())
+    began = time.monotonic()
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UpgradeError("bad_lock_file", f"{path} can't be opened: {error.strerror}.") from error
+    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - began >= seconds:
+                    raise _locked(seconds, f"{path} is locked") from None
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        yield lock, time.monotonic() - began
+    finally:
+        os.close(lock)
 
 
 def _find(executable: str) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import
 @pytest.fixture(autouse=True)
 def _no_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(puppet, "_LOCKS", (str(tmp_path / "lock"),))
+    monkeypatch.setattr(puppet, "_OWN_LOCK", str(tmp_path / "own-{uid}"))
     monkeypatch.setattr(puppet, "_SECONDS_BETWEEN_LOOKS", 0.05)
 
 
@@ -113,3 +115,24 @@ def test_a_run_that_takes_too_long_is_told_with_its_last_lines(tmp_path: Path) -
 def test_a_puppet_that_is_nowhere_is_told() -> None:
     with pytest.raises(UpgradeError, match=r"executable: 'pupet' is neither on PATH nor in .*Is Puppet installed\?"):
         run_puppet(Wish(executable="pupet", manifest="site.pp"))
+
+
+def test_a_run_whose_caller_was_killed_is_waited_for_until_puppet_itself_has_ended(tmp_path: Path) -> None:
+    slow = script(tmp_path, f"touch {tmp_path}/begun; sleep 1.5; touch {tmp_path}/ended")
+    code = (
+        "import sys; from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet; "
+        "puppet._OWN_LOCK = sys.argv[1]; puppet.run_puppet(puppet.Wish(executable=sys.argv[2], manifest='site.pp'))"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "own-{uid}"), slow])
+    while not (tmp_path / "begun").exists():
+        assert caller.poll() is None
+    caller.kill()
+    caller.wait()
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(UpgradeError, match=r"within 0.2 s \(.*own-\d+ is locked\)"):
+        run_puppet(wish(other, "exit 0", lock_seconds=0.2))
+    assert not (tmp_path / "ended").exists()
+    done = run_puppet(wish(other, f"[ -e {tmp_path}/ended ]"))
+    assert done.code == 0
+    assert done.waited > 0
