@@ -12,8 +12,6 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import start_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import whoami
 
-_OWN = ("_run", "_who", "_process")
-
 
 class ActionModule(ActionBase):
     """The action that goes with the module of the same name."""
@@ -24,10 +22,11 @@ class ActionModule(ActionBase):
         # This is one of the processes that ansible-playbook has for its tasks; its parent lasts as long as the run.
         process = os.getppid()
         who = whoami()
-        options = {name: value for name, value in self._task.args.items() if name not in _OWN}
-        options["_run"] = f"{who} {process} {start_of(process)}"
-        options["_who"] = f"the run of {who} (process {process})"
-        if self._connection.transport.rpartition(".")[2] == "local":
-            options["_process"] = process
+        options = {
+            "who": f"the run of {who} (process {process})",
+            **self._task.args,
+            "run": f"{who} {process} {start_of(process)}",
+            "process": process if self._connection.transport.rpartition(".")[2] == "local" else None,
+        }
         result.update(self._execute_module("convoy.upgrade.node_lock", module_args=options, task_vars=task_vars or {}))
         return result

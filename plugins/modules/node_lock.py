@@ -43,6 +43,18 @@ options:
       - Seconds for which the lock lasts after the end of an SSH connection.
     type: float
     default: 600
+  who:
+    description:
+      - Who is at work, for others who find the lock taken. Without it, the user and the machine that started the run.
+    type: str
+  run:
+    description:
+      - What tells this run from all others. It is filled in by the plugin on the controller, whatever is given.
+    type: str
+  process:
+    description:
+      - The process with which the run ends. It is filled in by the plugin on the controller, whatever is given.
+    type: int
 notes:
   - The lock is no change of the node, so the module never reports one.
 """
@@ -123,9 +135,9 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "lease": {"type": "float", "default": 600},
             # What the action plugin knows and the node does not.
-            "_run": {"type": "str", "default": ""},
-            "_who": {"type": "str", "default": ""},
-            "_process": {"type": "int"},
+            "who": {"type": "str"},
+            "run": {"type": "str"},
+            "process": {"type": "int"},
         },
         supports_check_mode=True,
     )
@@ -133,12 +145,12 @@ def main() -> None:
 
     def act() -> dict[str, Any]:
         if options["state"] == "absent":
-            released = not module.check_mode and release(options["path"], options["_run"])
+            released = not module.check_mode and release(options["path"], options["run"] or "")
             return {"changed": False, "acquired": False, "released": released, "holder": None}
-        local = options["_process"]
+        local = options["process"]
         claim = Claim(
-            run=options["_run"],
-            who=options["_who"],
+            run=options["run"] or "",
+            who=options["who"] or "",
             process=connection_process() if local is None else local,
             lease=options["lease"] if local is None else 0,
         )

@@ -106,3 +106,14 @@ def test_a_file_that_cannot_be_had_is_a_failure(run: Runner, path: Path, tmp_pat
     assert told["failed"]
     assert told["failure"]["code"] == "bad_lock_file"
     assert told["msg"].startswith(f"path: {path} can't be opened: ")
+
+
+def test_who_is_at_work_can_be_said_and_what_tells_runs_apart_can_not(run: Runner, path: Path, tmp_path: Path) -> None:
+    first = run.start([lock(path, who="ann", run="mine", process=1), wait(tmp_path / "go")])
+    wait_until(lambda: path.exists() and path.read_text() and not is_free(path), what="the lock")
+    told = run([lock(path, run="mine", process=1)])[0]
+    assert not told["acquired"]
+    assert told["holder"]["who"] == "ann"
+    (tmp_path / "go").touch()
+    assert first.end(60).code == 0
+    assert is_free(path)

@@ -125,7 +125,7 @@ class Lab:
             raise
 
     def _make(self, plans: list[Plan], consul: Mapping[str, Any], packages: list[str]) -> None:
-        parts = subprocess.run([HERE / "parts.sh", *packages], capture_output=True, text=True)
+        parts = subprocess.run([HERE / "parts.sh", *packages], capture_output=True, text=True, check=False)
         if parts.returncode:
             raise RuntimeError(parts.stderr.strip())
         self.folder.mkdir(parents=True)
@@ -229,12 +229,14 @@ class Lab:
         """Remove all of it, as far as it is there; works for a lab that some other process made, or failed to make."""
         for socket in self.folder.glob("*") if self.folder.is_dir() else ():
             if socket.is_socket():
-                subprocess.run(["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "node"], capture_output=True)
+                subprocess.run(
+                    ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "node"], capture_output=True, check=False
+                )
         for group in self._groups():
             group.kill()
             group.remove()
         self.network.down()
-        while subprocess.run(["umount", self.folder], capture_output=True).returncode == 0:
+        while subprocess.run(["umount", self.folder], capture_output=True, check=False).returncode == 0:
             pass
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.folder)

@@ -169,7 +169,7 @@ class Node:
     def run(self, *words: str, check: bool = True, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         """Run a command on the node."""
         done = subprocess.run(
-            self.command(*words), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=seconds
+            self.command(*words), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=seconds, check=False
         )
         if check and done.returncode:
             raise RuntimeError(
