@@ -24,7 +24,7 @@ docs() { antsibull-docs lint-collection-docs --plugin-docs --validate-collection
 unit() { python -m pytest -q tests/unit; }
 integration() { python -m pytest -q tests/integration; }
 # On the lab: these need root, and are passed over without it; under CI=true that is a failure.
-nodes() { python -m pytest -q tests/nodes; }
+nodes() { python -m pytest -q -n 2 --dist loadfile tests/nodes; }
 molecule() {
     local log
     if [ "$(id -u)" != 0 ]; then

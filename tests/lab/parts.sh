@@ -15,8 +15,11 @@ die() { printf 'lab: %s\n' "$*" >&2; exit 1; }
 command -v apt-get >/dev/null || die "the nodes' packages ($*) come from apt, and this machine has none."
 key=$(cat /var/lib/dpkg/status <(echo "$@") "$0" | sha256sum | cut -c1-16)
 parts=$PWD/.cache/lab/parts-$key.tar
-if [ -s "$parts" ]; then echo "$parts"; exit; fi
 mkdir -p .cache/lab
+# Two labs may want it at the same time.
+exec 9>.cache/lab/lock
+flock 9
+if [ -s "$parts" ]; then echo "$parts"; exit; fi
 rm -f .cache/lab/parts-*
 work=$(mktemp -d)
 trap 'umount -l "$work" 2>/dev/null || true; rmdir "$work"' EXIT

@@ -319,7 +319,6 @@ def test_a_turn_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) 
 @pytest.mark.parametrize(
     "moment",
     [
-        pytest.param(lambda node: node.read(FACTS) == "convoy_version=v2\n", id="facts"),
         pytest.param(lambda node: node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v2 ./\n", id="sources"),
         pytest.param(lambda node: "fleet-service_2.0" in (node.read("/var/log/apt/term.log") or "")
                      or node.run("pgrep", "-x", "dpkg", check=False).stdout, id="packages"),
