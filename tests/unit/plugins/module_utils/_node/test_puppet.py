@@ -95,7 +95,9 @@ def test_an_agent_that_stays_locked_out_fails_when_its_time_is_up(tmp_path: Path
 
 
 def test_apply_waits_for_an_agent_that_lives_and_for_no_dead_one(tmp_path: Path) -> None:
-    agent = subprocess.Popen(["bash", "-c", "exec -a puppet sleep 0.6"])
+    agent = subprocess.Popen(["bash", "-c", "exec -a puppet sleep 1"])
+    while not Path(f"/proc/{agent.pid}/cmdline").read_bytes().startswith(b"puppet"):
+        pass
     (tmp_path / "lock").write_text(f"{agent.pid}\n")
     with pytest.raises(UpgradeError, match=rf"within 0.1 s \(process {agent.pid} has it\)"):
         run_puppet(wish(tmp_path, "exit 0", lock_seconds=0.1))
