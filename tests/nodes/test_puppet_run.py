@@ -157,6 +157,14 @@ def test_the_lock_of_an_agent_is_where_puppet_says_and_is_waited_for(node: Node,
     node.run("rm", lock)
 
 
+def test_a_daemon_that_puppet_started_does_not_keep_its_lock(node: Node, puppet: Module) -> None:
+    manifest = write(node, "exec { '/bin/sh -c \"setsid sleep 123 >/dev/null 2>&1 &\"': }")
+    assert puppet(manifest=manifest)["exit_code"] == 2
+    assert node.run("pgrep", "-f", "sleep 123").stdout
+    assert puppet(manifest=manifest, lock_timeout=1)["waited"] < 1
+    node.run("pkill", "-f", "sleep 123")
+
+
 def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(node: Node, puppet: Module) -> None:
     told = puppet(manifest=write(node, "exec { '/bin/sleep 321': }"), timeout=4)
     assert told["failure"]["code"] == "puppet_timeout"
