@@ -109,7 +109,7 @@ class LookupModule(LookupBase):
         """Return the answers, in the order of the terms."""
         # Ansible hands a lookup its variables as they were written, templates and all.
         given = {name: value for name, value in (variables or {}).items() if name.startswith("upgrade_consul_")}
-        self.set_options(var_options=self._templar.template(given), direct=kwargs)
+        self.set_options(var_options=self._templar.template(given) if given else {}, direct=kwargs)
         try:
             names = [str(term) for term in self._flatten(terms)]
             role = self.get_option("role")

@@ -21,7 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import seed
-from integration.support.playbook import Runner, gate, info, plan, report
+from integration.support.playbook import Runner, gate, health, info, plan, report
 
 NOBODY = {"CONSUL_HTTP_ADDR": "127.0.0.1:1"}
 
@@ -60,7 +60,7 @@ def answering(code: int, body: bytes) -> type[http.server.BaseHTTPRequestHandler
 
 
 def test_every_module_says_that_nobody_answers(run: Runner) -> None:
-    tasks = [plan(version="2"), info(), report("compute1", "2", "started"), gate(state="reset")]
+    tasks = [plan(version="2"), info(), report("compute1", "2", "started"), gate(state="reset"), health("puppet")]
     played = run(tasks, environ=NOBODY, play={"module_defaults": {"group/convoy.upgrade.consul": {"timeout": 0.1}}})
     for result in played:
         assert result["failed"]

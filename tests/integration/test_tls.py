@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import lo
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.agent import Agent
-from integration.support.playbook import Runner, ask, gate, info, plan, report
+from integration.support.playbook import Runner, ask, gate, health, info, plan, report
 from integration.support.seen import Seen
 from integration.support.tls import Authority, Pair
 
@@ -82,9 +82,10 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
         plan(version="1", **options),
         report("compute1", "1", "upgraded", **options),
         gate(scope="global", value=True, **options),
+        health("puppet", **options),
     ]
     written = run(writes)
-    assert [result["changed"] for result in written] == [True, True, True], written.stdout
+    assert [result["changed"] for result in written] == [True] * 4, written.stdout
     by_options = run([info(**options), ask("compute1", **options)])
     by_environment = run([info(), ask("compute1")], environ=environ)
     unverified = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": "", "CONSUL_HTTP_SSL_VERIFY": "0"})

@@ -44,6 +44,12 @@ def gate(**options: Any) -> Task:
     return {"convoy.upgrade.consul_enable_puppet": options}
 
 
+def health(*names: str, status: str = "passing", **options: Any) -> Task:
+    """Return a task that publishes checks of the agent's node."""
+    checks = [{"name": name, "status": status} for name in names]
+    return {"convoy.upgrade.consul_health": {"checks": checks, **options}}
+
+
 def ask(*hosts: str, **options: Any) -> Task:
     """Return a task whose ``msg`` is the list of the lookup's answers."""
     arguments = [repr(host) for host in hosts] + [f"{name}={value!r}" for name, value in options.items()]
