@@ -11,7 +11,7 @@ cd "$node"
 mount -t overlay overlay -o "lowerdir=$lower,upperdir=upper,workdir=work" root
 cd root
 hostname "$(cat etc/hostname)"
-mkdir -p proc sys dev run tmp "./$checkout" srv/lab
+mkdir -p proc sys dev run tmp srv/lab
 mount -t proc proc proc
 mount -t sysfs sys sys
 mount -t cgroup2 cgroup sys/fs/cgroup
@@ -30,7 +30,8 @@ ln -s /proc/self/fd/1 dev/stdout
 ln -s /proc/self/fd/2 dev/stderr
 mount -t tmpfs -o mode=755 run run
 mount -t tmpfs tmp tmp
-# The project itself, to read: it may be on another file system than the root.
+# The project itself, to read: it may be on another file system than the root, or below /tmp.
+mkdir -p "./$checkout"
 mount --bind "$checkout" "./$checkout"
 mount -o remount,bind,ro "./$checkout"
 # What the tests hand to all nodes, such as package repositories.
