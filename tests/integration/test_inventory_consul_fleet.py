@@ -23,6 +23,7 @@ from devkit.agent import ROOT, Agent
 from devkit.child import start
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, names, seed
+from integration.support.listing import unmarked
 from integration.support.proxy import LossyProxy
 from integration.support.seen import documentation
 from integration.support.tls import Authority
@@ -90,7 +91,7 @@ class Shelf:
         printed, brace, listing = f"\n{stdout}".partition("\n{")
         if not brace:
             return Listed(errors=printed + errors, code=code)
-        found = _unmarked(json.loads(f"{{{listing}"))
+        found = unmarked(json.loads(f"{{{listing}"))
         hosts = found.pop("_meta")["hostvars"]
         return Listed(
             groups={name: sorted(group["hosts"]) for name, group in found.items() if "hosts" in group},
@@ -112,17 +113,6 @@ class Shelf:
         assert listed.code != 0, listed
         assert listed.hosts == {}
         return listed.errors
-
-
-def _unmarked(found: Any) -> Any:
-    """Return data without the marks by which ansible-inventory tells what is not to be evaluated."""
-    if isinstance(found, dict):
-        return (
-            found["__ansible_unsafe"]
-            if set(found) == {"__ansible_unsafe"}
-            else {k: _unmarked(v) for k, v in found.items()}
-        )
-    return [_unmarked(one) for one in found] if isinstance(found, list) else found
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 import yaml
+from integration.support.listing import unmarked
 from integration.support.watcher import Timeline, View, Watcher, read
 from lab.node import ROOT
 
@@ -123,7 +124,7 @@ def test_an_inventory_from_consul_is_all_that_ansible_and_the_playbooks_need(fle
         env=environ,
         check=False,
     )
-    found = json.loads(listed.stdout)
+    found = unmarked(json.loads(listed.stdout))
     assert sorted(found["state_upgraded"]["hosts"]) == sorted(ROLES)
     assert sorted(found["version_v2"]["hosts"]) == sorted(ROLES)
     assert found["_meta"]["hostvars"]["compute3"]["ansible_host"] == fleet.lab.nodes["compute3"].address
