@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils import _inventory, _text
+from ansible_collections.convoy.upgrade.plugins.plugin_utils import _inventory, _scope, _text
 
 
 def _telling(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,6 +31,8 @@ class FilterModule:
         return {
             "fleet": _telling(_inventory.fleet_of),
             "stage_order": _telling(_inventory.stage_order),
+            "upgrade_scope": _telling(_scope.scope_of),
+            "after_scope": _telling(_scope.after_scope),
             "status_text": _text.status,
             "plan_text": _text.plan,
             "story_text": _text.story,

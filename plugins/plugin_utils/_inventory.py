@@ -24,7 +24,7 @@ def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str
     :param groups: Ansible's ``groups``.
     :raises UpgradeError: ``bad_upgrade_roles`` for a host in two of the roles, or where no role has a host.
     """
-    _check(upgrade_roles)
+    check_roles(upgrade_roles)
     fleet: dict[str, str] = {}
     for role in upgrade_roles:
         for host in groups.get(role, ()):
@@ -50,14 +50,18 @@ def stage_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
 
     :raises UpgradeError: ``bad_upgrade_roles``.
     """
-    _check(upgrade_roles)
+    check_roles(upgrade_roles)
     first = [name for name, what in upgrade_roles.items() if (what or {}).get("stage") == STAGES[0]]
     return {
         name: list(first) for name, what in upgrade_roles.items() if first and (what or {}).get("stage") == STAGES[1]
     }
 
 
-def _check(upgrade_roles: object) -> None:
+def check_roles(upgrade_roles: object) -> None:
+    """Refuse what does not map roles to their stage and services.
+
+    :raises UpgradeError: ``bad_upgrade_roles``.
+    """
     if not isinstance(upgrade_roles, Mapping):
         raise UpgradeError(
             "bad_upgrade_roles", f"upgrade_roles: {upgrade_roles!r} does not map roles to what they are."

@@ -22,6 +22,9 @@ DEFAULT_ROLE_PATTERN = r"([a-z]+)(\d+)(-.*)?"
 STARTED, UPGRADED, FAILED = "started", "upgraded", "failed"
 RECORD_STATES = (STARTED, UPGRADED, FAILED)
 
+# Where a host is with its tasks after the upgrade: let through, at work, failed, done.
+POST_OPEN, POST_STARTED, POST_FAILED, POST_DONE = POST_STATES = ("open", "started", "failed", "done")
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -40,6 +43,8 @@ class Record:
     :param attempt: how many times it started this version.
     :param times: state -> unix seconds at which it was entered last.
     :param reported: the version under which the host stands in ``running/versions``, if it came there by a report.
+    :param done: what a push run has finished of the upgrade to this version: its units, such as ``upgrade/nginx``.
+    :param post: where it is with the tasks after the upgrade; None before they have begun.
     :param readable: False for a record that is there and can't be read; its host counts as failed.
     """
 
@@ -51,11 +56,13 @@ class Record:
     error: str | None = None
     times: Mapping[str, int] = field(default_factory=dict)
     reported: str | None = None
+    done: tuple[str, ...] = ()
+    post: str | None = None
     readable: bool = True
 
     def plain(self) -> dict[str, Any]:
         """Return the record as data, as it is stored and shown."""
-        return {name: value for name, value in asdict(self).items() if name != "readable"}
+        return {**{name: value for name, value in asdict(self).items() if name != "readable"}, "done": list(self.done)}
 
     def where(self) -> str:
         """Return ``, service nova, step stop`` for what of it is known."""

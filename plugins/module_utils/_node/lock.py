@@ -177,7 +177,7 @@ def _hold(file: int, claim: Claim) -> int:
             os.setsid()
             holder = os.fork()
             if holder == 0:
-                _leave_all_but(file)
+                leave_all_but(file)
                 _watch(watched, claim.lease)
             else:
                 os.write(writing, str(holder).encode())
@@ -189,14 +189,14 @@ def _hold(file: int, claim: Claim) -> int:
         return int(told.read())
 
 
-def _leave_all_but(file: int) -> None:
-    """Let go of all that the module's process had open, as Ansible waits for the end of it."""
+def leave_all_but(*files: int) -> None:
+    """Let go of all that this process had open but for some files, as Ansible waits for the end of it."""
     os.chdir("/")
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)
     for number in [int(one.name) for one in Path("/proc/self/fd").iterdir()]:
-        if number > 2 and number != file:
+        if number > 2 and number not in files:
             with contextlib.suppress(OSError):
                 os.close(number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -208,11 +208,15 @@ def _watch(watched: tuple[int, int | None] | None, lease: float) -> None:
     if watched is not None:
         pid, started = watched
         if started is not None and start_of(pid) == started:
-            _wait_for_end(pid, started)
+            wait_for_end(pid, started)
     time.sleep(lease)
 
 
-def _wait_for_end(pid: int, started: int) -> None:
+def wait_for_end(pid: int, started: int) -> None:
+    """Return when a process is gone.
+
+    :param started: when it started, as :func:`start_of` tells.
+    """
     try:
         handle = os.pidfd_open(pid)
     except (AttributeError, OSError):

@@ -81,6 +81,6 @@ def look(
 
 def _touches(event: Mapping[str, Any], host: str, role: str) -> bool:
     hosts, roles = event.get("hosts"), event.get("roles")
-    if event.get("what") != "open":
+    if not isinstance(hosts, dict) and not isinstance(roles, dict):
         return True
     return (isinstance(hosts, dict) and host in hosts) or (isinstance(roles, dict) and role in roles)

@@ -62,6 +62,7 @@ class Outcome:
     :param openings: the hosts that this pass let through; other planners may have let more through meanwhile.
     :param index: the newest Consul index that the plan has seen.
     :param begun: whether this pass began a rollout.
+    :param snapshot: what the plan was made from, with its fleet (host -> role) and its rules.
     """
 
     plan: Plan = field(default_factory=Plan)
@@ -71,6 +72,9 @@ class Outcome:
     openings: list[Opening] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    members: Mapping[str, str] = field(default_factory=dict)
+    rules: Instructions = field(default_factory=Instructions)
 
     def hosts(self) -> dict[str, HostView]:
         """Return every host as it is after the openings."""
@@ -124,6 +128,7 @@ def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcom
         _do(writer, move)
         outcome.begun |= bool(move.operations)
     outcome.plan, outcome.index = plan, snapshot.index
+    outcome.snapshot, outcome.members, outcome.rules = snapshot, wanted.members, wanted.rules
     outcome.warnings += plan.warnings
     _open(writer, plan, snapshot, replace(wanted.ledger, state=RUNNING), outcome)
     end = finish(keys, snapshot, wanted.ledger, converge=request.converge) if plan.complete else None

@@ -69,7 +69,7 @@ def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change
     entry = entries.get(key)
     before = decode_record(key, entry.value) if entry else None
     now = int(time.time())
-    after = _next(before, word, now)
+    after = next_record(before, word, now)
     changes = []
     operations = []
     if after != before:
@@ -103,8 +103,12 @@ def _elsewhere(store: Store, before: Record | None, word: Word) -> list[Entry]:
     return found[:60]
 
 
-def _next(before: Record | None, word: Word, now: int) -> Record:
-    error = _shortened(word.error) if word.state == FAILED else None
+def next_record(before: Record | None, word: Word, now: int) -> Record:
+    """Return a host's record after a report.
+
+    :param now: unix seconds.
+    """
+    error = shortened(word.error) if word.state == FAILED else None
     said = Record(word.version, word.state, word.service, word.step, error=error)
     if before is None or not before.readable:
         return replace(said, times={word.state: now}, reported=word.version if word.state == UPGRADED else None)
@@ -115,6 +119,9 @@ def _next(before: Record | None, word: Word, now: int) -> Record:
     said = replace(said, attempt=attempt, times=before.times, reported=before.reported)
     if word.state == UPGRADED:
         said = replace(said, reported=word.version)
+    if same_move:
+        # What a push run has finished of this move stays finished; after the upgrade nobody needs it any more.
+        said = replace(said, done=before.done if word.state != UPGRADED else (), post=before.post)
     if said == before:
         return before
     times = {**(before.times if same_move else {}), word.state: now}
@@ -124,7 +131,8 @@ def _next(before: Record | None, word: Word, now: int) -> Record:
     return replace(said, times=times)
 
 
-def _shortened(error: str | None) -> str | None:
+def shortened(error: str | None) -> str | None:
+    """Return the end of an error that is too long to be stored, and say how much is missing."""
     if error is None or len(error) <= MOST_ERROR:
         return error
     return f"[the first {len(error) - MOST_ERROR} characters are left out] {error[-MOST_ERROR:]}"

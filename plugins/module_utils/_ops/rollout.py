@@ -46,7 +46,8 @@ def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
             "instructions": ledger.instructions,
             "reason": f"{ledger.who} asked for {ledger.version}",
         },
-        (put(keys.current_version, ledger.version), *wiped),
+        # What one host did for all belongs to the rollout that is over.
+        (put(keys.current_version, ledger.version), *wiped, remove_tree(keys.onces)),
         (version, *changes),
         replace(
             snapshot,

@@ -144,6 +144,28 @@ class ConsulClient:
         params = (("index", str(max(1, index))), ("wait", f"{max(1, int(seconds * 1000))}ms"))
         return self._keys(prefix, "/", params, seconds)[1]
 
+    def open_session(self, name: str, seconds: int) -> str:
+        """Begin a session that ends when it is not renewed for so long; keys that it has locked are deleted then.
+
+        :param seconds: 10 at least; Consul may take twice as long to notice.
+        :raises UpgradeError: what :meth:`write` raises.
+        """
+        facts = {"Name": name, "TTL": f"{seconds}s", "Behavior": "delete", "LockDelay": "0s"}
+        session: str = self._json(self._checked(self._send("put", "/v1/session/create", data=json.dumps(facts))))["ID"]
+        return session
+
+    def renew_session(self, session: str) -> bool:
+        """Keep a session from ending; return False where it has ended already."""
+        reply = self._send("put", f"/v1/session/renew/{session}")
+        if reply.code == 404:
+            return False
+        self._checked(reply)
+        return True
+
+    def close_session(self, session: str) -> None:
+        """End a session; the keys that it has locked are deleted."""
+        self._checked(self._send("put", f"/v1/session/destroy/{session}"))
+
     def write(self, operations: Sequence[Operation]) -> list[dict[str, Any]]:
         """Carry out a transaction, and return the entries that it set. Never sent twice.
 
@@ -185,7 +207,7 @@ class ConsulClient:
         what, operation = str(first.get("What", "no reason given")), operations[int(first.get("OpIndex", 0))]["KV"]
         if "Permission denied" in what:
             return self._denied(f"{operation['Verb']} {operation['Key']}", what)
-        if any(sign in what for sign in ("stale", "index", "exist")):
+        if any(sign in what for sign in ("stale", "index", "exist", "lock is already held", "lock isn't held")):
             return Conflict("conflict", f"Consul refused the transaction: {what}.", key=operation["Key"])
         return UpgradeError(
             "consul_error",

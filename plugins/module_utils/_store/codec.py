@@ -16,7 +16,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from .._model.errors import UpgradeError
-from .._model.fleet import FAILED, RECORD_STATES, Record, Report, Snapshot
+from .._model.fleet import FAILED, POST_STATES, RECORD_STATES, Record, Report, Snapshot
 from .._model.gates import Gates, GateValue
 from .._model.holds import Hold, Holds
 from .._model.ledger import Ledger
@@ -79,6 +79,8 @@ def decode_record(key: str, value: bytes) -> Record:
             texts["error"],
             _times(data.get("times")),
             texts["reported"],
+            _units(data.get("done")),
+            _post(data.get("post")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
@@ -92,7 +94,9 @@ def decode_record(key: str, value: bytes) -> Record:
 
 def encode_record(record: Record) -> str:
     """Return a host's record as it is stored."""
-    return json.dumps({name: value for name, value in record.plain().items() if value is not None}, sort_keys=True)
+    return json.dumps(
+        {name: value for name, value in record.plain().items() if value not in (None, [])}, sort_keys=True
+    )
 
 
 def decode_hold(key: str, value: bytes) -> Hold:
@@ -110,6 +114,18 @@ def _optional_text(value: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
     return value
+
+
+def _units(value: object) -> tuple[str, ...]:
+    if value is not None and not (isinstance(value, list) and all(isinstance(unit, str) for unit in value)):
+        raise ValueError(f"done {value!r}")
+    return tuple(value or ())
+
+
+def _post(value: object) -> str | None:
+    if value is not None and value not in POST_STATES:
+        raise ValueError(f"post {value!r}")
+    return str(value) if value is not None else None
 
 
 def _times(value: object) -> Mapping[str, int]:

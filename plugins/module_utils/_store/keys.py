@@ -68,6 +68,24 @@ class Keys:
         return f"{self.holds}{scope}" if name is None else f"{self.holds}{scope}/{name}"
 
     @property
+    def drivers(self) -> str:
+        """The folder of who is driving which host, as long as they are."""
+        return f"{self.upgrade}drivers/"
+
+    def driver(self, host: str) -> str:
+        """Who is driving a host; locked by that run's session, and gone with it."""
+        return f"{self.drivers}{host}"
+
+    @property
+    def onces(self) -> str:
+        """The folder of what one host does for all."""
+        return f"{self.upgrade}once/"
+
+    def once(self, version: str, unit: str) -> str:
+        """What one host does for all on the way to a version."""
+        return f"{self.onces}{version}/{unit}"
+
+    @property
     def history(self) -> str:
         """The folder of what applied plans changed."""
         return f"{self.upgrade}history/"

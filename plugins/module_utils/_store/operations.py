@@ -38,6 +38,16 @@ def compare(key: str, index: int) -> Operation:
     return {"KV": {"Verb": "check-index", "Key": key, "Index": index}}
 
 
+def lock(key: str, value: str, session: str) -> Operation:
+    """Lock a key by a session and set it, unless another session has it."""
+    return {"KV": {"Verb": "lock", "Key": key, "Value": _encoded(value), "Session": session}}
+
+
+def unlock(key: str, value: str, session: str) -> Operation:
+    """Set a key that a session has locked, and let go of it: it is kept when the session ends."""
+    return {"KV": {"Verb": "unlock", "Key": key, "Value": _encoded(value), "Session": session}}
+
+
 def remove(key: str) -> Operation:
     """Delete a key; one that is not there is none the worse."""
     return {"KV": {"Verb": "delete", "Key": key}}

@@ -73,12 +73,13 @@ class Store:
                 self.client.get(f"{folder}global")
             self._readable.add(folder)
 
-    def wait_for_change(self, index: int, seconds: float) -> int:
+    def wait_for_change(self, index: int, seconds: float, prefixes: Sequence[str] | None = None) -> int:
         """Return as soon as anything that a plan depends on has changed, or after ``seconds``.
 
         One blocking query for each folder, side by side.
 
         :param index: the newest index that the caller has seen.
+        :param prefixes: the folders and keys to watch; None for all that a plan depends on.
         :returns: the newest index now, which is ``index`` where nothing changed in time.
         :raises Unreachable: if Consul goes away.
         """
@@ -91,7 +92,8 @@ class Store:
             except UpgradeError as error:
                 answers.put(error)
 
-        prefixes = (keys.upgrade, keys.reports, keys.gates, keys.current_version)
+        if prefixes is None:
+            prefixes = (keys.upgrade, keys.reports, keys.gates, keys.current_version)
         for prefix in prefixes:
             threading.Thread(target=watch, args=(prefix,), daemon=True).start()
         until = time.monotonic() + seconds + self.settings.timeout

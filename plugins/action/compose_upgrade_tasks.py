@@ -1,0 +1,84 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Writes what each role's hosts will run, before any of them is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import compose
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.finder import RoleFinder
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import Difference, compare, fill, write
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.selection import refuse_empty
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "upgrade_roles": {"type": "dict", "required": True},
+    "folder": {"type": "path", "required": True},
+    "roles_path": {"type": "list", "elements": "path", "default": []},
+    "hosts": {"type": "dict"},
+    "copy_to": {"type": "path"},
+}
+
+
+class ActionModule(ActionBase):
+    """The action behind the module of the same name."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Compose, and write the folder."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _checked, options = self.validate_argument_spec(_OPTIONS)
+        try:
+            return {**result, **self._compose(options, task_vars or {})}
+        except UpgradeError as error:
+            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
+
+    def _compose(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        folder = Path(options["folder"]).absolute()
+        finder = RoleFinder([*options["roles_path"], *_beside(task_vars)])
+        hosts = options["hosts"]
+        counts = None if hosts is None else {role: len(found) for role, found in hosts.items()}
+        composition = compose(options["upgrade_roles"], finder, finder.places, counts)
+        refuse_empty(composition, task_vars.get("ansible_run_tags") or (), task_vars.get("ansible_skip_tags") or ())
+        files = files_of(composition, str(folder))
+        differences = compare(folder, files)
+        if not self._task.check_mode:
+            write(folder, differences)
+        if options["copy_to"]:
+            fill(Path(options["copy_to"]), files)
+        plain = composition.plain()
+        return {
+            **plain,
+            "changed": bool(differences),
+            "folder": str(folder),
+            "files": sorted(files),
+            "diff": [_shown(folder, one) for one in differences],
+        }
+
+
+def _beside(task_vars: dict[str, Any]) -> list[Path]:
+    """Return where an operator's roles are: beside the inventory, in the current folder, beside the playbook."""
+    sources = [Path(source) for source in task_vars.get("ansible_inventory_sources") or () if "," not in str(source)]
+    folders = [source if source.is_dir() else source.parent for source in sources]
+    playbook = task_vars.get("playbook_dir")
+    return [folder / "roles" for folder in (*folders, Path.cwd(), *([Path(playbook)] if playbook else []))]
+
+
+def _shown(folder: Path, one: Difference) -> dict[str, str]:
+    def side(content: bytes | None) -> str:
+        return "" if content is None else content.decode(errors="replace")
+
+    path = str(folder / one.path)
+    return {
+        "before_header": path if one.before is not None else f"{path} (new)",
+        "after_header": path if one.after is not None else f"{path} (deleted)",
+        "before": side(one.before),
+        "after": side(one.after),
+    }

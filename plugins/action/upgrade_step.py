@@ -1,0 +1,51 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The line between two units of a host's turn: what comes before it is finished, and what comes after begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.selection import chosen
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.line import call
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "driver": {"type": "path", "required": True},
+    "unit": {"type": "str", "required": True},
+    "state": {"type": "str", "choices": ["begun", "done"], "default": "begun"},
+    "task_tags": {"type": "list", "elements": "list", "default": []},
+}
+
+
+class ActionModule(ActionBase):
+    """The action behind the module of the same name."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Tell the driver, and bring back whether the unit's tasks are to be run on this host."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _checked, options = self.validate_argument_spec(_OPTIONS)
+        facts = task_vars or {}
+        only, skip = facts.get("ansible_run_tags") or (), facts.get("ansible_skip_tags") or ()
+        told = {"host": str(facts.get("inventory_hostname")), "unit": options["unit"]}
+        try:
+            if options["state"] == "done":
+                return {**result, "changed": False, **call(options["driver"], do="once", **told)}
+            found = [chosen(tags, only, skip) for tags in options["task_tags"]] or [True]
+            answer = call(
+                options["driver"],
+                do="step",
+                **told,
+                chosen=any(found),
+                whole=all(found),
+                # Who leaves something out by name means the rest to be all; who asks for something by name does not.
+                skipped=set(only) <= {"all"} and bool(skip),
+            )
+            return {**result, "changed": False, **answer}
+        except UpgradeError as error:
+            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}

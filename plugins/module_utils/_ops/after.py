@@ -1,0 +1,90 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One pass for the tasks after the upgrade: read, plan, let hosts through, under the caps of the rollout."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from .._model.after import after_view
+from .._model.errors import UpgradeError
+from .._model.fleet import POST_OPEN, UPGRADED, Record, place
+from .._model.instructions import parse
+from .._model.planner import Opening, make_plan
+from .._store.client import Operation
+from .._store.codec import decode_record, encode_record, text_of
+from .._store.errors import Conflict
+from .._store.ledger_writer import MOST_GATES, LedgerWriter
+from .._store.operations import Change, compare_and_put, real_changes
+from .._store.store import Store, whoami
+from .plan import Outcome, Request
+
+_MOST_TRIES = 200
+
+
+def make_after_pass(store: Store, request: Request, roles: Collection[str]) -> Outcome:
+    """Let hosts through to their tasks after the upgrade.
+
+    :param request: its version and fleet have to be given.
+    :param roles: those that have such tasks; hosts of others count as done.
+    :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``.
+    """
+    for _try in range(_MOST_TRIES):
+        try:
+            return _try_once(store, request, roles)
+        except Conflict:
+            continue
+    raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
+
+
+def _try_once(store: Store, request: Request, roles: Collection[str]) -> Outcome:
+    snapshot = store.snapshot("consistent")
+    ledger = snapshot.ledger
+    if ledger is None or snapshot.current_version != request.version or ledger.version != request.version:
+        raise UpgradeError(
+            "overtaken",
+            f"The fleet should run {snapshot.current_version!r} now, and not {request.version!r} any more, so nothing is "
+            "done after the upgrade to that.",
+        )
+    members = place(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
+    rules = parse(ledger.instructions)
+    behind = make_plan(snapshot, members, rules, ()).status()
+    unfinished = [host for state, hosts in behind.items() if state != UPGRADED for host in hosts]
+    if unfinished:
+        raise UpgradeError(
+            "not_complete",
+            f"{len(unfinished)} of {len(members)} hosts are not on {request.version} ({unfinished[0]} for one), so nothing "
+            "is done after the upgrade yet.",
+        )
+    view = after_view(snapshot, members, roles, store.keys.gate("global"))
+    plan = make_plan(view, members, rules, request.limit)
+    writer = LedgerWriter(store, snapshot, whoami(), int(time.time()))
+    outcome = Outcome(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)
+    openings = [one for one in plan.openings if one.before == "pending"]
+    for at in range(0, len(openings), MOST_GATES):
+        piece = openings[at : at + MOST_GATES]
+        operations, changes = _records(store, piece, str(request.version))
+        event = {"what": "after", "hosts": {one.host: one.reason for one in piece}}
+        writer.write(replace(ledger), event, operations, changes)
+        outcome.openings += piece
+    outcome.changes = real_changes(writer.changes)
+    outcome.ledger = writer.ledger
+    return outcome
+
+
+def _records(store: Store, openings: Sequence[Opening], version: str) -> tuple[list[Operation], list[Change]]:
+    keys = [store.keys.record(one.host) for one in openings]
+    entries = {entry.key: entry for entry in store.client.read(keys, "consistent")}
+    operations, changes = [], []
+    for key in keys:
+        entry = entries.get(key)
+        before = decode_record(key, entry.value) if entry is not None else None
+        if before is None or not before.readable or before.version != version:
+            before = Record(version, UPGRADED, reported=version)
+        text = encode_record(replace(before, post=POST_OPEN))
+        operations.append(compare_and_put(key, text, entry.modify_index if entry is not None else 0))
+        changes.append(Change(key, text_of(entry.value) if entry is not None else None, text))
+    return operations, changes

@@ -1,0 +1,287 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The composition: which tasks each role's hosts run, in which order. Nothing is written here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...module_utils._model.names import in_order, nearest, some
+from .._inventory import check_roles
+from .errors import refusal
+from .order import Among, Needs, among, refuse_cycle, within
+from .service import Entry, Finder, Service, load, read_entry
+from .steps import POST, STEPS, tags_of
+from .taskfile import Piece
+
+# Their arguments may name files of the role, so two of them that read alike need not do the same.
+_FILES = frozenset(
+    f"{prefix}{name}"
+    for prefix in ("", "ansible.builtin.")
+    for name in (
+        *("copy", "template", "script", "unarchive", "assemble", "include_vars"),
+        *("include_tasks", "import_tasks", "include_role", "import_role"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What of a service belongs to one step: the piece of an upgrade that is begun, and recorded, as a whole.
+
+    :param name: unique in its role, such as ``upgrade/nginx``.
+    :param service: the service's name in the role.
+    :param once: whether one host per version runs it for all.
+    :param tags: those of all its tasks.
+    """
+
+    name: str
+    step: str
+    service: str
+    once: bool
+    tags: tuple[str, ...]
+    pieces: tuple[Piece, ...]
+    number: int = 1
+
+    def plain(self) -> dict[str, Any]:
+        """Return what of it is written down."""
+        return {
+            "name": self.name,
+            "step": self.step,
+            "service": self.service,
+            "once": self.once,
+            "tags": list(self.tags),
+            "tasks": len(self.pieces),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role of the fleet, composed.
+
+    :param services: in the order in which they go within a step: the role's own name for each, and what it is.
+    :param units: in the order in which they run; those of the step validate first, those after the upgrade last.
+    :param dropped: sentences on tasks that are left out, as another service of the role brings them too.
+    """
+
+    name: str
+    stage: str | None
+    services: tuple[tuple[Entry, Service], ...]
+    units: tuple[Unit, ...]
+    dropped: tuple[str, ...]
+
+    def of_step(self, step: str) -> list[Unit]:
+        """Return the units of a step."""
+        return [unit for unit in self.units if unit.step == step]
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """All roles that have services, and the order among all roles.
+
+    :param hosts: role -> number of its hosts, as far as that is known.
+    """
+
+    roles: Mapping[str, Role]
+    among: Among
+    warnings: tuple[str, ...] = field(default=())
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as data, without the tasks themselves."""
+        return {
+            "roles": {
+                role.name: {
+                    "stage": role.stage,
+                    "services": {entry.name: service.role for entry, service in role.services},
+                    "units": [unit.plain() for unit in role.units],
+                    "dropped": list(role.dropped),
+                }
+                for role in self.roles.values()
+            },
+            "role_order": {role: list(firsts) for role, firsts in self.among.order.items()},
+            "reasons": {
+                role: {first: why for first, why in found.items() if first in self.among.order.get(role, ())}
+                for role, found in self.among.reasons.items()
+                if found
+            },
+            "lockstep": [list(group) for group in self.among.lockstep],
+            "warnings": list(self.warnings),
+        }
+
+
+def compose(
+    upgrade_roles: Mapping[str, Any],
+    find: Finder,
+    places: Sequence[str],
+    hosts: Mapping[str, int] | None = None,
+) -> Composition:
+    """Read every service that the roles name, and put their tasks in order.
+
+    :param find: finds the folder of an Ansible role by its name.
+    :param places: where it looks, for messages.
+    :param hosts: role -> number of hosts; None where that is not known.
+    :raises UpgradeError: ``bad_upgrade_roles``, ``bad_service``; nothing is composed then.
+    """
+    check_roles(upgrade_roles)
+    found: dict[str, Service] = {}
+    listed: dict[str, list[tuple[Entry, Service]]] = {}
+    for role, what in upgrade_roles.items():
+        listed[role] = _listed(role, (what or {}).get("services") or (), find, places, found)
+    requires = _requires(listed, find, places)
+    warnings = list(requires.warnings)
+    needs = {
+        role: Needs(
+            (upgrade_roles[role] or {}).get("stage"), [entry.name for entry, _service in services], requires.by_use
+        )
+        for role, services in listed.items()
+    }
+    composed = {
+        role: _role(role, needs[role].stage, services, requires.by_use) for role, services in listed.items() if services
+    }
+    for role in composed.values():
+        if not any(unit.step in STEPS[1:] for unit in role.units):
+            names = ", ".join(entry.name for entry, _service in role.services)
+            warnings.append(
+                f"upgrade_roles.{role.name}: none of its services ({names}) has a task between {STEPS[1]} and "
+                f"{STEPS[-1]}, so its hosts count as upgraded without anything being done on them."
+            )
+    if hosts is not None:
+        _refuse_once_nowhere(composed, hosts)
+    return Composition(composed, among(needs), tuple(warnings))
+
+
+def _listed(
+    role: str, services: object, find: Finder, places: Sequence[str], found: dict[str, Service]
+) -> list[tuple[Entry, Service]]:
+    where = f"upgrade_roles.{role}.services"
+    if not isinstance(services, Sequence) or isinstance(services, str):
+        raise refusal(where, f"{services!r} is no list of services.")
+    uses: dict[str, tuple[Entry, Service]] = {}
+    for at, value in enumerate(services):
+        entry = read_entry(value, f"{where}[{at}]")
+        if entry.role not in found:
+            found[entry.role] = load(entry.role, find, f"{where}[{at}]", places)
+        before = uses.get(entry.name)
+        if before is not None and before[0] != entry:
+            raise refusal(
+                f"{where}[{at}]",
+                f"the role has {entry.name!r} already, and they are not the same. Give one of them a name of its own.",
+            )
+        uses[entry.name] = (entry, found[entry.role])
+    return list(uses.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Requires:
+    """What each use of a service requires, by the names that the roles have for them."""
+
+    by_use: Mapping[str, Sequence[str]]
+    warnings: Sequence[str]
+
+
+def _requires(listed: Mapping[str, Sequence[tuple[Entry, Service]]], find: Finder, places: Sequence[str]) -> _Requires:
+    uses = {entry.name: service for services in listed.values() for entry, service in services}
+    by_name: dict[str, list[str]] = {}
+    for name, service in uses.items():
+        for known in dict.fromkeys((name, service.short, service.role)):
+            by_name.setdefault(known, []).append(name)
+    by_use: dict[str, list[str]] = {}
+    warnings: dict[str, None] = {}
+    where = {}
+    for name, service in uses.items():
+        meta = str(service.path / "meta/upgrade.yml")
+        where[name] = meta
+        by_use[name] = []
+        for required in service.requires:
+            if required in by_name:
+                by_use[name] += [one for one in by_name[required] if one not in by_use[name]]
+            elif find(required) is None:
+                raise refusal(
+                    meta,
+                    f"requires: no service {required!r} is in upgrade_roles or in {some(list(places), 10)}"
+                    f"{nearest(required, by_name) or '.'}",
+                )
+            else:
+                warnings[f"{meta}: {name} requires {required}, which no role has; it waits for nothing."] = None
+    refuse_cycle(by_use, where)
+    return _Requires(by_use, list(warnings))
+
+
+def _role(
+    name: str, stage: str | None, services: Sequence[tuple[Entry, Service]], requires: Mapping[str, Sequence[str]]
+) -> Role:
+    by_use = {entry.name: (entry, service) for entry, service in services}
+    ordered = [by_use[one] for one in within(list(by_use), requires)]
+    units: list[Unit] = []
+    dropped: list[str] = []
+    for step in (*STEPS, POST):
+        seen: list[tuple[Entry, Service, Piece]] = []
+        for entry, service in ordered:
+            kept = []
+            for piece in service.post if step == POST else service.pieces:
+                if piece.step != step:
+                    continue
+                twin = next((one for one in seen if _same(one, (entry, service, piece))), None)
+                if twin is None:
+                    kept.append(piece)
+                    seen.append((entry, service, piece))
+                else:
+                    dropped.append(
+                        f"{piece.where}: left out of {entry.name}, as {twin[0].name} has the same task ({twin[2].where})."
+                    )
+            units += _units(step, entry.name, kept)
+    return Role(name, stage, tuple(ordered), tuple(units), tuple(dropped))
+
+
+def _units(step: str, service: str, pieces: Sequence[Piece]) -> list[Unit]:
+    """Return a service's units of a step: one, or more where tasks for one host stand among those for all."""
+    groups: list[list[Piece]] = []
+    for piece in pieces:
+        if groups and groups[-1][0].once == piece.once:
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+    units = []
+    for number, group in enumerate(groups, 1):
+        tags = dict.fromkeys((*tags_of(step), service, *(tag for piece in group for tag in piece.tags)))
+        name = f"{step}/{service}" + (f"/{number}" if number > 1 else "")
+        units.append(Unit(name, step, service, group[0].once, tuple(tags), tuple(group), number))
+    return units
+
+
+def _same(one: tuple[Entry, Service, Piece], other: tuple[Entry, Service, Piece]) -> bool:
+    if _content(one[2].data) != _content(other[2].data):
+        return False
+    if one[1].path == other[1].path and one[0].vars == other[0].vars:
+        return True
+    # With variables or files of two services, the same words may mean two things.
+    return "{{" not in one[2].text and "{%" not in one[2].text and not _names_files(one[2].data)
+
+
+def _content(data: Mapping[str, Any]) -> str:
+    return json.dumps({key: value for key, value in data.items() if key != "tags"}, sort_keys=True, default=str)
+
+
+def _names_files(data: object) -> bool:
+    if isinstance(data, Mapping):
+        return any(key in _FILES or _names_files(value) for key, value in data.items())
+    return isinstance(data, list) and any(map(_names_files, data))
+
+
+def _refuse_once_nowhere(roles: Mapping[str, Role], hosts: Mapping[str, int]) -> None:
+    having: dict[str, list[str]] = {}
+    for role in roles.values():
+        for entry, service in role.services:
+            if service.runs_once:
+                having.setdefault(entry.name, []).append(role.name)
+    for service, names in having.items():
+        if not any(hosts.get(name) for name in names):
+            raise refusal(
+                f"upgrade_roles.{names[0]}",
+                f"{service} has tasks that one host runs for all, and no host has it: {some(in_order(names))} has none. "
+                "Give the role a host, or take the service away.",
+            )

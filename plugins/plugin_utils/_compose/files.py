@@ -1,0 +1,190 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The files of a composition: what an operator reads, compares with the last one, and keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .composition import Composition, Role, Unit
+from .service import Entry, Service
+from .steps import POST, STEPS, file_of, tags_of
+
+_NOT_COPIED = frozenset(("meta", "tests", "molecule", "__pycache__", ".git"))
+_HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; the next composition replaces it.\n"
+
+# The entry point of a role's argument specs by which its upgrade tasks are checked.
+_ENTRY_POINT = "upgrade_tasks"
+
+
+def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
+    """Return path below the folder -> content. The same composition gives the same files, byte for byte.
+
+    :param folder: where they will be, for the playbooks that are run by hand.
+    """
+    files: dict[str, bytes] = {
+        "composition.json": _text(json.dumps(composition.plain(), indent=2, sort_keys=True) + "\n")
+    }
+    for role in composition.roles.values():
+        files[f"{role.name}.yml"] = _text(_playbook(role, folder))
+        for step in (*STEPS, POST):
+            files[f"{role.name}/{file_of(step)}.yml"] = _text(_step_file(role, step))
+        files[f"{role.name}/steps.yml"] = _text(_steps_file(role))
+        for entry, service in role.services:
+            files |= _service_files(role, entry, service)
+    return dict(sorted(files.items()))
+
+
+def _playbook(role: Role, folder: str) -> str:
+    order = "".join(f"#   {role.name}/{file_of(step)}.yml\n" for step in (*STEPS, POST) if role.of_step(step))
+    play = [
+        {
+            "name": f"Upgrade the role {role.name} as it is composed here",
+            "ansible.builtin.import_playbook": "convoy.upgrade.role",
+            "vars": {"role": role.name, "upgrade_composition": folder},
+        }
+    ]
+    return (
+        f"---\n{_HEAD}#\n# ansible-playbook -i INVENTORY {role.name}.yml -e version=X\n#\n"
+        f"# Each host that is let through goes through these, in this order:\n{order}{_yaml(play)}"
+    )
+
+
+def _step_file(role: Role, step: str) -> str:
+    title = "After the upgrade" if step == POST else f"Step {STEPS.index(step)}, {step},"
+    text = f"---\n{_HEAD}# {title} of the role {role.name}.\n"
+    units = role.of_step(step)
+    parts = []
+    for entry, service in role.services:
+        mine = [unit for unit in units if unit.service == entry.name]
+        if not mine and step == STEPS[0] and _argument_specs(service) is not None:
+            # It checks nothing itself, and its variables are checked all the same.
+            mine = [Unit(f"{step}/{entry.name}", step, entry.name, once=False, tags=(), pieces=())]
+        parts += [_unit_text(role, service, unit) for unit in mine]
+    return text + ("".join(parts) or "[]\n")
+
+
+def _unit_text(role: Role, service: Service, unit: Unit) -> str:
+    sources = "".join(
+        f"#   {_source(service, piece.where)} {piece.data.get('name', '')}".rstrip() + "\n" for piece in unit.pieces
+    )
+    return f"\n# {unit.service}, of the role {service.role}:\n{sources}{_yaml(_unit_tasks(role, service, unit))}"
+
+
+def _unit_tasks(role: Role, service: Service, unit: Unit) -> list[dict[str, Any]]:
+    entry = next(entry for entry, _service in role.services if entry.name == unit.service)
+    tags = [*tags_of(unit.step), unit.service]
+    tasks: dict[str, Any] = {
+        "name": f"{unit.step.capitalize()} {unit.service}",
+        "ansible.builtin.import_role": {
+            "name": f"{{{{ upgrade_composed }}}}/{role.name}/services/{unit.service}",
+            "tasks_from": _tasks_file(unit),
+        },
+    }
+    if entry.vars:
+        tasks["vars"] = dict(entry.vars)
+    if unit.step == STEPS[0]:
+        # Nothing has begun yet, so there is nothing to record.
+        return [{**tasks, "tags": tags}]
+    told = {"driver": "{{ upgrade_driver }}", "unit": unit.name}
+    every = [list(dict.fromkeys((*tags, *piece.tags))) for piece in unit.pieces]
+    begin: dict[str, Any] = {
+        "name": f"Begin {unit.name}",
+        "convoy.upgrade.upgrade_step": {**told, "task_tags": every},
+        "register": "upgrade_unit",
+        "tags": ["always"],
+    }
+    found = [begin, {**tasks, "when": "upgrade_unit.run", "tags": tags}]
+    if (service.path / "handlers").is_dir():
+        found.append({"name": f"Handlers of {unit.service}", "ansible.builtin.meta": "flush_handlers", "tags": tags})
+    if unit.once:
+        found.append(
+            {
+                "name": f"End {unit.name}",
+                "convoy.upgrade.upgrade_step": {**told, "state": "done"},
+                "when": "upgrade_unit.run",
+                "tags": ["always"],
+            }
+        )
+    return found
+
+
+def _steps_file(role: Role) -> str:
+    tasks = [
+        {"name": f"Step {number}, {step}", "ansible.builtin.import_tasks": f"{file_of(step)}.yml"}
+        for number, step in enumerate(STEPS)
+        if number and role.of_step(step)
+    ]
+    return f"---\n{_HEAD}# All that a host of the role {role.name} goes through once it is let through.\n{_yaml(tasks)}"
+
+
+def _service_files(role: Role, entry: Entry, service: Service) -> dict[str, bytes]:
+    folder = f"{role.name}/services/{entry.name}"
+    files = {}
+    for path in sorted(service.path.rglob("*")):
+        inside = path.relative_to(service.path)
+        if path.is_file() and inside.parts[0] not in _NOT_COPIED and len(inside.parts) > 1 and path.suffix != ".pyc":
+            files[f"{folder}/{inside}"] = path.read_bytes()
+    for source in ("upgrade_tasks.yml", "post_upgrade_tasks.yml"):
+        files.pop(f"{folder}/tasks/{source}", None)
+    specs = _argument_specs(service)
+    for unit in role.units:
+        if unit.service == entry.name:
+            head = f"---\n{_HEAD}# {unit.name}, of the role {service.role}.\n\n"
+            body = "\n".join(f"# {_source(service, piece.where)}\n{piece.text}" for piece in unit.pieces)
+            files[f"{folder}/tasks/{_tasks_file(unit)}.yml"] = _text(head + body)
+    collection = service.role.rpartition(".")[0]
+    meta = {"dependencies": [], **({"collections": [collection]} if collection else {})}
+    files[f"{folder}/meta/main.yml"] = _text(f"---\n{_HEAD}{_yaml(meta)}")
+    if specs is not None:
+        # Checked along with everything else before a host is touched.
+        first = file_of(STEPS[0])
+        files.setdefault(
+            f"{folder}/tasks/{first}.yml", _text(f"---\n{_HEAD}# It checks its variables and nothing else.\n[]\n")
+        )
+        files[f"{folder}/meta/argument_specs.yml"] = _text(f"---\n{_HEAD}{_yaml({'argument_specs': {first: specs}})}")
+    return files
+
+
+def _argument_specs(service: Service) -> Any:
+    for name in ("argument_specs.yml", "argument_specs.yaml"):
+        path = service.path / "meta" / name
+        if path.is_file():
+            data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            return (data.get("argument_specs") or {}).get(_ENTRY_POINT)
+    return None
+
+
+def _tasks_file(unit: Unit) -> str:
+    return file_of(unit.step) + (f"_{unit.number}" if unit.number > 1 else "")
+
+
+def _source(service: Service, where: str) -> str:
+    path, _colon, line = where.rpartition(":")
+    return f"{Path(path).relative_to(service.path)}:{line}"
+
+
+def _text(text: str) -> bytes:
+    return text.encode()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Indents lists in mappings, as people do."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002  the base's signature
+        """Indent always."""
+        super().increase_indent(flow, False)
+
+
+def _yaml(data: Any) -> str:
+    return yaml.dump(_plain(data), Dumper=_Dumper, sort_keys=False, width=116, allow_unicode=True)
+
+
+def _plain(data: Any) -> Any:
+    """Return data without the types that Ansible puts on its strings and containers."""
+    return json.loads(json.dumps(data, default=str))

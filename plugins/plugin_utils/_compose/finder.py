@@ -1,0 +1,40 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where the role of a service is: the operator's own roles come first, then those of collections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ansible import constants
+from ansible.utils.collection_loader._collection_finder import _get_collection_role_path
+
+_OURS = "convoy.upgrade"
+
+
+class RoleFinder:
+    """Finds the folder of an Ansible role by its name.
+
+    :param folders: folders with roles, the first one first.
+    """
+
+    def __init__(self, folders: Iterable[str | Path]) -> None:
+        """Add the roles path of Ansible's configuration to the folders."""
+        every = [Path(folder).expanduser() for folder in (*folders, *constants.DEFAULT_ROLES_PATH)]
+        self._folders = [folder for folder in dict.fromkeys(every) if folder.is_dir()]
+
+    @property
+    def places(self) -> list[str]:
+        """Where roles are looked for, for messages."""
+        return [*map(str, self._folders), f"the collection {_OURS}"]
+
+    def __call__(self, name: str) -> Path | None:
+        """Return a role's folder, None where there is none."""
+        if name.count(".") < 2:
+            for folder in self._folders:
+                if (folder / name).is_dir():
+                    return folder / name
+        found = _get_collection_role_path(name, [_OURS])
+        return Path(found[1]) if found else None

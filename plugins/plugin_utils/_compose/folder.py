@@ -1,0 +1,85 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The folder that a composition is written to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...module_utils._model.errors import UpgradeError
+
+# By this file a folder is known to be a composition, and none of somebody's own things.
+_SIGN = "composition.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A file before and after; None where it is not there."""
+
+    path: str
+    before: bytes | None
+    after: bytes | None
+
+
+def compare(folder: Path, files: Mapping[str, bytes]) -> list[Difference]:
+    """Return in which files a folder differs from what it should hold.
+
+    :raises UpgradeError: ``bad_folder`` for a folder with other things in it.
+    """
+    before = _read(folder)
+    if before and _SIGN not in before:
+        raise UpgradeError(
+            "bad_folder",
+            f"folder: {folder} holds other things than a composition ({sorted(before)[0]} for one), and they would be deleted. "
+            "Give a folder of its own.",
+        )
+    return [
+        Difference(path, before.get(path), files.get(path))
+        for path in sorted({*before, *files})
+        if before.get(path) != files.get(path)
+    ]
+
+
+def write(folder: Path, differences: list[Difference]) -> None:
+    """Make a folder hold what it should.
+
+    :raises UpgradeError: ``bad_folder``.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in differences:
+            path = folder / one.path
+            if one.after is None:
+                path.unlink()
+                _remove_empty(path.parent, folder)
+        for one in differences:
+            path = folder / one.path
+            if one.after is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(one.after)
+    except OSError as error:
+        raise UpgradeError(
+            "bad_folder", f"folder: {error.filename or folder} can't be written: {error.strerror}. Give another folder."
+        ) from error
+
+
+def fill(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Make a folder anew, with these files and nothing else."""
+    shutil.rmtree(folder, ignore_errors=True)
+    write(folder, [Difference(path, None, content) for path, content in files.items()])
+
+
+def _read(folder: Path) -> dict[str, bytes]:
+    if not folder.is_dir():
+        return {}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    while folder != top and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent

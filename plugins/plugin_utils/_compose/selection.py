@@ -1,0 +1,62 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What of a composition the tags on the command line choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...module_utils._model.errors import UpgradeError
+from ...module_utils._model.names import in_order, some
+from .composition import Composition
+
+
+def chosen(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -> bool:
+    """Return whether Ansible would run a task with these tags: its own rule, with its special tags.
+
+    :param only: ``ansible_run_tags``.
+    :param skip: ``ansible_skip_tags``.
+    """
+    own, wanted, unwanted = set(tags), set(only) or {"all"}, set(skip)
+    never = "never" in own
+    run = (
+        "always" in own
+        or ("all" in wanted and not never)
+        or bool(own & wanted)
+        or ("tagged" in wanted and bool(own) and not never)
+        or ("untagged" in wanted and not own)
+    )
+    if not run:
+        return False
+    if "all" in unwanted and ("always" not in own or "always" in unwanted):
+        return False
+    return not (own & unwanted or ("tagged" in unwanted and own) or ("untagged" in unwanted and not own))
+
+
+def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[str]) -> None:
+    """Refuse tags that choose no task, as nothing would happen without a word.
+
+    :raises UpgradeError: ``no_such_tag``.
+    """
+    if not composition.roles or (not skip and set(only) <= {"all"}):
+        return
+    known: dict[str, None] = {}
+    for role in composition.roles.values():
+        for unit in role.units:
+            for piece in unit.pieces:
+                tags = (*piece.tags, *_of(unit.tags, piece.tags))
+                if chosen(tags, only, skip):
+                    return
+                known |= dict.fromkeys(tags)
+    given = " ".join(f"{name} {','.join(tags)}" for name, tags in (("--tags", only), ("--skip-tags", skip)) if tags)
+    raise UpgradeError(
+        "no_such_tag",
+        f"{given}: no task of any service is left, so nothing would be done. The tags there are: "
+        f"{some(in_order(known), 40)}.",
+    )
+
+
+def _of(unit: Sequence[str], own: Sequence[str]) -> list[str]:
+    """Return the tags that a task has from its step and its service, beside its own."""
+    return [tag for tag in unit[:3] if tag not in own]

@@ -1,0 +1,176 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A service: a role that brings upgrade tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...module_utils._model.names import nearest, some
+from .errors import refusal
+from .steps import ONCE, POST, STEPS, step_of_tag
+from .taskfile import Piece, read_pieces
+
+_META_KEYS = ("requires", "once")
+_ENTRY_KEYS = ("service", "name", "vars")
+
+# Name of a role -> where it is; None for one that is nowhere. And the places that were searched.
+Finder = Callable[[str], "Path | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A service as a role lists it.
+
+    :param role: name of the Ansible role, with or without its collection.
+    :param name: what this use of it is called; the last part of the role's name unless it is given.
+    :param vars: variables for its tasks.
+    """
+
+    role: str
+    name: str
+    vars: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service as it was found.
+
+    :param role: name of the Ansible role.
+    :param path: its folder.
+    :param pieces: its tasks, in the order of the file.
+    :param post: those after the upgrade.
+    :param requires: services that go before it.
+    """
+
+    role: str
+    path: Path
+    pieces: Sequence[Piece]
+    post: Sequence[Piece]
+    requires: Sequence[str]
+
+    @property
+    def short(self) -> str:
+        """Return the last part of its name."""
+        return self.role.rpartition(".")[2]
+
+    @property
+    def runs_once(self) -> bool:
+        """Whether any of its tasks is for one host alone."""
+        return any(piece.once for piece in (*self.pieces, *self.post))
+
+
+def read_entry(value: object, where: str) -> Entry:
+    """Return a service of ``upgrade_roles``: a role's name, or a mapping with ``service``, ``name`` and ``vars``.
+
+    :raises UpgradeError: ``bad_service``.
+    """
+    if isinstance(value, str) and value.strip():
+        return Entry(value.strip(), value.strip().rpartition(".")[2])
+    if not isinstance(value, Mapping):
+        raise refusal(
+            where, f"{value!r} is no service. Give the name of a role, or a mapping with service, name and vars."
+        )
+    for key in value:
+        if key not in _ENTRY_KEYS:
+            raise refusal(
+                where,
+                f"unknown key {key!r}{nearest(str(key), _ENTRY_KEYS) or '.'} Known are: {', '.join(_ENTRY_KEYS)}.",
+            )
+    role, given = value.get("service"), value.get("vars") or {}
+    if not isinstance(role, str) or not role.strip():
+        raise refusal(where, "service is missing: it is the name of the role.")
+    if not isinstance(given, Mapping):
+        raise refusal(where, f"vars: {given!r} does not map variables to values.")
+    name = value.get("name") or role.strip().rpartition(".")[2]
+    if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
+        raise refusal(where, f"name: {name!r} can't name a folder. Use letters, digits, _ and -.")
+    return Entry(role.strip(), name, dict(given))
+
+
+def load(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
+    """Return a service by the name of its role.
+
+    :param places: where roles are looked for, for messages.
+    :raises UpgradeError: ``bad_service``.
+    """
+    path = find(role)
+    if path is None:
+        raise refusal(
+            where,
+            f"no role {role!r} is in {some(list(places), 10)}. Is its name right, and the collection that has it installed?",
+        )
+    tasks, after = path / "tasks/upgrade_tasks.yml", path / "tasks/post_upgrade_tasks.yml"
+    if not tasks.is_file() and not after.is_file():
+        raise refusal(
+            where,
+            f"the role {role!r} in {path} is no service: it has neither tasks/upgrade_tasks.yml nor tasks/post_upgrade_tasks.yml.",
+        )
+    requires, once = _meta(path)
+    pieces = read_pieces(tasks, str(tasks)) if tasks.is_file() else []
+    post = read_pieces(after, str(after), POST) if after.is_file() else []
+    pieces, post = _with_once(pieces, once), _with_once(post, once)
+    _check_once(path, pieces, post, once)
+    return Service(role, path, pieces, post, requires)
+
+
+def _with_once(pieces: Sequence[Piece], once: Sequence[str]) -> list[Piece]:
+    return [Piece(one.text, one.data, one.where, one.step, one.once or one.step in once, one.tags) for one in pieces]
+
+
+def _check_once(path: Path, pieces: Sequence[Piece], post: Sequence[Piece], once: Sequence[str]) -> None:
+    meta = str(path / "meta/upgrade.yml")
+    for step in once:
+        if not any(piece.step == step for piece in (*pieces, *post)):
+            raise refusal(
+                meta, f"once: no task has the step {step}, so nothing would be run once. Take it away, or tag a task."
+            )
+    for piece in pieces:
+        if piece.once and piece.step == STEPS[0]:
+            raise refusal(
+                piece.where,
+                f"{ONCE} is for what changes something, and the step {STEPS[0]} is run on every host before anything is.",
+            )
+
+
+def _meta(path: Path) -> tuple[list[str], list[str]]:
+    """Return what ``meta/upgrade.yml`` says: the services required, and the steps that are run once."""
+    file = path / "meta/upgrade.yml"
+    shown = str(file)
+    if not file.is_file():
+        return [], []
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise refusal(shown, f"the file can't be read: {' '.join(str(error).split())}.") from error
+    if not isinstance(data, Mapping):
+        raise refusal(shown, f"{data!r} is no mapping with {' and '.join(_META_KEYS)}.")
+    for key in data:
+        if key not in _META_KEYS:
+            raise refusal(
+                shown, f"unknown key {key!r}{nearest(str(key), _META_KEYS) or '.'} Known are: {', '.join(_META_KEYS)}."
+            )
+    requires = _names(data.get("requires"), shown, "requires")
+    once = []
+    for name in _names(data.get("once"), shown, "once"):
+        step = POST if name == POST else step_of_tag(name, shown)
+        if step is None:
+            raise refusal(
+                shown,
+                f"once: {name!r} is no step{nearest(name, (*STEPS, POST)) or '.'} Steps are: {', '.join((*STEPS, POST))}.",
+            )
+        once.append(step)
+    return requires, once
+
+
+def _names(value: object, shown: str, key: str) -> list[str]:
+    found = [value] if isinstance(value, str) else ([] if value is None else value)
+    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+        raise refusal(shown, f"{key}: {value!r} is no list of names.")
+    return found

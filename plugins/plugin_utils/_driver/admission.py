@@ -1,0 +1,259 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who may go: the run's hosts wait here until the planner lets them through, or it is clear that it will not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from ...module_utils._model import states
+from ...module_utils._model.planner import HostView, Plan, make_plan
+from ...module_utils._ops import claims
+from ...module_utils._ops.after import make_after_pass
+from ...module_utils._ops.plan import Outcome, Request, make_pass
+from ...module_utils._store.errors import Unreachable
+from ...module_utils._store.store import Store
+from .pool import Pool
+from .run import AFTER, Run
+
+# Failures of hosts that other runs drive are seen by looking again this often (seconds).
+_LOOK_AGAIN = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a host may go.
+
+    :param state: its state, or ``taken`` where another run drives it.
+    """
+
+    go: bool
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A pass, and every host as it is after it."""
+
+    outcome: Outcome
+    hosts: Mapping[str, HostView]
+
+
+class Admission:
+    """Lets the hosts of one run through, in passes that are made for all who wait together.
+
+    :param claim: takes a host on; gives who has it, None where it is this run's.
+    """
+
+    def __init__(self, run: Run, pool: Pool, claim: Callable[[str], str | None]) -> None:
+        """Nobody waits yet."""
+        self._run = run
+        self._pool = pool
+        self._claim = claim
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting: dict[str, Verdict | None] = {}
+        self._live = dict.fromkeys(run.scope)
+        self._going: set[str] = set()
+        self._watching = False
+        self._latest: Look | None = None
+        self._pulled = [host for host, role in run.fleet.items() if not run.is_driven(role) and host in self._live]
+
+    def ended(self, host: str) -> None:
+        """Count a host as gone from this run, whatever became of it, and see who may go in its place."""
+        with self._lock:
+            self._live.pop(host, None)
+            self._going.discard(host)
+            if any(verdict is None for verdict in self._waiting.values()):
+                self._pass()
+
+    def admit(self, host: str) -> Verdict:
+        """Wait until a host may go; return the verdict."""
+        return self._together([host], whole=False)[host]
+
+    def admit_wave(self, hosts: Collection[str]) -> dict[str, Verdict]:
+        """Wait until hosts may go together.
+
+        As long as anybody else is at work they wait for all to fit; after that, those go that can.
+        """
+        return self._together(hosts, whole=True)
+
+    def settle(self, hosts: Collection[str], seconds: float) -> tuple[bool, bool, Look]:
+        """Let hosts that upgrade themselves through, and wait for a change.
+
+        :returns: whether all of the hosts are upgraded, whether anything can still move, and the last pass.
+        """
+        with self._lock:
+            look = self._make_pass(self._pulled)
+            unfinished = [host for host in hosts if look.hosts[host].state != states.UPGRADED]
+            if not unfinished or not self._can_move(look, ()):
+                return not unfinished, False, look
+        self._wait(look, seconds)
+        return False, True, look
+
+    def _together(self, hosts: Collection[str], *, whole: bool) -> dict[str, Verdict]:
+        verdicts: dict[str, Verdict] = {}
+        for host in hosts:
+            who = self._claim(host)
+            if who is not None:
+                verdicts[host] = Verdict(go=False, state="taken", reason=f"{who} is at it")
+        mine = [host for host in hosts if host not in verdicts]
+        deadline = time.monotonic() + self._run.patience
+        with self._lock:
+            if whole:
+                return verdicts | self._wave(mine, deadline)
+            for host in mine:
+                self._waiting[host] = None
+            self._pass()
+            self._start_watching()
+            while mine and self._waiting[mine[0]] is None:
+                if (
+                    not self._changed.wait(timeout=max(0.0, deadline - time.monotonic()))
+                    and time.monotonic() >= deadline
+                ):
+                    self._waiting[mine[0]] = Verdict(go=False, state=states.PENDING, reason="the time to wait is up")
+            for host in mine:
+                verdict = self._waiting.pop(host)
+                if verdict is not None:
+                    verdicts[host] = verdict
+        return verdicts
+
+    def _wave(self, hosts: Collection[str], deadline: float) -> dict[str, Verdict]:
+        while True:
+            try:
+                look = self._make_pass(self._pulled)
+                waiting = [host for host in hosts if self._verdict(look.hosts[host]) is None]
+                opening = {one.host for one in self._plan(look, hosts).openings}
+                fits = all(host in opening for host in waiting)
+                if fits or not self._others(look, hosts) or time.monotonic() >= deadline:
+                    look = self._make_pass([*waiting, *self._pulled]) if waiting else look
+                    return {host: _final(self._verdict(look.hosts[host]), look.hosts[host]) for host in hosts}
+            except Unreachable:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(1)
+                continue
+            self._lock.release()
+            try:
+                self._wait(look, min(_LOOK_AGAIN, max(0.1, deadline - time.monotonic())))
+            finally:
+                self._lock.acquire()
+
+    def _pass(self) -> None:
+        """Make a pass for all who wait, and tell those whose waiting is over."""
+        waiting = [host for host, verdict in self._waiting.items() if verdict is None]
+        if not waiting:
+            return
+        look = self._make_pass([*waiting, *self._pulled])
+        for host in waiting:
+            verdict = self._waiting[host] = self._verdict(look.hosts[host])
+            if verdict is not None and verdict.go:
+                self._going.add(host)
+        left = [host for host in waiting if self._waiting[host] is None]
+        if left and not self._can_move(look, [host for host in self._live if host not in self._going]):
+            for host in left:
+                self._waiting[host] = _final(None, look.hosts[host])
+        self._changed.notify_all()
+
+    def _make_pass(self, limit: Collection[str]) -> Look:
+        run = self._run
+        request = Request(version=run.version, fleet=run.fleet, limit=[*limit], since=1)
+
+        def act(store: Store) -> Outcome:
+            if run.phase == AFTER:
+                return make_after_pass(store, request, run.roles_with_after)
+            return make_pass(store, request)
+
+        outcome = self._pool.stubbornly(act)
+        self._latest = Look(outcome, outcome.hosts())
+        return self._latest
+
+    @staticmethod
+    def _plan(look: Look, limit: Collection[str]) -> Plan:
+        """Return what a pass for some hosts would let through, as things stood at the last one."""
+        outcome = look.outcome
+        return make_plan(outcome.snapshot, outcome.members, outcome.rules, [*limit])
+
+    def _verdict(self, view: HostView) -> Verdict | None:
+        """Return the verdict on a host in a state, None for one that has to wait."""
+        if view.state == states.UPGRADING or (view.state in (states.FAILED, states.LOST) and self._run.retry_failed):
+            return Verdict(go=True, state=view.state, reason=view.reason)
+        if view.state == states.PENDING:
+            return None
+        again = "; try it again with -e retry_failed=true once it is mended" if view.state == states.FAILED else ""
+        return Verdict(go=False, state=view.state, reason=f"{view.reason}{again}")
+
+    def _others(self, look: Look, hosts: Collection[str]) -> bool:
+        """Return whether anybody else is at work, for whom it is worth waiting."""
+        mine = set(hosts)
+        return self._at_work(look, [host for host in _flying(look) if host not in mine])
+
+    def _can_move(self, look: Look, still_to_come: Collection[str]) -> bool:
+        """Return whether anything may still change without an operator."""
+        if look.outcome.openings or self._at_work(look, _flying(look)):
+            return True
+        # Hosts of this run that have not asked yet will ask, and others may be waiting for them.
+        return bool(still_to_come) and bool(self._plan(look, still_to_come).openings)
+
+    def _at_work(self, look: Look, flying: Collection[str]) -> bool:
+        """Return whether anybody is at work on one of these hosts.
+
+        A host that upgrades itself is; one that Ansible upgrades is only if its run is still there.
+        """
+        driven = []
+        for host in flying:
+            if host in self._going or not self._run.is_driven(look.hosts[host].role):
+                return True
+            driven.append(host)
+        if not driven:
+            return False
+        with self._pool.store() as store:
+            claimed = claims.driven(store)
+        return any(host in claimed and host not in self._waiting for host in driven)
+
+    def _start_watching(self) -> None:
+        if not self._watching:
+            self._watching = True
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        """Make a pass whenever something changed that may let somebody through, as long as anybody waits."""
+        while True:
+            with self._lock:
+                if not any(verdict is None for verdict in self._waiting.values()):
+                    self._watching = False
+                    return
+                look = self._latest
+            self._wait(look, _LOOK_AGAIN)
+            with self._lock:
+                try:
+                    self._pass()
+                except Exception as error:
+                    # Those who wait have to hear of it, whatever it is.
+                    for host, verdict in self._waiting.items():
+                        if verdict is None:
+                            self._waiting[host] = Verdict(go=False, state=states.PENDING, reason=str(error))
+                    self._changed.notify_all()
+
+    def _wait(self, look: Look | None, seconds: float) -> None:
+        try:
+            with self._pool.store() as store:
+                keys = store.keys
+                prefixes = (keys.ledger, keys.holds, keys.reports, keys.drivers)
+                store.wait_for_change(look.outcome.index if look else 0, seconds, prefixes)
+        except Unreachable:
+            time.sleep(1)
+
+
+def _flying(look: Look) -> list[str]:
+    return [host for host, view in look.hosts.items() if view.state == states.UPGRADING]
+
+
+def _final(verdict: Verdict | None, view: HostView) -> Verdict:
+    """Return a verdict for good: a host that would have to wait does not go."""
+    return verdict or Verdict(go=False, state=view.state, reason=view.reason)

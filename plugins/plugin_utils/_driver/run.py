@@ -1,0 +1,78 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a driver is told of its run when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...module_utils._store.settings import Settings
+
+UPGRADE, AFTER = "upgrade", "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of the composition, as far as its record goes."""
+
+    name: str
+    step: str
+    service: str
+    once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that drives hosts.
+
+    :param folder: the driver's own.
+    :param phase: upgrade, or after for the tasks after it.
+    :param fleet: host -> role, of the whole fleet.
+    :param units: role -> its units, for the roles that have services; those of others upgrade themselves.
+    :param scope: the hosts that this run is for, in the order in which they go.
+    :param retry_failed: whether failed hosts are tried again.
+    :param patience: seconds for which a host waits to be let through.
+    """
+
+    settings: Settings
+    folder: str
+    version: str
+    phase: str
+    fleet: Mapping[str, str]
+    units: Mapping[str, tuple[Unit, ...]]
+    scope: tuple[str, ...]
+    retry_failed: bool = False
+    patience: float = 14400.0
+    role_pattern: str | None = None
+    previous: Mapping[str, str] = field(default_factory=dict)
+
+    def is_driven(self, role: str) -> bool:
+        """Return whether Ansible upgrades the hosts of a role; others do it themselves."""
+        return role in self.units
+
+    def units_of(self, host: str) -> tuple[Unit, ...]:
+        """Return a host's units of this phase."""
+        after = self.phase == AFTER
+        return tuple(
+            unit for unit in self.units.get(self.fleet.get(host, ""), ()) if (unit.step == "post_upgrade") == after
+        )
+
+    @property
+    def roles_with_after(self) -> set[str]:
+        """Return the roles that have tasks after the upgrade."""
+        return {role for role, units in self.units.items() if any(unit.step == "post_upgrade" for unit in units)}
+
+
+def units_from(composition: Mapping[str, Any]) -> dict[str, tuple[Unit, ...]]:
+    """Return role -> units from a composition as data; the step validate is not recorded, so it is left out."""
+    return {
+        role: tuple(
+            Unit(one["name"], one["step"], one["service"], bool(one["once"]))
+            for one in what["units"]
+            if one["step"] != "validate"
+        )
+        for role, what in composition["roles"].items()
+    }

@@ -1,0 +1,277 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The turns of the hosts that were let through: where each is, in its record, from unit to unit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ...module_utils._model.errors import UpgradeError
+from ...module_utils._model.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, Record
+from ...module_utils._ops import claims, once
+from ...module_utils._ops.report import Word, next_record, report, shortened
+from ...module_utils._store.codec import decode_record, encode_record
+from ...module_utils._store.operations import compare_and_put
+from ...module_utils._store.store import Store
+from .pool import Pool
+from .run import AFTER, Run
+from .session import Session
+
+_LONG = 600
+
+
+@dataclass(slots=True)
+class Turn:
+    """One host's way through its units.
+
+    :param done: the units that it has finished, on this run or an earlier one.
+    :param current: the unit that it is at.
+    :param counts: whether the current unit is done when the next one begins; not so where tags chose only some of it.
+    :param passed: units that another host does for it, to be waited for.
+    :param left_out: units that the tags on the command line left out.
+    """
+
+    host: str
+    record: Record | None = None
+    index: int = 0
+    done: dict[str, None] = field(default_factory=dict)
+    current: str | None = None
+    step: str | None = None
+    service: str | None = None
+    counts: bool = True
+    running_once: str | None = None
+    passed: list[str] = field(default_factory=list)
+    left_out: dict[str, None] = field(default_factory=dict)
+
+
+class Turns:
+    """All turns of one run."""
+
+    def __init__(self, run: Run, pool: Pool, session: Session) -> None:
+        """Nobody goes yet."""
+        self._run = run
+        self._pool = pool
+        self._session = session
+        self._turns: dict[str, Turn] = {}
+        self._lock = threading.Lock()
+
+    def of(self, host: str) -> Turn:
+        """Return a host's turn.
+
+        :raises UpgradeError: ``not_let_through``.
+        """
+        turn = self._turns.get(host)
+        if turn is None:
+            raise UpgradeError("not_let_through", f"{host} was not let through by this run, so nothing is done on it.")
+        self._session.check(host)
+        return turn
+
+    def taken(self) -> list[str]:
+        """Return the hosts whose turn is not over."""
+        return list(self._turns)
+
+    def begin(self, host: str) -> Turn:
+        """Begin a host's turn, or take it up where an earlier run left it."""
+        turn = Turn(host)
+
+        def read(store: Store) -> None:
+            entry = store.client.get(store.keys.record(host))
+            turn.record = decode_record(entry.key, entry.value) if entry is not None else None
+            turn.index = entry.modify_index if entry is not None else 0
+
+        self._pool.stubbornly(read)
+        record = turn.record
+        if record is not None and record.readable and record.version == self._run.version:
+            turn.done = dict.fromkeys(record.done)
+        with self._lock:
+            self._turns[host] = turn
+        return turn
+
+    def step(self, host: str, unit: str, *, chosen: bool, whole: bool, skipped: bool) -> tuple[bool, str]:
+        """Begin a unit on a host; return whether its tasks are to be run there, and why not.
+
+        :param chosen: whether the tags on the command line choose any of its tasks.
+        :param whole: whether they choose all of them.
+        :param skipped: whether what they do not choose was left out on purpose (``--skip-tags``).
+        :raises UpgradeError: ``once_failed`` where a unit that was left to another host failed there.
+        """
+        turn = self.of(host)
+        self._close_current(turn)
+        self._wait_for_passed(turn)
+        what = next((one for one in self._run.units_of(host) if one.name == unit), None)
+        if what is None:
+            raise UpgradeError(
+                "unknown_unit", f"{unit} is no unit of {host} in this composition. Compose again, by the same command."
+            )
+        if unit in turn.done:
+            return False, "it was finished on an earlier run"
+        if not chosen:
+            turn.left_out[unit] = None
+            if skipped:
+                turn.done[unit] = None
+            return False, "the tags that were given leave it out"
+        turn.current, turn.step, turn.service = unit, what.step, what.service
+        turn.counts = whole or skipped
+        if what.once and not self._take_once(turn, unit):
+            turn.current = None
+            turn.passed.append(unit)
+            return False, "another host does it for all"
+        self._write(turn)
+        return True, ""
+
+    def finish_once(self, host: str, unit: str) -> None:
+        """Say that a host has done a unit for all."""
+        turn = self.of(host)
+        self._close_current(turn)
+        if turn.running_once == unit:
+            self._pool.stubbornly(lambda store: once.end(store, self._session.name, self._run.version, unit, host))
+            turn.running_once = None
+
+    def end(self, host: str) -> str:
+        """End a host's turn; return ``upgraded``, or ``partial`` where tags left some of it for later."""
+        turn = self.of(host)
+        self._close_current(turn)
+        self._wait_for_passed(turn)
+        missing = [one.name for one in self._run.units_of(host) if one.name not in turn.done]
+        turn.current = turn.step = turn.service = None
+        if missing:
+            self._write(turn)
+            self._release(host)
+            return "partial"
+        if self._run.phase == AFTER:
+            self._change(
+                turn, lambda before: replace(before, post=POST_DONE, done=(), service=None, step=None, error=None)
+            )
+        else:
+            word = Word(host, self._run.version, UPGRADED)
+            self._pool.stubbornly(lambda store: report(store, word))
+        self._release(host)
+        return "upgraded"
+
+    def fail(self, host: str, error: str) -> None:
+        """Record that a host's turn failed, with the step at which it did."""
+        turn = self._turns.get(host)
+        if turn is None:
+            return
+        if turn.running_once is not None:
+            unit, turn.running_once = turn.running_once, None
+            self._pool.stubbornly(
+                lambda store: once.end(store, self._session.name, self._run.version, unit, host, shortened(error))
+            )
+        if self._run.phase == AFTER:
+            self._change(turn, lambda before: replace(before, post=POST_FAILED, error=shortened(error)))
+        else:
+            word = Word(host, self._run.version, FAILED, turn.service, turn.step, error)
+            self._pool.stubbornly(lambda store: report(store, word))
+        self._release(host)
+
+    def _release(self, host: str) -> None:
+        with self._lock:
+            self._turns.pop(host, None)
+        self._pool.stubbornly(lambda store: store.client.write(claims.release(store, [host])))
+
+    def _close_current(self, turn: Turn) -> None:
+        if turn.current is not None and turn.counts:
+            turn.done[turn.current] = None
+        elif turn.current is not None:
+            turn.left_out[turn.current] = None
+        turn.current = None
+
+    def _take_once(self, turn: Turn, unit: str) -> bool:
+        version = self._run.version
+
+        def take(store: Store) -> bool:
+            found = once.look(store, version, unit)
+            if found is not None and (
+                found.state == once.DONE or (found.state == once.RUNNING and found.host != turn.host)
+            ):
+                return False
+            if (
+                found is not None
+                and found.state == once.FAILED
+                and not self._run.retry_failed
+                and found.host != turn.host
+            ):
+                return False
+            return once.take(store, self._session.name, version, unit, turn.host, found.index if found else 0)
+
+        if not self._pool.stubbornly(take):
+            return False
+        turn.running_once = unit
+        return True
+
+    def _wait_for_passed(self, turn: Turn) -> None:
+        """Wait until what other hosts do for this one is done."""
+        while turn.passed:
+            unit = turn.passed[0]
+            found = self._settled(unit)
+            if found is None:
+                raise UpgradeError(
+                    "once_gone",
+                    f"{unit} was being done for all hosts by a run that is gone, so it is not known to be done. Run the same "
+                    "command again: a host of this run does it then.",
+                )
+            if found.state == once.FAILED:
+                raise UpgradeError(
+                    "once_failed",
+                    f"{unit}, which {found.host} does for all hosts, failed there: {found.error or 'without a word'} Mend "
+                    "that, and run the same command with -e retry_failed=true.",
+                )
+            turn.passed.pop(0)
+            turn.done[unit] = None
+
+    def _settled(self, unit: str) -> once.Once | None:
+        version = self._run.version
+        index = 0
+        while True:
+            found = self._pool.stubbornly(lambda store: once.look(store, version, unit))
+            if found is None or found.state != once.RUNNING:
+                return found
+            since = max(index, found.index)
+
+            def wait(store: Store, since: int = since) -> int:
+                return store.wait_for_change(since, _LONG, [store.keys.once(version, unit)])
+
+            index = self._pool.stubbornly(wait)
+
+    def _write(self, turn: Turn) -> None:
+        """Write where a host is: one request, as what the record holds is known from the last write."""
+
+        def after(before: Record | None) -> Record:
+            done = tuple(turn.done)
+            if self._run.phase == AFTER:
+                base = before or Record(self._run.version, UPGRADED, reported=self._run.version)
+                return replace(base, post=POST_STARTED, service=turn.service, step=turn.step, done=done, error=None)
+            word = Word(turn.host, self._run.version, STARTED, turn.service, turn.step)
+            return replace(next_record(before, word, int(time.time())), done=done)
+
+        self._put(turn, after)
+
+    def _change(self, turn: Turn, change: Callable[[Record], Record]) -> None:
+        self._put(
+            turn, lambda before: change(before or Record(self._run.version, UPGRADED, reported=self._run.version))
+        )
+
+    def _put(self, turn: Turn, change: Callable[[Record | None], Record]) -> None:
+        fresh = True
+
+        def put(store: Store) -> None:
+            nonlocal fresh
+            key = store.keys.record(turn.host)
+            if not fresh:
+                # Somebody else wrote it, or an answer was lost.
+                entry = store.client.get(key)
+                turn.record = decode_record(key, entry.value) if entry is not None else None
+                turn.index = entry.modify_index if entry is not None else 0
+            fresh = False
+            record = change(turn.record)
+            if record == turn.record and turn.index:
+                return
+            written = store.client.write([compare_and_put(key, encode_record(record), turn.index)])
+            turn.record, turn.index = record, int(written[0]["ModifyIndex"])
+
+        self._pool.stubbornly(put)
