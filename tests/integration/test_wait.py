@@ -165,7 +165,7 @@ def test_a_consul_that_stays_away_ends_it_when_the_time_is_up(tmp_path: Path, se
     with Agent() as agent:
         seed(agent.kv, names(compute=2))
         run = Runner(tmp_path, agent.environ, seen)
-        live = run.start([plan(version="2", instructions=ONE_BY_ONE, wait=True, wait_timeout=3, timeout=0.5)])
+        live = run.start([plan(version="2", instructions=ONE_BY_ONE, wait=True, wait_timeout=8, timeout=0.5)])
         live.wait_for("compute1 is upgrading")
         agent.stop()
         (result,) = live.end()
