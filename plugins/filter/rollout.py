@@ -33,6 +33,7 @@ class FilterModule:
             "stage_order": _telling(_inventory.stage_order),
             "upgrade_scope": _telling(_scope.scope_of),
             "after_scope": _telling(_scope.after_scope),
+            "composition_text": _text.composition,
             "status_text": _text.status,
             "plan_text": _text.plan,
             "story_text": _text.story,

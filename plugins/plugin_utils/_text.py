@@ -148,5 +148,28 @@ def story(host: Mapping[str, Any]) -> list[str]:
     return [*lines, *(f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2]))]
 
 
+def composition(result: Mapping[str, Any]) -> list[str]:
+    """Return what the hosts of each role go through, and why roles wait for each other.
+
+    :param result: a result of ``compose_upgrade_tasks``.
+    """
+    lines = [f"Composed in {result['folder']}:"] if result.get("folder") else []
+    for role, what in result["roles"].items():
+        stage = f" ({what['stage']})" if what["stage"] else ""
+        lines.append(f"{role}{stage}:")
+        steps: dict[str, list[str]] = {}
+        for unit in what["units"]:
+            once = ", one host for all" if unit["once"] else ""
+            steps.setdefault(unit["step"], []).append(f"{unit['service']} ({plural(unit['tasks'], 'task')}{once})")
+        width = max(map(len, steps), default=0)
+        lines += [f"  {step.ljust(width)}  {', '.join(units)}" for step, units in steps.items()]
+        if not steps:
+            lines.append("  no task at all")
+        lines += [f"  {sentence}" for sentence in what["dropped"]]
+        lines += [f"  waits for {first}: {why}" for first, why in result["reasons"].get(role, {}).items()]
+    lines += [f"{' and '.join(group)} require each other, so they go together." for group in result["lockstep"]]
+    return [*lines, *result["warnings"]]
+
+
 def _time(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -142,11 +142,11 @@ def compose(
     composed = {
         role: _role(role, needs[role].stage, services, requires.by_use) for role, services in listed.items() if services
     }
-    for role in composed.values():
-        if not any(unit.step in STEPS[1:] for unit in role.units):
-            names = ", ".join(entry.name for entry, _service in role.services)
+    for one in composed.values():
+        if not any(unit.step in STEPS[1:] for unit in one.units):
+            names = ", ".join(entry.name for entry, _service in one.services)
             warnings.append(
-                f"upgrade_roles.{role.name}: none of its services ({names}) has a task between {STEPS[1]} and "
+                f"upgrade_roles.{one.name}: none of its services ({names}) has a task between {STEPS[1]} and "
                 f"{STEPS[-1]}, so its hosts count as upgraded without anything being done on them."
             )
     if hosts is not None:
@@ -278,10 +278,10 @@ def _refuse_once_nowhere(roles: Mapping[str, Role], hosts: Mapping[str, int]) ->
         for entry, service in role.services:
             if service.runs_once:
                 having.setdefault(entry.name, []).append(role.name)
-    for service, names in having.items():
-        if not any(hosts.get(name) for name in names):
+    for name, names in having.items():
+        if not any(hosts.get(role) for role in names):
             raise refusal(
                 f"upgrade_roles.{names[0]}",
-                f"{service} has tasks that one host runs for all, and no host has it: {some(in_order(names))} has none. "
+                f"{name} has tasks that one host runs for all, and no host has it: {some(in_order(names))} has none. "
                 "Give the role a host, or take the service away.",
             )
