@@ -121,11 +121,6 @@ lockstep:
   returned: success
   type: list
   elements: list
-warnings:
-  description: What is worth knowing, such as a role whose services have no task.
-  returned: success
-  type: list
-  elements: str
 failure:
   description: What kept it from composing.
   returned: failure

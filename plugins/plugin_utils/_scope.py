@@ -10,7 +10,7 @@ from typing import Any
 
 from ..module_utils._model.errors import UpgradeError
 from ..module_utils._model.names import nearest, some
-from ..module_utils._model.states import FAILED, HELD, LOST, UPGRADED, UPGRADING
+from ..module_utils._model.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ._compose.steps import POST
 from ._inventory import STAGES
 
@@ -55,7 +55,9 @@ def scope_of(
         host for host in wanted if hosts[host]["role"] in composition["roles"] and hosts[host]["state"] not in open_to
     ]
     chosen = set(driven)
-    begun = [host for host in driven if hosts[host]["state"] in (UPGRADING, FAILED, LOST)]
+    # What the plan would let through now has not begun yet.
+    fresh = {one["host"] for one in plan["transitions"] if one["from"] == PENDING}
+    begun = [host for host in driven if hosts[host]["state"] in (UPGRADING, FAILED, LOST) and host not in fresh]
     waves = [[host for host in wave if host in chosen and host not in begun] for wave in plan["waves"]]
     expected = {host for wave in waves for host in wave}
     # Those that nobody expects to be let through ask all the same, and are told why not.

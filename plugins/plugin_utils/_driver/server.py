@@ -62,7 +62,7 @@ class Driver:
     def do_wave(self, hosts: list[str]) -> dict[str, Any]:
         """Wait until hosts may go together."""
         verdicts = self._admission.admit_wave(hosts)
-        return {"hosts": {host: self._begin(host, verdicts[host]) for host in hosts}}
+        return {"hosts": {host: self._begin(host, verdicts[host], together=True) for host in hosts}}
 
     def do_step(self, host: str, unit: str, chosen: bool, whole: bool, skipped: bool) -> dict[str, Any]:
         """Begin a unit on a host."""
@@ -115,10 +115,10 @@ class Driver:
             }
         return answer
 
-    def _begin(self, host: str, verdict: Verdict) -> dict[str, Any]:
+    def _begin(self, host: str, verdict: Verdict, *, together: bool = False) -> dict[str, Any]:
         answer: dict[str, Any] = {"go": verdict.go, "state": verdict.state, "reason": verdict.reason}
         if verdict.go:
-            answer["done"] = list(self._turns.begin(host).done)
+            answer["done"] = list(self._turns.begin(host, together=together).done)
         else:
             self._admission.ended(host)
         return answer

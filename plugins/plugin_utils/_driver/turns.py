@@ -32,6 +32,7 @@ class Turn:
     :param current: the unit that it is at.
     :param counts: whether the current unit is done when the next one begins; not so where tags chose only some of it.
     :param passed: units that another host does for it, to be waited for.
+    :param together: whether it takes each task together with the other hosts of its wave.
     :param left_out: units that the tags on the command line left out.
     """
 
@@ -46,6 +47,7 @@ class Turn:
     running_once: str | None = None
     passed: list[str] = field(default_factory=list)
     left_out: dict[str, None] = field(default_factory=dict)
+    together: bool = False
 
 
 class Turns:
@@ -74,9 +76,9 @@ class Turns:
         """Return the hosts whose turn is not over."""
         return list(self._turns)
 
-    def begin(self, host: str) -> Turn:
+    def begin(self, host: str, *, together: bool = False) -> Turn:
         """Begin a host's turn, or take it up where an earlier run left it."""
-        turn = Turn(host)
+        turn = Turn(host, together=together)
 
         def read(store: Store) -> None:
             entry = store.client.get(store.keys.record(host))
@@ -208,7 +210,7 @@ class Turns:
         """Wait until what other hosts do for this one is done."""
         while turn.passed:
             unit = turn.passed[0]
-            found = self._settled(unit)
+            found = self._settled(turn, unit)
             if found is None:
                 raise UpgradeError(
                     "once_gone",
@@ -224,13 +226,17 @@ class Turns:
             turn.passed.pop(0)
             turn.done[unit] = None
 
-    def _settled(self, unit: str) -> once.Once | None:
+    def _settled(self, turn: Turn, unit: str) -> once.Once | None:
         version = self._run.version
         index = 0
         while True:
             found = self._pool.stubbornly(lambda store: once.look(store, version, unit))
             if found is None or found.state != once.RUNNING:
                 return found
+            other = self._turns.get(found.host)
+            if turn.together and other is not None and other.together:
+                # They take each task together, so it would have been done before this host came here.
+                return replace(found, state=once.FAILED, error="it did not end; its own record says why.")
             since = max(index, found.index)
 
             def wait(store: Store, since: int = since) -> int:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,8 +37,7 @@ def tell_lost(host: str, result: Mapping[str, Any]) -> str | None:
     if not folder or not (Path(folder) / SOCKET).exists():
         return None
     text = " ".join(str(result.get("msg") or "").split())
-    with contextlib.suppress(ValueError):
-        text = text[text.index("Failed to connect") :]
+    text = text.removeprefix("Task failed: ")
     try:
         call(folder, do="fail", host=host, error=f"unreachable: {text or 'Ansible lost the connection to it'}")
     except UpgradeError as error:

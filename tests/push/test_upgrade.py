@@ -1,0 +1,225 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ansible upgrades the services of a fleet: who goes when, and what is recorded of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from .site import Site, most_at_once, spans, wait_for
+
+CONTROLLERS = ["controller1", "controller2", "controller3"]
+WEB = [f"web{number}" for number in range(1, 6)]
+ROLES = {
+    "controller": {"stage": "controlplane", "services": ["balancer", "api", "database"]},
+    "web": {"stage": "dataplane", "services": ["app"]},
+}
+CAPS = {"rolling_rules": {"roles": {"controller": 2, "web": 2}}}
+
+API = ["validate", "prepare", "upgrade", "upgrade,once", "start"]
+BALANCER = ["prepare", "stop", "upgrade", "start", "verify"]
+
+
+@pytest.fixture
+def fleet(site: Site) -> Site:
+    """A control plane of three hosts with three services, and five hosts with one."""
+    site.service("api", API, requires=["database"])
+    site.service("database", ["prepare", "upgrade"])
+    site.service("balancer", BALANCER)
+    site.service("app", ["validate", "prepare", "stop", "upgrade", "start", "verify"], after=["after"])
+    site.inventory(ROLES, {"controller": CONTROLLERS, "web": WEB})
+    return site
+
+
+def test_a_fleet_goes_through_its_steps_in_order(fleet: Site) -> None:
+    shown = fleet.play("upgrade", version="v1", instructions=CAPS)
+    assert "8 of 8 hosts upgraded" in shown
+    assert fleet.reported("v1") == {*CONTROLLERS, *WEB}
+    assert fleet.consul.get("config_state/enable_puppet/global") == b"True"
+    assert not fleet.consul.tree("upgrade/drivers/")
+
+    # Every host is checked before any is touched, and the data plane begins after the control plane.
+    entries = fleet.entries()
+    checks = [one.at for one in entries if one.task.endswith("/validate")]
+    assert len(checks) == 2 * len([*CONTROLLERS, *WEB])
+    touches = [one for one in entries if not one.task.endswith("/validate")]
+    assert max(checks) < min(one.at for one in touches)
+    control = [one.at for one in touches if one.host in CONTROLLERS]
+    data = [one for one in touches if one.host in WEB]
+    assert max(control) < min(one.at for one in data)
+
+    # Within a step, services come in the order of what they require, else as they are listed.
+    once = [one for one in entries if one.task == "api/upgrade-once" and one.what == "end"]
+    assert len(once) == 1
+    for host in CONTROLLERS:
+        own = [task for task in fleet.done(host) if not task.endswith(("-once", "/validate"))]
+        assert own == [
+            *("balancer/prepare", "database/prepare", "api/prepare", "balancer/stop"),
+            *("balancer/upgrade", "database/upgrade", "api/upgrade", "balancer/start", "api/start", "balancer/verify"),
+        ]
+    # Nobody goes on to the next step before what is done once for all is done.
+    starts = [one.at for one in entries if one.task == "balancer/start" and one.what == "begin"]
+    assert once[0].at < min(starts)
+
+    # The hosts of a wave take each step together; those of the data plane wait for nobody, and not for the slowest.
+    for before, after in (("prepare", "stop"), ("upgrade", "start")):
+        last = max(one.at for one in touches if one.host in CONTROLLERS[:2] and one.task.endswith(f"/{before}"))
+        first = min(one.at for one in touches if one.host in CONTROLLERS[:2] and one.task == f"balancer/{after}")
+        assert last < first
+    work = spans([one for one in touches if "/after" not in one.task])
+    assert most_at_once(work, CONTROLLERS) == 2
+    assert most_at_once(work, WEB) == 2
+
+    # What comes after the upgrade comes after all of it, under the same caps.
+    after = [one for one in entries if one.task == "app/after"]
+    assert {one.host for one in after} == set(WEB)
+    assert min(one.at for one in after) > max(one.at for one in data if one.task != "app/after")
+    assert most_at_once(spans(after), WEB) <= 2
+
+    # A second run does nothing and changes nothing.
+    before = fleet.consul.tree()
+    again = fleet.play("upgrade", version="v1", instructions=CAPS)
+    assert fleet.consul.tree() == before
+    assert fleet.entries() == entries
+    assert "changed=0" in again
+
+
+def test_services_are_told_where_a_host_comes_from_and_goes_to(site: Site) -> None:
+    site.service("app", ["validate", "upgrade"], after=["after"])
+    site.inventory({"web": {"stage": "dataplane", "services": ["app"]}}, {"web": ["web1", "web2"]})
+    site.play("upgrade", version="v1")
+    assert {one.version for one in site.entries() if one.task != "app/after"} == {"none>v1"}
+    site.play("upgrade", version="v2.10")
+    last = [one for one in site.entries("web1") if one.version.endswith(">v2.10")]
+    assert [(one.task, one.version) for one in last if one.what == "end"] == [
+        ("app/validate", "v1>v2.10"),
+        ("app/upgrade", "v1>v2.10"),
+        ("app/after", "v2.10>v2.10"),
+    ]
+
+
+def test_where_a_host_is_stands_in_its_record(fleet: Site) -> None:
+    # Once a host has failed, its record stays as it was.
+    fleet.fail("web1", "app/start")
+    shown = fleet.play("upgrade", version="v1", code=2)
+    record = fleet.record("web1")
+    assert (record["state"], record["service"], record["step"]) == ("failed", "app", "start")
+    assert record["done"] == ["prepare/app", "stop/app", "upgrade/app"]
+    assert "app-start is broken here" in record["error"]
+    assert "web1: failed, service app, step start" in shown
+    assert "app-start is broken here" in shown
+
+
+def test_a_failed_host_is_tried_again_only_when_asked_and_from_the_step_that_failed(fleet: Site) -> None:
+    broken = fleet.fail("controller2", "balancer/start")
+    shown = fleet.play("upgrade", version="v1", instructions=CAPS, code=2)
+    assert "controller2 (failed): failed, service balancer, step start" in shown
+    assert not any(one.host in WEB for one in fleet.entries() if not one.task.endswith("/validate"))
+    assert fleet.reported("v1") == {"controller1", "controller3"}
+
+    broken.unlink()
+    before = fleet.entries("controller2")
+    fleet.play("upgrade", version="v1", code=2)
+    assert fleet.entries("controller2") == before
+
+    fleet.play("upgrade", version="v1", retry_failed=True)
+    assert fleet.reported("v1") == {*CONTROLLERS, *WEB}
+    since = [one.task for one in fleet.entries("controller2")[len(before) :] if one.what == "end"]
+    assert since == ["balancer/start", "api/start", "balancer/verify"]
+    assert fleet.record("controller2")["attempt"] == 2
+    # Those that were done are not visited again.
+    assert fleet.done("controller1").count("balancer/prepare") == 1
+
+
+def test_what_is_done_once_for_all_stops_all_when_it_fails(fleet: Site) -> None:
+    broken = [fleet.fail(host, "api/upgrade-once") for host in CONTROLLERS]
+    shown = fleet.play("upgrade", version="v1", code=2)
+    tried = [one.host for one in fleet.entries() if one.task == "api/upgrade-once"]
+    assert len(tried) == 1
+    assert not [one for one in fleet.entries() if one.task.endswith("/start")]
+    for host in CONTROLLERS:
+        assert fleet.record(host)["state"] == "failed"
+    others = [host for host in CONTROLLERS if host != tried[0]]
+    assert f"upgrade/api/2, which {tried[0]} does for all hosts, failed there" in fleet.record(others[0])["error"]
+    assert "api-upgrade-once is broken here" in shown
+
+    for file in broken:
+        file.unlink()
+    fleet.play("upgrade", version="v1", retry_failed=True)
+    ends = [one for one in fleet.entries() if one.task == "api/upgrade-once" and one.what == "end"]
+    assert len(ends) == 1
+    assert fleet.reported("v1") == {*CONTROLLERS, *WEB}
+
+
+def test_a_host_that_fails_its_checks_keeps_everything_from_beginning(fleet: Site) -> None:
+    fleet.fail("web4", "app/validate")
+    shown = fleet.play("upgrade", version="v1", code=2)
+    assert "Nothing was touched: 1 of 8 hosts can't be upgraded. web4: " in shown
+    assert "app-validate is broken here" in shown
+    assert fleet.consul.tree() == {}
+    assert {one.task for one in fleet.entries()} <= {"app/validate", "api/validate"}
+
+
+def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Site) -> None:
+    site.service("app", ["prepare", "upgrade"])
+    # It can be reached until its connection is changed by the first step.
+    lost = {"ansible_connection": "{{ 'ssh' if lookup('ansible.builtin.fileglob', gone) else 'local' }}"}
+    lost |= {"gone": str(site.log / "fail-gone"), "ansible_host": "127.0.0.1", "ansible_port": 1}
+    site.inventory(
+        {"web": {"stage": "dataplane", "services": ["app"]}}, {"web": ["web1", "web2", "web3"]}, web1=lost, web2={}
+    )
+    site.sleep(1.5, "web1")
+    process = site.start("upgrade", version="v1", instructions={"rolling_rules": {"roles": {"web": 1}}})
+    wait_for(lambda: [one for one in site.entries("web1") if one.task == "app/prepare"], "web1 has begun")
+    (site.log / "fail-gone").touch()
+    ended = site.end(process)
+    assert ended.code == 4, ended.stdout
+    record = site.record("web1")
+    assert (record["state"], record["step"]) == ("failed", "upgrade")
+    assert re.match(r"unreachable: .*port 1: Connection refused", record["error"])
+    assert not site.entries("web2", "web3")
+    assert "rolling_rules.roles.web lets 1 of role web go at once" in ended.stdout
+
+    (site.log / "fail-gone").unlink()
+    site.play("upgrade", version="v1", retry_failed=True)
+    assert site.reported("v1") == {"web1", "web2", "web3"}
+    assert site.done("web1") == ["app/prepare", "app/upgrade"]
+
+
+def test_a_held_host_is_left_out_and_named(fleet: Site) -> None:
+    fleet.consul.put("upgrade/hold/host/web2", json.dumps({"reason": "disk on order", "by": "ann", "at": "today"}))
+    shown = fleet.play("upgrade", version="v1", code=2)
+    assert fleet.reported("v1") == {*CONTROLLERS, *WEB} - {"web2"}
+    assert not [one for one in fleet.entries("web2") if one.task != "app/validate"]
+    assert "disk on order" in shown
+    # Nothing that waits for the whole fleet is done.
+    assert not [one for one in fleet.entries() if one.task == "app/after"]
+    assert fleet.consul.delete("upgrade/hold/host/web2")
+    fleet.play("upgrade", version="v1")
+    assert {one.host for one in fleet.entries() if one.task == "app/after"} == set(WEB)
+
+
+def test_check_mode_shows_the_plan_checks_the_hosts_and_writes_nothing(fleet: Site) -> None:
+    shown = fleet.play("upgrade", "--check", "--diff", version="v1", instructions=CAPS)
+    assert "wave 2      1 host  controller3" in shown
+    assert "upgrade of balancer" in shown
+    assert fleet.consul.tree() == {}
+    assert not fleet.entries()
+    assert not (fleet.folder / "composed").exists()
+
+
+def test_a_composed_playbook_is_run_by_hand(fleet: Site) -> None:
+    fleet.play("compose")
+    assert (fleet.folder / "composed/controller/step3_upgrade.yml").is_file()
+    fleet.play(Path("composed/controller.yml"), version="v1", instructions=CAPS)
+    assert fleet.reported("v1") == set(CONTROLLERS)
+    assert most_at_once(spans([one for one in fleet.entries() if "validate" not in one.task]), CONTROLLERS) == 2
+    # What was composed is what is run, whatever became of the services.
+    (fleet.folder / "roles/app/tasks/upgrade_tasks.yml").write_text("[]\n")
+    fleet.play(Path("composed/web.yml"), version="v1")
+    assert fleet.done("web1")[-1] == "app/verify"
