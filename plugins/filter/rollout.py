@@ -31,6 +31,7 @@ class FilterModule:
         return {
             "fleet": _telling(_inventory.fleet_of),
             "stage_order": _telling(_inventory.stage_order),
+            "roles_of_stage": _telling(_inventory.roles_of_stage),
             "upgrade_scope": _telling(_scope.scope_of),
             "after_scope": _telling(_scope.after_scope),
             "composition_text": _text.composition,

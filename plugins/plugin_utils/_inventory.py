@@ -57,6 +57,16 @@ def stage_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
+def roles_of_stage(upgrade_roles: Mapping[str, Any], stage: str) -> list[str]:
+    """Return the roles of a stage; those without one go with the data plane.
+
+    :raises UpgradeError: ``bad_upgrade_roles``.
+    """
+    check_roles(upgrade_roles)
+    control = [name for name, what in upgrade_roles.items() if (what or {}).get("stage") == STAGES[0]]
+    return control if stage == STAGES[0] else [name for name in upgrade_roles if name not in control]
+
+
 def check_roles(upgrade_roles: object) -> None:
     """Refuse what does not map roles to their stage and services.
 

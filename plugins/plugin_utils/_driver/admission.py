@@ -20,6 +20,9 @@ from ...module_utils._store.store import Store
 from .pool import Pool
 from .run import AFTER, Run
 
+# The state of a host that another run drives.
+TAKEN = "taken"
+
 # Failures of hosts that other runs drive are seen by looking again this often (seconds).
 _LOOK_AGAIN = 30
 
@@ -28,7 +31,7 @@ _LOOK_AGAIN = 30
 class Verdict:
     """Whether a host may go.
 
-    :param state: its state, or ``taken`` where another run drives it.
+    :param state: its state, or :data:`TAKEN` where another run drives it.
     """
 
     go: bool
@@ -101,7 +104,7 @@ class Admission:
         for host in hosts:
             who = self._claim(host)
             if who is not None:
-                verdicts[host] = Verdict(go=False, state="taken", reason=f"{who} is at it")
+                verdicts[host] = Verdict(go=False, state=TAKEN, reason=f"{who} is at it")
         mine = [host for host in hosts if host not in verdicts]
         deadline = time.monotonic() + self._run.patience
         with self._lock:
@@ -195,7 +198,7 @@ class Admission:
 
     def _can_move(self, look: Look, still_to_come: Collection[str]) -> bool:
         """Return whether anything may still change without an operator."""
-        if look.outcome.openings or self._at_work(look, _flying(look)):
+        if look.outcome.openings or self._going or self._at_work(look, _flying(look)):
             return True
         # Hosts of this run that have not asked yet will ask, and others may be waiting for them.
         return bool(still_to_come) and bool(self._plan(look, still_to_come).openings)
@@ -207,7 +210,7 @@ class Admission:
         """
         driven = []
         for host in flying:
-            if host in self._going or not self._run.is_driven(look.hosts[host].role):
+            if not self._run.is_driven(look.hosts[host].role):
                 return True
             driven.append(host)
         if not driven:

@@ -24,7 +24,7 @@ from ...module_utils._model.errors import UpgradeError
 from ...module_utils._model.planner import Plan, obstacles
 from ...module_utils._model.states import UPGRADED
 from .._progress import Progress, count
-from .admission import Admission, Verdict
+from .admission import TAKEN, Admission, Verdict
 from .line import SOCKET
 from .pool import Pool
 from .run import Run
@@ -120,6 +120,8 @@ class Driver:
         if verdict.go:
             answer["done"] = list(self._turns.begin(host, together=together).done)
         else:
+            if verdict.state != TAKEN:
+                self.session.release(host)
             self._admission.ended(host)
         return answer
 

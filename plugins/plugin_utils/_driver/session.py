@@ -37,6 +37,10 @@ class Session:
         with self._pool.store() as store:
             return claims.claim(store, self.name, host)
 
+    def release(self, host: str) -> None:
+        """Let a host go, for other runs to take it on."""
+        self._pool.stubbornly(lambda store: store.client.write(claims.release(store, [host])))
+
     def check(self, host: str) -> None:
         """Refuse to go on with a host that another run took while Consul was away.
 

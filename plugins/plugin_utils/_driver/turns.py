@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ...module_utils._model.errors import UpgradeError
 from ...module_utils._model.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, Record
-from ...module_utils._ops import claims, once
+from ...module_utils._ops import once
 from ...module_utils._ops.report import Word, next_record, report, shortened
 from ...module_utils._store.codec import decode_record, encode_record
 from ...module_utils._store.operations import compare_and_put
@@ -174,7 +174,7 @@ class Turns:
     def _release(self, host: str) -> None:
         with self._lock:
             self._turns.pop(host, None)
-        self._pool.stubbornly(lambda store: store.client.write(claims.release(store, [host])))
+        self._session.release(host)
 
     def _close_current(self, turn: Turn) -> None:
         if turn.current is not None and turn.counts:

@@ -1,0 +1,104 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The same pieces by themselves: a stage, a role, what comes after, and the tags of the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from .site import Site, wait_for
+
+ROLES = {
+    "controller": {"stage": "controlplane", "services": ["api"]},
+    "web": {"stage": "dataplane", "services": ["app"]},
+    "cache": {"stage": "dataplane", "services": ["store"]},
+}
+HOSTS = {"controller": ["controller1"], "web": ["web1", "web2"], "cache": ["cache1"]}
+
+
+@pytest.fixture
+def fleet(site: Site) -> Site:
+    """Three roles, of which the web waits for the cache."""
+    site.service("api", ["upgrade", "verify"])
+    site.service("store", ["upgrade"])
+    site.service("app", ["stop", "upgrade", "verify"], requires=["store"], after=["after"])
+    site.inventory(ROLES, HOSTS)
+    return site
+
+
+def test_the_parts_are_run_by_themselves_in_the_order_that_the_rules_allow(fleet: Site) -> None:
+    shown = fleet.play("dataplane", version="v1", code=2)
+    assert "The data plane can't begin before the control plane is done: controller1 (pending) not upgraded" in shown
+    assert fleet.consul.tree() == {}
+
+    fleet.play("controlplane", version="v1")
+    assert fleet.reported("v1") == {"controller1"}
+    assert fleet.consul.get("config_state/enable_puppet/global") == b"False"
+
+    shown = fleet.play("role", version="v1", role="web", code=2)
+    assert "waits for role cache (1 host is not upgraded: cache1 pending), as role_order says" in shown
+    assert not [one for one in fleet.entries("web1", "web2")]
+
+    fleet.play("role", version="v1", role="cache")
+    assert fleet.reported("v1") == {"controller1", "cache1"}
+
+    fleet.play("post_upgrade", version="v1")
+    assert not [one for one in fleet.entries() if one.task == "app/after"]
+
+    fleet.play("dataplane", version="v1")
+    assert fleet.reported("v1") == {"controller1", "cache1", "web1", "web2"}
+    assert not [one for one in fleet.entries() if one.task == "app/after"]
+
+    fleet.play("post_upgrade", version="v1")
+    assert sorted(one.host for one in fleet.entries() if (one.what, one.task) == ("end", "app/after")) == [
+        "web1",
+        "web2",
+    ]
+    assert fleet.consul.get("config_state/enable_puppet/global") == b"True"
+
+
+def test_tags_choose_steps_and_what_is_left_is_done_later(fleet: Site) -> None:
+    shown = fleet.play("upgrade", "--tags", "step7", version="v1", code=2)
+    assert "--tags step7: no task of any service is left, so nothing would be done." in shown
+    assert fleet.consul.tree() == {}
+
+    fleet.play("controlplane", version="v1")
+    fleet.play("role", version="v1", role="cache")
+    fleet.play("role", "--tags", "step2", version="v1", role="web")
+    assert fleet.done("web1") == ["app/stop"]
+    assert fleet.record("web1")["state"] == "started"
+    fleet.play("role", "--tags", "upgrade", version="v1", role="web")
+    assert fleet.done("web1") == ["app/stop", "app/upgrade"]
+    assert not fleet.reported("v1") & {"web1", "web2"}
+    # What was done stays done, and the rest makes it complete.
+    fleet.play("upgrade", version="v1")
+    assert fleet.done("web1") == ["app/stop", "app/upgrade", "app/verify", "app/after"]
+    assert fleet.reported("v1") >= {"web1", "web2"}
+
+
+def test_a_step_that_is_skipped_by_name_is_not_waited_for(fleet: Site) -> None:
+    fleet.play("upgrade", "--skip-tags", "verify", version="v1")
+    assert fleet.done("web1") == ["app/stop", "app/upgrade", "app/after"]
+    assert fleet.reported("v1") == {"controller1", "cache1", "web1", "web2"}
+
+
+def test_a_role_that_nobody_has_is_refused(fleet: Site) -> None:
+    shown = fleet.play("role", version="v1", role="webb", code=2)
+    assert "no host has the role 'webb'; did you mean 'web'?" in shown
+
+
+def test_hosts_that_upgrade_themselves_are_let_through_beside_those_that_ansible_upgrades(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    roles = {"web": {"stage": "dataplane", "services": ["app"]}, "compute": {"stage": "dataplane"}}
+    site.inventory(roles, {"web": ["web1"], "compute": ["compute1", "compute2"]})
+    process = site.start("upgrade", version="v1", instructions={"rolling_rules": {"roles": {"compute": 1}}})
+    for host in ("compute1", "compute2"):
+        wait_for(
+            lambda host=host: site.consul.get(f"config_state/enable_puppet/host/{host}") == b"True", f"{host} may go"
+        )
+        site.consul.put(f"running/versions/v1/{host}", "1")
+    ended = site.end(process)
+    assert ended.code == 0, ended.stdout
+    assert site.reported("v1") == {"web1", "compute1", "compute2"}
+    assert "compute1 upgrading -> upgraded" in ended.stdout
