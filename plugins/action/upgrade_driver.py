@@ -15,7 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNE
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver import process
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.line import call
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.line import SOCKET, call
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.run import Run, units_from
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.watch import SIGN
 
@@ -107,7 +107,7 @@ class ActionModule(ActionBase):
 
     def _stop(self, options: dict[str, Any]) -> dict[str, Any]:
         folder = _needed(options, "driver")
-        if Path(folder).is_dir():
+        if (Path(folder) / SOCKET).exists():
             process.stop(folder)
         return {"driver": folder}
 

@@ -48,15 +48,15 @@ def scope_of(
         )
     control = {name for name, what in upgrade_roles.items() if (what or {}).get("stage") == _CONTROL}
     wanted = [host for host, view in hosts.items() if _is_wanted(host, view, control, part, role, limit)]
+    # What the plan would let through now has not begun yet.
+    fresh = {one["host"] for one in plan["transitions"] if one["from"] == PENDING}
     if part == STAGES[1]:
-        _refuse_early(hosts, control)
+        _refuse_early(hosts, control, fresh)
     open_to = {UPGRADED, HELD} | (set() if retry_failed else {FAILED, LOST})
     driven = [
         host for host in wanted if hosts[host]["role"] in composition["roles"] and hosts[host]["state"] not in open_to
     ]
     chosen = set(driven)
-    # What the plan would let through now has not begun yet.
-    fresh = {one["host"] for one in plan["transitions"] if one["from"] == PENDING}
     begun = [host for host in driven if hosts[host]["state"] in (UPGRADING, FAILED, LOST) and host not in fresh]
     waves = [[host for host in wave if host in chosen and host not in begun] for wave in plan["waves"]]
     expected = {host for wave in waves for host in wave}
@@ -103,9 +103,9 @@ def _is_wanted(
     return part == "all" or (view["role"] in control) == (part == _CONTROL)
 
 
-def _refuse_early(hosts: Mapping[str, Mapping[str, Any]], control: Collection[str]) -> None:
+def _refuse_early(hosts: Mapping[str, Mapping[str, Any]], control: Collection[str], fresh: Collection[str]) -> None:
     behind = [
-        f"{host} ({view['state']})"
+        f"{host} ({PENDING if host in fresh else view['state']})"
         for host, view in hosts.items()
         if view["role"] in control and view["state"] != UPGRADED
     ]

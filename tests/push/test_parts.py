@@ -38,7 +38,7 @@ def test_the_parts_are_run_by_themselves_in_the_order_that_the_rules_allow(fleet
 
     shown = fleet.play("role", version="v1", role="web", code=2)
     assert "waits for role cache (1 host is not upgraded: cache1 pending), as role_order says" in shown
-    assert not [one for one in fleet.entries("web1", "web2")]
+    assert not fleet.entries("web1", "web2")
 
     fleet.play("role", version="v1", role="cache")
     assert fleet.reported("v1") == {"controller1", "cache1"}
@@ -101,4 +101,3 @@ def test_hosts_that_upgrade_themselves_are_let_through_beside_those_that_ansible
     ended = site.end(process)
     assert ended.code == 0, ended.stdout
     assert site.reported("v1") == {"web1", "compute1", "compute2"}
-    assert "compute1 upgrading -> upgraded" in ended.stdout
