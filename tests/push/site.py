@@ -166,6 +166,7 @@ class Site:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
 
     def end(self, process: subprocess.Popen[str], seconds: float = 240) -> Ended:

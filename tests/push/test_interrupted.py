@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 
 import pytest
@@ -18,8 +20,8 @@ RULES = {"rolling_rules": {"roles": {"web": 1}}}
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """Kill a run without a word; what it has started on the hosts may go on for a moment."""
-    process.kill()
+    """Kill a run and the tasks that are under way, as when the power of their machines fails."""
+    os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 

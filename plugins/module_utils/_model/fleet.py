@@ -77,6 +77,7 @@ class Snapshot:
     :param index: the newest Consul index among the entries; a blocking query waits for what comes after it.
     :param ledger_index: the ledger's ModifyIndex, 0 where there is none: what its compare-and-set needs.
     :param version_index: the same for ``current_version``.
+    :param driven: hosts that a run of Ansible is at work on.
     :param schema: the layout's own version, None where none is written.
     :param warnings: sentences on what was found and passed over.
     """
@@ -87,6 +88,7 @@ class Snapshot:
     records: Mapping[str, Record] = field(default_factory=dict)
     gates: Gates = field(default_factory=Gates)
     holds: Holds = field(default_factory=Holds)
+    driven: frozenset[str] = frozenset()
     index: int = 0
     ledger_index: int = 0
     version_index: int = 0

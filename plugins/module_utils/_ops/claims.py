@@ -51,11 +51,6 @@ def release(store: Store, hosts: Iterable[str]) -> list[Operation]:
     return [remove(store.keys.driver(host)) for host in hosts]
 
 
-def driven(store: Store) -> set[str]:
-    """Return the hosts that some run drives: one request, for names alone."""
-    return set(store.client.names(store.keys.drivers))
-
-
 def _lock(store: Store, session: str, host: str) -> Operation:
     facts = {"by": whoami(), "since": int(time.time())}
     return lock(store.keys.driver(host), json.dumps(facts, sort_keys=True), session)

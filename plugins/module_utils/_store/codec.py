@@ -146,6 +146,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     reports: dict[str, list[tuple[Report, str]]] = {}
     gates, holds = _Scoped("gate"), _Scoped("hold")
     records: dict[str, Record] = {}
+    driven: set[str] = set()
     newest = 0
     for key, value, index in entries:
         newest = max(newest, index)
@@ -161,6 +162,8 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
             host = key[len(keys.records) :]
             if host and "/" not in host:
                 records[host] = decode_record(key, value)
+        elif key.startswith(keys.drivers):
+            driven.add(key[len(keys.drivers) :])
         elif key.startswith(keys.holds):
             holds.add(key, key[len(keys.holds) :], decode_hold(key, value), warnings)
         elif key == keys.ledger:
@@ -175,6 +178,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         records=records,
         gates=Gates(gates.everywhere, gates.roles, gates.hosts),
         holds=Holds(holds.everywhere, holds.roles, holds.hosts),
+        driven=frozenset(driven),
         index=newest,
         warnings=tuple(warnings),
         **found,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from ...module_utils._model import states
 from ...module_utils._model.planner import HostView, Plan, make_plan
-from ...module_utils._ops import claims
 from ...module_utils._ops.after import make_after_pass
 from ...module_utils._ops.plan import Outcome, Request, make_pass
 from ...module_utils._store.errors import Unreachable
@@ -201,23 +200,25 @@ class Admission:
         if look.outcome.openings or self._going or self._at_work(look, _flying(look)):
             return True
         # Hosts of this run that have not asked yet will ask, and others may be waiting for them.
+        if any(self._will_go(look.hosts[host]) for host in still_to_come):
+            return True
         return bool(still_to_come) and bool(self._plan(look, still_to_come).openings)
+
+    def _will_go(self, view: HostView) -> bool:
+        """Return whether a host goes without having to be let through: it holds its slot already."""
+        verdict = self._verdict(view)
+        return verdict is not None and verdict.go
 
     def _at_work(self, look: Look, flying: Collection[str]) -> bool:
         """Return whether anybody is at work on one of these hosts.
 
         A host that upgrades itself is; one that Ansible upgrades is only if its run is still there.
         """
-        driven = []
-        for host in flying:
-            if not self._run.is_driven(look.hosts[host].role):
-                return True
-            driven.append(host)
-        if not driven:
-            return False
-        with self._pool.store() as store:
-            claimed = claims.driven(store)
-        return any(host in claimed and host not in self._waiting for host in driven)
+        claimed = look.outcome.snapshot.driven
+        return any(
+            not self._run.is_driven(look.hosts[host].role) or (host in claimed and host not in self._waiting)
+            for host in flying
+        )
 
     def _start_watching(self) -> None:
         if not self._watching:
