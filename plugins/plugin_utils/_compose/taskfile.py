@@ -211,7 +211,7 @@ def _problem(error: Exception) -> str:
     return " ".join(str(getattr(error, "problem", None) or error).split())
 
 
-class _Lined(dict[str, Any]):
+class _Lined(dict[Any, Any]):
     """A mapping that knows the line it is on."""
 
     line = 1
