@@ -115,7 +115,8 @@ class Composition:
                 if found
             },
             "lockstep": [list(group) for group in self.among.lockstep],
-            "warnings": list(self.warnings),
+            # Not named warnings, which Ansible takes out of results.
+            "remarks": list(self.warnings),
         }
 
 

@@ -50,7 +50,8 @@ def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[s
                 if chosen(tags, only, skip):
                     return
                 known |= dict.fromkeys(tags)
-    given = " ".join(f"{name} {','.join(tags)}" for name, tags in (("--tags", only), ("--skip-tags", skip)) if tags)
+    options = (("--tags", set(only) - {"all"}), ("--skip-tags", set(skip)))
+    given = " ".join(f"{name} {','.join(in_order(tags))}" for name, tags in options if tags)
     raise UpgradeError(
         "no_such_tag",
         f"{given}: no task of any service is left, so nothing would be done. The tags there are: "
