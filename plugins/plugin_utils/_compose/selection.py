@@ -30,8 +30,8 @@ def chosen(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -> boo
     )
     if not run:
         return False
-    if "all" in unwanted and ("always" not in own or "always" in unwanted):
-        return False
+    if "all" in unwanted:
+        return "always" in own and "always" not in unwanted
     return not (own & unwanted or ("tagged" in unwanted and own) or ("untagged" in unwanted and not own))
 
 
