@@ -44,7 +44,7 @@ class ActionModule(ActionBase):
         folder = Path(options["folder"]).absolute()
         finder = RoleFinder([*options["roles_path"], *_beside(task_vars)])
         hosts = options["hosts"]
-        counts = None if hosts is None else {role: len(found) for role, found in hosts.items()}
+        counts = None if hosts is None else {role: len(found or ()) for role, found in hosts.items()}
         composition = compose(options["upgrade_roles"], finder, finder.places, counts)
         refuse_empty(composition, task_vars.get("ansible_run_tags") or (), task_vars.get("ansible_skip_tags") or ())
         files = files_of(composition, str(folder))

@@ -37,14 +37,17 @@ class ActionModule(ActionBase):
             if options["state"] == "done":
                 return {**result, "changed": False, **call(options["driver"], do="once", **told)}
             found = [chosen(tags, only, skip) for tags in options["task_tags"]] or [True]
+            # What only runs when it is asked for by name is not missed otherwise.
+            usual = [one for one, tags in zip(found, options["task_tags"], strict=False) if "never" not in tags]
+            rare = bool(options["task_tags"]) and not usual
             answer = call(
                 options["driver"],
                 do="step",
                 **told,
                 chosen=any(found),
-                whole=all(found),
+                whole=all(usual),
                 # Who leaves something out by name means the rest to be all; who asks for something by name does not.
-                skipped=set(only) <= {"all"} and bool(skip),
+                skipped=rare or (set(only) <= {"all"} and bool(skip)),
             )
             return {**result, "changed": False, **answer}
         except UpgradeError as error:

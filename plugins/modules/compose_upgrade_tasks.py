@@ -73,12 +73,13 @@ EXAMPLES = r"""
       web:
         stage: dataplane
         services:
-          - service: convoy.upgrade.package_service
-            name: cron
+          - nginx
+          - service: nginx
+            name: nginx-internal
             vars:
-              package_service_packages: [cron]
-              package_service_units: [cron]
-    folder: /tmp/convoy-composed
+              nginx_instance: internal
+    folder: "{{ playbook_dir }}/composed"
+    roles_path: ["{{ playbook_dir }}/roles"]
 """
 
 RETURN = r"""
@@ -121,6 +122,11 @@ lockstep:
   returned: success
   type: list
   elements: list
+remarks:
+  description: What is worth knowing, such as a role whose services have no task.
+  returned: success
+  type: list
+  elements: str
 failure:
   description: What kept it from composing.
   returned: failure

@@ -168,7 +168,7 @@ def composition(result: Mapping[str, Any]) -> list[str]:
         lines += [f"  {sentence}" for sentence in what["dropped"]]
         lines += [f"  waits for {first}: {why}" for first, why in result["reasons"].get(role, {}).items()]
     lines += [f"{' and '.join(group)} require each other, so they go together." for group in result["lockstep"]]
-    return [*lines, *result.get("warnings", ())]
+    return [*lines, *result["remarks"]]
 
 
 def _time(at: float) -> str:

@@ -20,8 +20,19 @@ from integration.support.fleet import names, seed
 from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner
 from integration.support.seen import LOOKUP, MODULES, Seen, documentation, documented_paths
+from services import Roles
 
-FILTERS = ("failure_text", "fleet", "plan_text", "stage_order", "status_text", "story_text")
+FILTERS = (
+    "after_scope",
+    "composition_text",
+    "failure_text",
+    "fleet",
+    "plan_text",
+    "stage_order",
+    "status_text",
+    "story_text",
+    "upgrade_scope",
+)
 PLUGINS = [
     *((name, "module") for name in (*MODULES, "show")),
     (LOOKUP, "lookup"),
@@ -36,6 +47,8 @@ _BY_HOST = ("hosts",)
 def test_every_example_runs_as_it_stands(plugin: str, kind: str, run: Runner, agent: Agent, consul: RawKV) -> None:
     hosts = {**names(controller=1), "compute7": "compute", "compute8": "compute"}
     seed(consul, hosts, "2.8")
+    roles = Roles(run.folder / "roles")
+    roles.simple("nginx", "stop", "upgrade", "start")
     tasks = yaml.safe_load(documentation(plugin, kind)["examples"])
     assert tasks
     with living_nodes(Settings(port=agent.http_port), hosts, "2.10"):

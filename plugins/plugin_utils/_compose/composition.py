@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,15 +19,20 @@ from .service import Entry, Finder, Service, load, read_entry
 from .steps import POST, STEPS, tags_of
 from .taskfile import Piece
 
-# Their arguments may name files of the role, so two of them that read alike need not do the same.
-_FILES = frozenset(
+# Their arguments may name files or handlers of the role, so two of them that read alike need not do the same. Nor do
+# tasks that tell Ansible what to do now, such as to run the handlers.
+_OWN = frozenset(
     f"{prefix}{name}"
-    for prefix in ("", "ansible.builtin.")
+    for prefix in ("", "ansible.builtin.", "ansible.legacy.")
     for name in (
-        *("copy", "template", "script", "unarchive", "assemble", "include_vars"),
-        *("include_tasks", "import_tasks", "include_role", "import_role"),
+        *("copy", "template", "script", "unarchive", "assemble", "include_vars", "meta", "notify"),
+        *("include_tasks", "import_tasks", "include_role", "import_role", "action", "local_action"),
     )
 )
+
+_WORD = re.compile(r"[^\W\d]\w*")
+_TOP_KEY = re.compile(r"^[\"']?([^\W\d]\w*)[\"']?\s*:", re.MULTILINE)
+_FOLDER = re.compile(r"[\w-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,8 @@ class Composition:
                 if found
             },
             "lockstep": [list(group) for group in self.among.lockstep],
-            "warnings": list(self.warnings),
+            # Not named warnings, which Ansible takes out of results.
+            "remarks": list(self.warnings),
         }
 
 
@@ -127,6 +134,9 @@ def compose(
     :raises UpgradeError: ``bad_upgrade_roles``, ``bad_service``; nothing is composed then.
     """
     check_roles(upgrade_roles)
+    for role in upgrade_roles:
+        if not isinstance(role, str) or not _FOLDER.fullmatch(role):
+            raise refusal("upgrade_roles", f"the role {role!r} can't name a folder. Use letters, digits, _ and -.")
     found: dict[str, Service] = {}
     listed: dict[str, list[tuple[Entry, Service]]] = {}
     for role, what in upgrade_roles.items():
@@ -184,7 +194,16 @@ class _Requires:
 
 
 def _requires(listed: Mapping[str, Sequence[tuple[Entry, Service]]], find: Finder, places: Sequence[str]) -> _Requires:
-    uses = {entry.name: service for services in listed.values() for entry, service in services}
+    uses: dict[str, Service] = {}
+    for role, services in listed.items():
+        for entry, service in services:
+            other = uses.setdefault(entry.name, service)
+            if other.path != service.path:
+                raise refusal(
+                    f"upgrade_roles.{role}",
+                    f"{entry.name!r} is {service.path} here and {other.path} in another role, so that what requires it "
+                    "could mean either. Give one of them a name of its own.",
+                )
     by_name: dict[str, list[str]] = {}
     for name, service in uses.items():
         for known in dict.fromkeys((name, service.short, service.role)):
@@ -193,8 +212,7 @@ def _requires(listed: Mapping[str, Sequence[tuple[Entry, Service]]], find: Finde
     warnings: dict[str, None] = {}
     where = {}
     for name, service in uses.items():
-        meta = str(service.path / "meta/upgrade.yml")
-        where[name] = meta
+        where[name] = meta = service.where
         by_use[name] = []
         for required in service.requires:
             if required in by_name:
@@ -221,18 +239,19 @@ def _role(
     for step in (*STEPS, POST):
         seen: list[tuple[Entry, Service, Piece]] = []
         for entry, service in ordered:
-            kept = []
+            kept: list[Piece] = []
             for piece in service.post if step == POST else service.pieces:
                 if piece.step != step:
                     continue
                 twin = next((one for one in seen if _same(one, (entry, service, piece))), None)
                 if twin is None:
                     kept.append(piece)
-                    seen.append((entry, service, piece))
                 else:
                     dropped.append(
                         f"{piece.where}: left out of {entry.name}, as {twin[0].name} has the same task ({twin[2].where})."
                     )
+            # What a service has twice itself is meant.
+            seen += [(entry, service, piece) for piece in kept]
             units += _units(step, entry.name, kept)
     return Role(name, stage, tuple(ordered), tuple(units), tuple(dropped))
 
@@ -254,22 +273,39 @@ def _units(step: str, service: str, pieces: Sequence[Piece]) -> list[Unit]:
 
 
 def _same(one: tuple[Entry, Service, Piece], other: tuple[Entry, Service, Piece]) -> bool:
-    if _content(one[2].data) != _content(other[2].data):
+    content = _content(one[2].data)
+    if content != _content(other[2].data) or one[2].once != other[2].once:
         return False
     if one[1].path == other[1].path and one[0].vars == other[0].vars:
         return True
     # With variables or files of two services, the same words may mean two things.
-    return "{{" not in one[2].text and "{%" not in one[2].text and not _names_files(one[2].data)
+    if "{{" in content or "{%" in content or _names_own(one[2].data):
+        return False
+    words = set(_WORD.findall(content))
+    return not any(words & _variables(*use[:2]) for use in (one, other))
+
+
+def _variables(entry: Entry, service: Service) -> set[str]:
+    """Return the names of the variables that a service brings along, for conditions, which have no braces."""
+    files = (file for name in ("defaults", "vars") for file in (service.path / name).rglob("*.y*ml"))
+    found = {name for file in files for name in _TOP_KEY.findall(file.read_text(encoding="utf-8", errors="replace"))}
+    return found | set(entry.vars)
 
 
 def _content(data: Mapping[str, Any]) -> str:
     return json.dumps({key: value for key, value in data.items() if key != "tags"}, sort_keys=True, default=str)
 
 
-def _names_files(data: object) -> bool:
+def _names_own(data: object) -> bool:
     if isinstance(data, Mapping):
-        return any(key in _FILES or _names_files(value) for key, value in data.items())
-    return isinstance(data, list) and any(map(_names_files, data))
+        return any(
+            key in _OWN
+            or str(key).startswith("with_")
+            or (key == "src" and not str(value).startswith("/"))
+            or _names_own(value)
+            for key, value in data.items()
+        )
+    return isinstance(data, list) and any(map(_names_own, data))
 
 
 def _refuse_once_nowhere(roles: Mapping[str, Role], hosts: Mapping[str, int]) -> None:

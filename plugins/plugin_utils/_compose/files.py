@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 
 from .composition import Composition, Role, Unit
+from .errors import refusal
+from .folder import SIGN
 from .service import Entry, Service
 from .steps import POST, STEPS, file_of, tags_of
 
@@ -27,9 +29,7 @@ def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
 
     :param folder: where they will be, for the playbooks that are run by hand.
     """
-    files: dict[str, bytes] = {
-        "composition.json": _text(json.dumps(composition.plain(), indent=2, sort_keys=True) + "\n")
-    }
+    files: dict[str, bytes] = {}
     for role in composition.roles.values():
         files[f"{role.name}.yml"] = _text(_playbook(role, folder))
         for step in (*STEPS, POST):
@@ -37,6 +37,9 @@ def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
         files[f"{role.name}/steps.yml"] = _text(_steps_file(role))
         for entry, service in role.services:
             files |= _service_files(role, entry, service)
+    # By the names of its files it is known later what may be deleted.
+    sign = {**composition.plain(), "files": sorted((*files, SIGN))}
+    files[SIGN] = _text(json.dumps(sign, indent=2, sort_keys=True) + "\n")
     return dict(sorted(files.items()))
 
 
@@ -71,7 +74,8 @@ def _step_file(role: Role, step: str) -> str:
 
 def _unit_text(role: Role, service: Service, unit: Unit) -> str:
     sources = "".join(
-        f"#   {_source(service, piece.where)} {piece.data.get('name', '')}".rstrip() + "\n" for piece in unit.pieces
+        f"#   {_source(service, piece.where)} {' '.join(str(piece.data.get('name', '')).split())}".rstrip() + "\n"
+        for piece in unit.pieces
     )
     return f"\n# {unit.service}, of the role {service.role}:\n{sources}{_yaml(_unit_tasks(role, service, unit))}"
 
@@ -92,10 +96,10 @@ def _unit_tasks(role: Role, service: Service, unit: Unit) -> list[dict[str, Any]
         # Nothing has begun yet, so there is nothing to record.
         return [{**tasks, "tags": tags}]
     told = {"driver": "{{ upgrade_driver }}", "unit": unit.name}
-    every = [list(dict.fromkeys((*tags, *piece.tags))) for piece in unit.pieces]
+    every = dict.fromkeys(tuple(dict.fromkeys((*tags, *leaf))) for piece in unit.pieces for leaf in piece.leaves)
     begin: dict[str, Any] = {
         "name": f"Begin {unit.name}",
-        "convoy.upgrade.upgrade_step": {**told, "task_tags": every},
+        "convoy.upgrade.upgrade_step": {**told, "task_tags": [list(one) for one in every]},
         "register": "upgrade_unit",
         "tags": ["always"],
     }
@@ -128,7 +132,7 @@ def _service_files(role: Role, entry: Entry, service: Service) -> dict[str, byte
     files = {}
     for path in sorted(service.path.rglob("*")):
         inside = path.relative_to(service.path)
-        if path.is_file() and inside.parts[0] not in _NOT_COPIED and len(inside.parts) > 1 and path.suffix != ".pyc":
+        if path.is_file() and len(inside.parts) > 1 and not _is_left_out(inside):
             files[f"{folder}/{inside}"] = path.read_bytes()
     for source in ("upgrade_tasks.yml", "post_upgrade_tasks.yml"):
         files.pop(f"{folder}/tasks/{source}", None)
@@ -137,13 +141,16 @@ def _service_files(role: Role, entry: Entry, service: Service) -> dict[str, byte
         if unit.service == entry.name:
             head = f"---\n{_HEAD}# {unit.name}, of the role {service.role}.\n\n"
             body = "\n".join(f"# {_source(service, piece.where)}\n{piece.text}" for piece in unit.pieces)
-            files[f"{folder}/tasks/{_tasks_file(unit)}.yml"] = _text(head + body)
+            composed = f"tasks/{_tasks_file(unit)}.yml"
+            _refuse_taken(service, composed)
+            files[f"{folder}/{composed}"] = _text(head + body)
     collection = service.role.rpartition(".")[0]
     meta = {"dependencies": [], **({"collections": [collection]} if collection else {})}
     files[f"{folder}/meta/main.yml"] = _text(f"---\n{_HEAD}{_yaml(meta)}")
     if specs is not None:
         # Checked along with everything else before a host is touched.
         first = file_of(STEPS[0])
+        _refuse_taken(service, f"tasks/{first}.yml")
         files.setdefault(
             f"{folder}/tasks/{first}.yml", _text(f"---\n{_HEAD}# It checks its variables and nothing else.\n[]\n")
         )
@@ -151,12 +158,27 @@ def _service_files(role: Role, entry: Entry, service: Service) -> dict[str, byte
     return files
 
 
+def _is_left_out(inside: Path) -> bool:
+    return inside.parts[0] in _NOT_COPIED or "__pycache__" in inside.parts or inside.suffix == ".pyc"
+
+
+def _refuse_taken(service: Service, composed: str) -> None:
+    if (service.path / composed).is_file():
+        raise refusal(
+            str(service.path / composed), "a composed file has this name, so it would be lost. Give it another one."
+        )
+
+
 def _argument_specs(service: Service) -> Any:
     for name in ("argument_specs.yml", "argument_specs.yaml"):
         path = service.path / "meta" / name
         if path.is_file():
-            data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-            return (data.get("argument_specs") or {}).get(_ENTRY_POINT)
+            try:
+                data = yaml.safe_load(path.read_text(encoding="utf-8-sig")) or {}
+                return (data.get("argument_specs") or {}).get(_ENTRY_POINT)
+            except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
+                why = " ".join(str(error).split())
+                raise refusal(str(path), f"the file can't be read as argument specs: {why}.") from error
     return None
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from ...module_utils._model.errors import UpgradeError
 
 # By this file a folder is known to be a composition, and none of somebody's own things.
-_SIGN = "composition.json"
+SIGN = "composition.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,11 @@ def compare(folder: Path, files: Mapping[str, bytes]) -> list[Difference]:
     :raises UpgradeError: ``bad_folder`` for a folder with other things in it.
     """
     before = _read(folder)
-    if before and _SIGN not in before:
+    strange = sorted(before.keys() - _listed(before.get(SIGN, b"")))
+    if strange:
         raise UpgradeError(
             "bad_folder",
-            f"folder: {folder} holds other things than a composition ({sorted(before)[0]} for one), and they would be deleted. "
-            "Give a folder of its own.",
+            f"folder: {folder} holds other things than a composition ({strange[0]} for one). Give a folder of its own.",
         )
     return [
         Difference(path, before.get(path), files.get(path))
@@ -56,7 +57,8 @@ def write(folder: Path, differences: list[Difference]) -> None:
             if one.after is None:
                 path.unlink()
                 _remove_empty(path.parent, folder)
-        for one in differences:
+        # The file that names all others is written first, so that what is interrupted is known as a composition.
+        for one in sorted(differences, key=lambda one: one.path != SIGN):
             path = folder / one.path
             if one.after is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +78,20 @@ def fill(folder: Path, files: Mapping[str, bytes]) -> None:
 def _read(folder: Path) -> dict[str, bytes]:
     if not folder.is_dir():
         return {}
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    inside = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    # A folder may be under version control, and Python leaves things beside modules that were run from it.
+    return {
+        str(name): path.read_bytes()
+        for name, path in inside.items()
+        if not name.parts[0].startswith(".") and "__pycache__" not in name.parts
+    }
+
+
+def _listed(sign: bytes) -> set[str]:
+    try:
+        return {str(path) for path in json.loads(sign)["files"]}
+    except (ValueError, TypeError, KeyError):
+        return set()
 
 
 def _remove_empty(folder: Path, top: Path) -> None:

@@ -42,7 +42,10 @@ class Among:
 
 
 def within(services: Sequence[str], requires: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a role's services so that each comes after those that it requires, else as they are listed."""
+    """Return a role's services so that each comes after those that it requires, else as they are listed.
+
+    What a service requires by way of one that is elsewhere comes before it too.
+    """
     done: dict[str, None] = {}
     listed = set(services)
 
@@ -50,13 +53,12 @@ def within(services: Sequence[str], requires: Mapping[str, Sequence[str]]) -> li
         if name in done:
             return
         for first in requires.get(name, ()):
-            if first in listed and first != name:
-                add(first)
+            add(first)
         done[name] = None
 
     for name in services:
         add(name)
-    return list(done)
+    return [name for name in done if name in listed]
 
 
 def refuse_cycle(requires: Mapping[str, Sequence[str]], where: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from ...module_utils._model.errors import UpgradeError
 from ...module_utils._model.names import in_order, some
 from .composition import Composition
+from .steps import tags_of
 
 
 def chosen(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -> bool:
@@ -29,8 +30,8 @@ def chosen(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -> boo
     )
     if not run:
         return False
-    if "all" in unwanted and ("always" not in own or "always" in unwanted):
-        return False
+    if "all" in unwanted:
+        return "always" in own and "always" not in unwanted
     return not (own & unwanted or ("tagged" in unwanted and own) or ("untagged" in unwanted and not own))
 
 
@@ -44,19 +45,15 @@ def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[s
     known: dict[str, None] = {}
     for role in composition.roles.values():
         for unit in role.units:
-            for piece in unit.pieces:
-                tags = (*piece.tags, *_of(unit.tags, piece.tags))
+            for leaf in (leaf for piece in unit.pieces for leaf in piece.leaves):
+                tags = (*tags_of(unit.step), unit.service, *leaf)
                 if chosen(tags, only, skip):
                     return
                 known |= dict.fromkeys(tags)
-    given = " ".join(f"{name} {','.join(tags)}" for name, tags in (("--tags", only), ("--skip-tags", skip)) if tags)
+    options = (("--tags", set(only) - {"all"}), ("--skip-tags", set(skip)))
+    given = " ".join(f"{name} {','.join(in_order(tags))}" for name, tags in options if tags)
     raise UpgradeError(
         "no_such_tag",
         f"{given}: no task of any service is left, so nothing would be done. The tags there are: "
         f"{some(in_order(known), 40)}.",
     )
-
-
-def _of(unit: Sequence[str], own: Sequence[str]) -> list[str]:
-    """Return the tags that a task has from its step and its service, beside its own."""
-    return [tag for tag in unit[:3] if tag not in own]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,16 @@ import yaml
 
 from ...module_utils._model.names import nearest, some
 from .errors import refusal
-from .steps import ONCE, POST, STEPS, step_of_tag
+from .steps import ONCE, POST, STEPS, step_of_tag, tags_of
 from .taskfile import Piece, read_pieces
 
 _META_KEYS = ("requires", "once")
 _ENTRY_KEYS = ("service", "name", "vars")
+
+# A service's name is a tag, and these mean something else already.
+_TAKEN = frozenset(
+    ("all", "always", "never", "tagged", "untagged", ONCE, *(tag for step in (*STEPS, POST) for tag in tags_of(step)))
+)
 
 # Name of a role -> where it is; None for one that is nowhere. And the places that were searched.
 Finder = Callable[[str], "Path | None"]
@@ -47,6 +52,7 @@ class Service:
     :param pieces: its tasks, in the order of the file.
     :param post: those after the upgrade.
     :param requires: services that go before it.
+    :param where: file and line that say so.
     """
 
     role: str
@@ -54,6 +60,7 @@ class Service:
     pieces: Sequence[Piece]
     post: Sequence[Piece]
     requires: Sequence[str]
+    where: str
 
     @property
     def short(self) -> str:
@@ -72,7 +79,7 @@ def read_entry(value: object, where: str) -> Entry:
     :raises UpgradeError: ``bad_service``.
     """
     if isinstance(value, str) and value.strip():
-        return Entry(value.strip(), value.strip().rpartition(".")[2])
+        return Entry(value.strip(), _name(value.strip().rpartition(".")[2], where))
     if not isinstance(value, Mapping):
         raise refusal(
             where, f"{value!r} is no service. Give the name of a role, or a mapping with service, name and vars."
@@ -88,10 +95,16 @@ def read_entry(value: object, where: str) -> Entry:
         raise refusal(where, "service is missing: it is the name of the role.")
     if not isinstance(given, Mapping):
         raise refusal(where, f"vars: {given!r} does not map variables to values.")
-    name = value.get("name") or role.strip().rpartition(".")[2]
+    name = _name(value.get("name") or role.strip().rpartition(".")[2], where)
+    return Entry(role.strip(), name, dict(given))
+
+
+def _name(name: object, where: str) -> str:
     if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
         raise refusal(where, f"name: {name!r} can't name a folder. Use letters, digits, _ and -.")
-    return Entry(role.strip(), name, dict(given))
+    if name in _TAKEN:
+        raise refusal(where, f"name: {name!r} is a tag with a meaning of its own. Give the service another name.")
+    return name
 
 
 def load(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
@@ -112,20 +125,19 @@ def load(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
             where,
             f"the role {role!r} in {path} is no service: it has neither tasks/upgrade_tasks.yml nor tasks/post_upgrade_tasks.yml.",
         )
-    requires, once = _meta(path)
+    requires, once, requires_at, once_at = _meta(path)
     pieces = read_pieces(tasks, str(tasks)) if tasks.is_file() else []
     post = read_pieces(after, str(after), POST) if after.is_file() else []
     pieces, post = _with_once(pieces, once), _with_once(post, once)
-    _check_once(path, pieces, post, once)
-    return Service(role, path, pieces, post, requires)
+    _check_once(once_at, pieces, post, once)
+    return Service(role, path, pieces, post, requires, requires_at)
 
 
 def _with_once(pieces: Sequence[Piece], once: Sequence[str]) -> list[Piece]:
-    return [Piece(one.text, one.data, one.where, one.step, one.once or one.step in once, one.tags) for one in pieces]
+    return [replace(one, once=one.once or one.step in once) for one in pieces]
 
 
-def _check_once(path: Path, pieces: Sequence[Piece], post: Sequence[Piece], once: Sequence[str]) -> None:
-    meta = str(path / "meta/upgrade.yml")
+def _check_once(meta: str, pieces: Sequence[Piece], post: Sequence[Piece], once: Sequence[str]) -> None:
     for step in once:
         if not any(piece.step == step for piece in (*pieces, *post)):
             raise refusal(
@@ -139,34 +151,44 @@ def _check_once(path: Path, pieces: Sequence[Piece], post: Sequence[Piece], once
             )
 
 
-def _meta(path: Path) -> tuple[list[str], list[str]]:
-    """Return what ``meta/upgrade.yml`` says: the services required, and the steps that are run once."""
+def _meta(path: Path) -> tuple[list[str], list[str], str, str]:
+    """Return what ``meta/upgrade.yml`` says: the services required, the steps that are run once, and where it does."""
     file = path / "meta/upgrade.yml"
     shown = str(file)
     if not file.is_file():
-        return [], []
+        return [], [], shown, shown
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = file.read_text(encoding="utf-8-sig")
+        data = yaml.safe_load(text) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise refusal(shown, f"the file can't be read: {' '.join(str(error).split())}.") from error
     if not isinstance(data, Mapping):
-        raise refusal(shown, f"{data!r} is no mapping with {' and '.join(_META_KEYS)}.")
+        raise refusal(f"{shown}:1", f"{data!r} is no mapping with {' and '.join(_META_KEYS)}.")
     for key in data:
         if key not in _META_KEYS:
             raise refusal(
-                shown, f"unknown key {key!r}{nearest(str(key), _META_KEYS) or '.'} Known are: {', '.join(_META_KEYS)}."
+                _at(text, shown, str(key)),
+                f"unknown key {key!r}{nearest(str(key), _META_KEYS) or '.'} Known are: {', '.join(_META_KEYS)}.",
             )
-    requires = _names(data.get("requires"), shown, "requires")
+    requires_at, once_at = _at(text, shown, "requires"), _at(text, shown, "once")
+    requires = _names(data.get("requires"), requires_at, "requires")
     once = []
-    for name in _names(data.get("once"), shown, "once"):
-        step = POST if name == POST else step_of_tag(name, shown)
+    for name in _names(data.get("once"), once_at, "once"):
+        step = POST if name == POST else step_of_tag(name, once_at)
         if step is None:
             raise refusal(
-                shown,
+                once_at,
                 f"once: {name!r} is no step{nearest(name, (*STEPS, POST)) or '.'} Steps are: {', '.join((*STEPS, POST))}.",
             )
         once.append(step)
-    return requires, once
+    return requires, once, requires_at, once_at
+
+
+def _at(text: str, shown: str, key: str) -> str:
+    """Return file and line of a key at the top of a file."""
+    root = yaml.compose(text, yaml.SafeLoader)
+    pairs = root.value if isinstance(root, yaml.MappingNode) else ()
+    return f"{shown}:{next((name.start_mark.line + 1 for name, _value in pairs if name.value == key), 1)}"
 
 
 def _names(value: object, shown: str, key: str) -> list[str]:

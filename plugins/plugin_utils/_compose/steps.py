@@ -60,11 +60,8 @@ def step_of(tags: Iterable[str], where: str) -> str | None:
 
 def no_step(tags: Iterable[str], where: str) -> Exception:
     """Return the refusal of a task without a step."""
-    guesses = [f"{tag!r}{hint}" for tag in tags if (hint := nearest(tag, STEPS).rstrip(". "))]
-    meant = f" Its tags have {' and '.join(guesses)}" if guesses else ""
-    return refusal(
-        where, f"the task has no step, so it would never run.{meant.rstrip('.')}{'.' if meant else ''} {all_steps()}"
-    )
+    meant = "".join(f" Its tag {tag!r} names none{hint}" for tag in tags if (hint := nearest(tag, STEPS)))
+    return refusal(where, f"the task has no step, so it would never run.{meant} {all_steps()}")
 
 
 def all_steps() -> str:

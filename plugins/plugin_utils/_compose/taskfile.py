@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ _INCLUDES = ("import_tasks", "include_tasks", "ansible.builtin.import_tasks", "a
 # What would end a host's turn behind the engine's back, so that it would keep its slot without anybody at work.
 _ENDINGS = ("end_host", "end_play", "end_batch", "end_role", "clear_host_errors")
 
+_DASH = re.compile(r"\s*-(\s|$)")
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -32,6 +36,7 @@ class Piece:
     :param step: the step it belongs to.
     :param once: whether one host per version runs it for all.
     :param tags: its own tags, and those of all that is inside.
+    :param leaves: the tags of each task that is in it, with those from around that task.
     """
 
     text: str
@@ -40,6 +45,7 @@ class Piece:
     step: str
     once: bool
     tags: tuple[str, ...]
+    leaves: tuple[tuple[str, ...], ...]
 
 
 def read_pieces(path: Path, shown: str, step: str | None = None) -> list[Piece]:
@@ -51,27 +57,48 @@ def read_pieces(path: Path, shown: str, step: str | None = None) -> list[Piece]:
     """
     text = _text_of(path, shown)
     root = _root(text, shown)
-    if root is None:
+    if root is None or not root.value:
         return []
     if root.flow_style:
         raise refusal(
             f"{shown}:{root.start_mark.line + 1}", "the tasks stand in brackets. Write them as a list of lines."
         )
-    lines = text.splitlines()
-    starts = [_start(lines, item.start_mark.line) for item in root.value]
+    items = _items(root, shown)
+    lines = text.splitlines(keepends=True)
+    floors = [0, *(_below(item) for item, _data_of_it in items)]
+    starts = [
+        _start(lines, item.start_mark.line, floor) for (item, _data_of_it), floor in zip(items, floors, strict=False)
+    ]
     ends = [*starts[1:], _end(lines, root)]
-    pieces = []
-    for item, start, end in zip(root.value, starts, ends, strict=True):
-        where = f"{shown}:{item.start_mark.line + 1}"
+    return [
+        _piece(path, shown, data, _dedented(lines[start:end]), step)
+        for (_item, data), start, end in zip(items, starts, ends, strict=True)
+    ]
+
+
+def _items(root: yaml.SequenceNode, shown: str) -> list[tuple[yaml.Node, dict[str, Any]]]:
+    for one, other in pairwise(root.value):
+        if other.start_mark.index <= one.start_mark.index:
+            raise refusal(
+                f"{shown}:{other.start_mark.line + 1}",
+                "the task stands in the list once more, by its anchor. Write it out there.",
+            )
+    items = []
+    for item in root.value:
         _refuse_far_aliases(item, shown)
-        data = _data(item)
+        data = _data(item, shown)
         if not isinstance(data, dict) or not data:
-            raise refusal(where, f"this is no task but {data!r}. A task is a mapping with a name and a module.")
-        pieces.append(_piece(path, shown, where, data, _dedented(lines[start:end]), step))
-    return pieces
+            raise refusal(
+                f"{shown}:{item.start_mark.line + 1}",
+                f"this is no task but {data!r}. A task is a mapping with a name and a module.",
+            )
+        items.append((item, data))
+    return items
 
 
-def _piece(path: Path, shown: str, where: str, data: dict[str, Any], text: str, step: str | None) -> Piece:
+def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | None) -> Piece:
+    where = _at(data, shown)
+    _refuse_other_text(text, data, where)
     tags = _tags(data)
     own = step_of(tags, where)
     if step is not None and own is not None:
@@ -79,7 +106,10 @@ def _piece(path: Path, shown: str, where: str, data: dict[str, Any], text: str, 
     if step is None and own is None:
         raise no_step(tags, where)
     found = list(tags)
-    for inner, at in _inside(data, path, shown, where):
+    leaves = {tuple(tags): None} if _is_leaf(data) else {}
+    for inner, at, around in _inside(data, path, shown, path.parent, tags):
+        if _is_leaf(inner):
+            leaves[tuple(dict.fromkeys((*around, *_tags(inner))))] = None
         _refuse_endings(inner, at)
         inner_tags = _tags(inner)
         other = step_of(inner_tags, at)
@@ -91,33 +121,50 @@ def _piece(path: Path, shown: str, where: str, data: dict[str, Any], text: str, 
             raise refusal(at, f"{ONCE} counts for what a file's top level has. Tag what is around this task with it.")
         found += inner_tags
     _refuse_endings(data, where)
-    return Piece(text, data, where, step or own or "", ONCE in tags, tuple(dict.fromkeys(found)))
+    return Piece(text, data, where, step or own or "", ONCE in tags, tuple(dict.fromkeys(found)), tuple(leaves))
 
 
-def _inside(data: Mapping[str, Any], path: Path, shown: str, where: str, depth: int = 0) -> Iterator[tuple[Any, str]]:
-    """Give every task below another, with where it is: those of its blocks, and those of files that it names."""
+def _inside(
+    data: Mapping[str, Any], path: Path, shown: str, top: Path, tags: Sequence[str], depth: int = 0
+) -> Iterator[tuple[Any, str, Sequence[str]]]:
+    """Give every task below another: those of its blocks, and those of files that it names.
+
+    :param top: the folder of the first file, where Ansible looks after that of the file that names another.
+    :param tags: those of the task, with what it has from around it.
+    :returns: each task, its file and line, and the tags that it has from around it.
+    """
     for name in _BLOCKS:
         for inner in data.get(name) or ():
             if isinstance(inner, dict):
-                yield inner, where
-                yield from _inside(inner, path, shown, where, depth)
+                yield inner, _at(inner, shown), tags
+                yield from _inside(inner, path, shown, top, [*tags, *_tags(inner)], depth)
     for name in _INCLUDES:
         value = data.get(name)
         file = value.get("file") if isinstance(value, Mapping) else value
         # What is only known when it runs is Ansible's to complain of then.
         if not isinstance(file, str) or "{{" in file or depth > 8:
             continue
-        inner_path = path.parent / file
-        if not inner_path.is_file():
-            raise refusal(where, f"{name} names {file}, and {inner_path} is not there.")
-        inner_shown = str(Path(shown).parent / file)
+        places = dict.fromkeys((path.parent / file, top / file))
+        inner_path = next((one for one in places if one.is_file()), None)
+        if inner_path is None:
+            raise refusal(_at(data, shown), f"{name} names {file}, and {next(iter(places))} is not there.")
+        inner_shown = str(inner_path)
+        # Ansible does not hand the tags of an include down to what it includes, only those from around it.
+        handed = tags if "import" in name else [tag for tag in tags if tag not in _tags(data)]
         root = _root(_text_of(inner_path, inner_shown), inner_shown)
         for item in root.value if root is not None else ():
-            inner = _data(item)
-            at = f"{inner_shown}:{item.start_mark.line + 1}"
+            inner = _data(item, inner_shown)
             if isinstance(inner, dict):
-                yield inner, at
-                yield from _inside(inner, inner_path, inner_shown, at, depth + 1)
+                yield inner, _at(inner, inner_shown), handed
+                yield from _inside(inner, inner_path, inner_shown, top, [*handed, *_tags(inner)], depth + 1)
+
+
+def _is_leaf(data: Mapping[str, Any]) -> bool:
+    return not any(name in data for name in ("block", "import_tasks", "ansible.builtin.import_tasks"))
+
+
+def _at(data: Mapping[str, Any], shown: str) -> str:
+    return f"{shown}:{getattr(data, 'line', 1)}"
 
 
 def _refuse_endings(data: Mapping[str, Any], where: str) -> None:
@@ -141,7 +188,7 @@ def _tags(data: Mapping[str, Any]) -> list[str]:
 
 def _text_of(path: Path, shown: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise refusal(shown, f"the file can't be read: {error}.") from error
 
@@ -152,12 +199,22 @@ def _root(text: str, shown: str) -> yaml.SequenceNode | None:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{shown}:{mark.line + 1}" if mark is not None else shown
-        raise refusal(where, f"this is no YAML: {getattr(error, 'problem', None) or error}.") from error
+        raise refusal(where, f"this is no YAML: {_problem(error)}.") from error
     if root is None or (isinstance(root, yaml.ScalarNode) and root.tag.endswith(":null")):
         return None
     if not isinstance(root, yaml.SequenceNode):
         raise refusal(f"{shown}:{root.start_mark.line + 1}", "the file has to hold a list of tasks.")
     return root
+
+
+def _problem(error: Exception) -> str:
+    return " ".join(str(getattr(error, "problem", None) or error).split())
+
+
+class _Lined(dict[Any, Any]):
+    """A mapping that knows the line it is on."""
+
+    line = 1
 
 
 class _Loader(yaml.SafeLoader):
@@ -172,44 +229,88 @@ def _any_tag(loader: yaml.SafeLoader, _suffix: str, node: yaml.Node) -> Any:
     return loader.construct_mapping(node, deep=True) if isinstance(node, yaml.MappingNode) else None
 
 
+def _lined(loader: yaml.SafeLoader, node: yaml.MappingNode) -> _Lined:
+    found = _Lined(loader.construct_mapping(node, deep=True))
+    found.line = node.start_mark.line + 1
+    return found
+
+
 _Loader.add_multi_constructor("!", _any_tag)
+_Loader.add_constructor("tag:yaml.org,2002:map", _lined)
 
 
-def _data(node: yaml.Node) -> Any:
+def _data(node: yaml.Node, shown: str) -> Any:
     loader = _Loader("")
     try:
         return loader.construct_document(node)
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", node.start_mark.line)
+        why = _problem(error)
+        hint = " A value that begins with {{ has to stand in quotes." if "unhashable" in why else ""
+        raise refusal(f"{shown}:{line + 1}", f"this can't be read: {why}.{hint}") from error
     finally:
         loader.dispose()
 
 
-def _start(lines: Sequence[str], line: int) -> int:
-    """Return where a task begins: at its dash, or at the comments right above it."""
-    while not lines[line].lstrip().startswith("- "):
+def _refuse_other_text(text: str, data: Mapping[str, Any], where: str) -> None:
+    """Refuse a task that would be another one in another file, such as one with a text whose blank lines count."""
+    for shown in (text, f"{text}\n"):
+        try:
+            root = yaml.compose(shown, _Loader)
+            again = [_data(item, where) for item in root.value] if root is not None else []
+        except yaml.YAMLError:
+            again = []
+        if repr(again) != repr([data]):
+            raise refusal(
+                where,
+                "the task means something else once the file around it is gone. Write it out, and without |+ or >+.",
+            )
+
+
+def _start(lines: Sequence[str], line: int, floor: int) -> int:
+    """Return where a task begins: at its dash, or at the comments right above it.
+
+    :param floor: the line below the task before; a line above it that looks like a comment is of that one's text.
+    """
+    while not _DASH.match(lines[line]):
         line -= 1
-    while line and lines[line - 1].lstrip().startswith("#"):
+    while line > floor and lines[line - 1].lstrip().startswith("#"):
         line -= 1
     return line
 
 
+def _below(node: yaml.Node) -> int:
+    """Return the line below the last one with a text of the node."""
+    if isinstance(node, yaml.MappingNode) and not node.flow_style:
+        return max(_below(part) for pair in node.value for part in pair)
+    if isinstance(node, yaml.SequenceNode) and not node.flow_style:
+        return max(map(_below, node.value))
+    line: int = node.end_mark.line
+    return line + 1 if node.end_mark.column else line
+
+
 def _end(lines: Sequence[str], root: yaml.SequenceNode) -> int:
-    end: int = root.end_mark.line
-    return end if end < len(lines) else len(lines)
+    # Without a line break at the end of the file, the end is on the last line itself.
+    return min(root.end_mark.line + bool(root.end_mark.column), len(lines))
 
 
 def _dedented(lines: Sequence[str]) -> str:
-    first = next(line for line in lines if line.lstrip().startswith("- "))
+    first = next(line for line in lines if _DASH.match(line))
     width = len(first) - len(first.lstrip())
-    shifted = [line[width:] if not line[:width].strip() else line for line in lines]
-    return "\n".join(shifted).strip("\n") + "\n"
+    shifted = [line[width:] if line.startswith(" " * width) else line for line in lines]
+    return "".join(shifted).strip("\n") + "\n"
 
 
 def _refuse_far_aliases(item: yaml.Node, shown: str) -> None:
     """Refuse a task that uses an anchor of another one, as the two may end up in different files."""
     first, last = item.start_mark.index, item.end_mark.index
     stack: list[yaml.Node] = [item]
+    seen: set[int] = set()
     while stack:
         node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
         if not first <= node.start_mark.index < max(last, first + 1):
             raise refusal(
                 f"{shown}:{item.start_mark.line + 1}",

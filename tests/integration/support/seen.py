@@ -21,7 +21,7 @@ CONNECTED = (
     "consul_upgrade_plan",
     "consul_upgrade_report",
 )
-MODULES = (*CONNECTED, "node_lock", "node_validate")
+MODULES = (*CONNECTED, "compose_upgrade_tasks", "node_lock", "node_validate")
 LOOKUP = "enable_puppet"
 
 # What Ansible itself puts into results, and what the recorder adds.

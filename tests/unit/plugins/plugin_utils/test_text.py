@@ -145,3 +145,32 @@ def test_a_host_opened_with_its_role_has_the_roles_reason() -> None:
         ],
     }
     assert _text.story(host)[-1].endswith("open v2: no cap (epoch 1)")
+
+
+def test_a_composition_is_told_step_by_step() -> None:
+    def unit(step: str, service: str, tasks: int, once: bool = False) -> dict[str, Any]:
+        return {"step": step, "service": service, "tasks": tasks, "once": once}
+
+    units = [unit("stop", "web", 2), unit("upgrade", "web", 1), unit("upgrade", "db", 1, once=True)]
+    found = {
+        "folder": "/composed",
+        "roles": {
+            "node": {"stage": "dataplane", "units": units, "dropped": ["x: left out."]},
+            "empty": {"stage": None, "units": [], "dropped": []},
+        },
+        "reasons": {"node": {"core": "web requires db, which core has"}},
+        "lockstep": [["a", "b"]],
+        "remarks": ["Mind this."],
+    }
+    assert _text.composition(found) == [
+        "Composed in /composed:",
+        "node (dataplane):",
+        "  stop     web (2 tasks)",
+        "  upgrade  web (1 task), db (1 task, one host for all)",
+        "  x: left out.",
+        "  waits for core: web requires db, which core has",
+        "empty:",
+        "  no task at all",
+        "a and b require each other, so they go together.",
+        "Mind this.",
+    ]

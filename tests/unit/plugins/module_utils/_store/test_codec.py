@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
     FAILED,
+    POST_STATES,
     RECORD_STATES,
     STARTED,
     Record,
@@ -287,7 +288,9 @@ def test_a_schema_that_can_not_be_read_stops_everything(value: bytes) -> None:
 
 
 def test_a_full_record() -> None:
-    record = Record("2.0", FAILED, "nova", "stop", 3, "no quorum", {"started": 5, "failed": 9}, "1.0")
+    record = Record(
+        "2.0", FAILED, "nova", "stop", 3, "no quorum", {"started": 5, "failed": 9}, "1.0", ("stop/nova",), "failed"
+    )
 
     assert decode_record("k", encode_record(record).encode()) == record
 
@@ -306,10 +309,21 @@ TEXTS = st.none() | st.text()
         TEXTS,
         st.dictionaries(st.sampled_from(RECORD_STATES), st.integers(0, 2**40)),
         TEXTS,
+        st.lists(st.text()).map(tuple),
+        st.none() | st.sampled_from(POST_STATES),
     )
 )
 def test_a_record_comes_back_as_it_was(record: Record) -> None:
     assert decode_record("k", encode_record(record).encode()) == record
+
+
+def test_a_record_without_units_is_stored_as_before_there_were_any() -> None:
+    assert json.loads(encode_record(Record("2.0", "started"))) == {
+        "version": "2.0",
+        "state": "started",
+        "attempt": 1,
+        "times": {},
+    }
 
 
 def test_a_record_needs_a_version_and_a_state_only() -> None:
@@ -331,6 +345,10 @@ def test_a_record_needs_a_version_and_a_state_only() -> None:
         (b'{"version": "2.0", "state": "started", "attempt": "2"}', "attempt '2'"),
         (b'{"version": "2.0", "state": "started", "step": 3}', "3 is not a text"),
         (b'{"version": "2.0", "state": "started", "times": [1]}', "times [1]"),
+        (b'{"version": "2.0", "state": "started", "done": "stop/nova"}', "done 'stop/nova'"),
+        (b'{"version": "2.0", "state": "started", "done": [1]}', "done [1]"),
+        (b'{"version": "2.0", "state": "started", "post": "over"}', "post 'over'"),
+        (b'{"version": "2.0", "state": "started", "post": ["done"]}', "post ['done']"),
         (b'{"version": "2.0", "state": "started", "times": {"started": "noon"}}', "invalid literal for int()"),
         (b'{"version": "2.0", "state": "started", "times": {"started": null}}', "int() argument must be"),
         (b'{"version": "2.0", "state": "started", "times": {"started": 1e999}}', "cannot convert float infinity"),

@@ -1,0 +1,331 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The composition: which tasks a role's hosts run, in which order, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import Role
+from services import META, POST, TASKS, Roles
+
+
+@pytest.fixture
+def roles(tmp_path: Path) -> Roles:
+    return Roles(tmp_path)
+
+
+def refused(roles: Roles, upgrade_roles: dict[str, Any], hosts: dict[str, int] | None = None) -> str:
+    """Return the message of a refusal, with ``R`` for the folder of the roles."""
+    with pytest.raises(UpgradeError) as caught:
+        roles.compose(upgrade_roles, hosts)
+    assert caught.value.code == "bad_service"
+    return caught.value.message.replace(str(roles.folder), "R")
+
+
+def commands(role: Role) -> list[str]:
+    return [piece.data["command"] for unit in role.units for piece in unit.pieces]
+
+
+def test_steps_go_one_after_the_other_and_services_within_them_as_listed(roles: Roles) -> None:
+    roles.simple("web", "start", "stop", "validate", "upgrade")
+    roles.simple("db", "verify", "stop")
+    role = roles.compose({"node": ["web", "db"]}).roles["node"]
+    assert [unit.name for unit in role.units] == [
+        "validate/web", "stop/web", "stop/db", "upgrade/web", "start/web", "verify/db",
+    ]  # fmt: skip
+    assert role.units[1].tags == ("step2", "stop", "web")
+
+
+def test_what_is_required_goes_first_within_each_step(roles: Roles) -> None:
+    roles.simple("web", "stop", "start", requires="db")
+    roles.simple("db", "stop", "start")
+    role = roles.compose({"node": ["web", "db"]}).roles["node"]
+    assert commands(role) == ["stop-db", "stop-web", "start-db", "start-web"]
+
+
+def test_tasks_of_a_step_stay_in_the_order_of_their_file(roles: Roles) -> None:
+    roles.add("web", "".join(f"- command: c{n}\n  tags: {s}\n" for n, s in enumerate(["stop", "start", "stop"])))
+    assert commands(roles.compose({"node": ["web"]}).roles["node"]) == ["c0", "c2", "c1"]
+
+
+def test_tasks_after_the_upgrade_come_last(roles: Roles) -> None:
+    roles.add("web", {POST: "- command: after\n", TASKS: "- command: it\n  tags: step5\n"})
+    role = roles.compose({"node": ["web"]}).roles["node"]
+    assert [unit.name for unit in role.units] == ["verify/web", "post_upgrade/web"]
+    assert role.units[1].plain() == {
+        "name": "post_upgrade/web",
+        "step": "post_upgrade",
+        "service": "web",
+        "once": False,
+        "tags": ["post_upgrade", "web"],
+        "tasks": 1,
+    }
+
+
+def test_tasks_for_one_host_are_units_of_their_own(roles: Roles) -> None:
+    roles.add(
+        "db", "".join(f"- command: c{n}\n  tags: [step3{o}]\n" for n, o in enumerate(["", ", once", ", once", ""]))
+    )
+    role = roles.compose({"node": ["db"]}).roles["node"]
+    assert [(unit.name, unit.once, len(unit.pieces)) for unit in role.units] == [
+        ("upgrade/db", False, 1),
+        ("upgrade/db/2", True, 2),
+        ("upgrade/db/3", False, 1),
+    ]
+
+
+def test_a_whole_step_may_be_for_one_host(roles: Roles) -> None:
+    roles.simple("db", "stop", "upgrade", once="step3")
+    role = roles.compose({"node": ["db"]}).roles["node"]
+    assert [(unit.name, unit.once) for unit in role.units] == [("stop/db", False), ("upgrade/db", True)]
+
+
+SAME = "- name: Stop the cluster\n  command: pcs stop\n  tags: [step2{tag}]\n{more}"
+
+
+def dropped(roles: Roles, more: str = "", tags: tuple[str, str] = ("", ""), **variables: Any) -> list[str]:
+    for name, tag in zip(("web", "db"), tags, strict=True):
+        roles.add(name, {TASKS: SAME.format(more=more, tag=tag), "defaults/main.yml": "---\nrole_flag: true\n"})
+    services = [{"service": name, "vars": variables} for name in ("web", "db")]
+    found = roles.compose({"node": services}).roles["node"].dropped
+    return [sentence.replace(str(roles.folder), "R") for sentence in found]
+
+
+def test_the_same_task_of_two_services_runs_once_and_that_is_said(roles: Roles) -> None:
+    assert dropped(roles, tags=("", ", cluster")) == [
+        "R/db/tasks/upgrade_tasks.yml:1: left out of db, as web has the same task (R/web/tasks/upgrade_tasks.yml:1)."
+    ]
+
+
+@pytest.mark.parametrize("more", ["  when: is_bootstrap\n", "  args: {creates: /x}\n", "  src: /x\n"])
+def test_so_does_one_that_says_more_as_long_as_it_is_the_same(roles: Roles, more: str) -> None:
+    assert len(dropped(roles, more)) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "  args: {creates: '{{ x }}'}\n",
+        "  args: {creates: '{% if x %}a{% endif %}'}\n",
+        "  when: role_flag | bool\n",
+        "  until: given == 1\n",
+        "  notify: restart\n",
+        "  template: {src: /a, dest: /b}\n",
+        "  ansible.builtin.copy: {src: /a, dest: /b}\n",
+        "  ansible.builtin.script: /x\n",
+        "  x: {src: a}\n",
+        "  with_fileglob: ['*.conf']\n",
+        "  ansible.builtin.meta: flush_handlers\n",
+        "  block:\n    - include_role: {name: x}\n",
+        "  rescue:\n    - ansible.builtin.meta: flush_handlers\n",
+    ],
+)
+def test_words_that_may_mean_another_thing_in_another_service_are_kept(roles: Roles, more: str) -> None:
+    assert dropped(roles, more, given=1) == []
+
+
+def test_a_task_for_one_host_is_not_one_for_all(roles: Roles) -> None:
+    assert dropped(roles, tags=(", once", "")) == []
+    assert len(dropped(roles, tags=(", once", ", once"))) == 1
+
+
+def test_what_one_service_has_twice_stays_twice(roles: Roles) -> None:
+    roles.add("web", "- command: sync\n  tags: stop\n- command: x\n  tags: stop\n- command: sync\n  tags: stop\n")
+    role = roles.compose({"node": ["web"]}).roles["node"]
+    assert (commands(role), role.dropped) == (["sync", "x", "sync"], ())
+
+
+def test_the_same_task_in_another_step_or_role_is_another_one(roles: Roles) -> None:
+    roles.add("web", "- command: x\n  tags: stop\n")
+    roles.add("db", "- command: x\n  tags: start\n")
+    found = roles.compose({"one": ["web", "db"], "two": ["web"]})
+    assert [commands(role) for role in found.roles.values()] == [["x", "x"], ["x"]]
+
+
+def test_one_role_may_serve_several_services(roles: Roles) -> None:
+    roles.add("pkg", "- command: '{{ pkg }}'\n  tags: upgrade\n- command: sync\n  tags: upgrade\n")
+    services = [{"service": "pkg", "name": name, "vars": {"pkg": name}} for name in ("cron", "ssh")]
+    role = roles.compose({"node": services}).roles["node"]
+    assert [(unit.name, len(unit.pieces)) for unit in role.units] == [("upgrade/cron", 2), ("upgrade/ssh", 1)]
+    assert len(role.dropped) == 1
+
+
+def test_instances_without_a_difference_run_once(roles: Roles) -> None:
+    roles.add("pkg", "- command: '{{ pkg }}'\n  notify: x\n  tags: upgrade\n")
+    services = [{"service": "pkg", "name": name} for name in ("cron", "ssh")]
+    role = roles.compose({"node": services}).roles["node"]
+    assert [unit.name for unit in role.units] == ["upgrade/cron"]
+
+
+def test_a_service_that_is_listed_twice_is_one(roles: Roles) -> None:
+    roles.simple("web", "stop")
+    assert commands(roles.compose({"node": ["web", "web", {"service": "web"}]}).roles["node"]) == ["stop-web"]
+
+
+def test_roles_without_services_upgrade_themselves_and_are_in_no_composition(roles: Roles) -> None:
+    found = roles.compose({"node": None, "other": {"stage": "dataplane"}, "third": {"services": []}})
+    assert (dict(found.roles), found.warnings) == ({}, ())
+
+
+@pytest.mark.parametrize("text", ["", "- command: x\n  tags: validate\n"])
+def test_a_role_without_any_task_is_told(roles: Roles, text: str) -> None:
+    roles.add("web", text)
+    roles.add("db", text.replace("x", "y"))
+    assert roles.compose({"node": ["web", "db"]}).warnings == (
+        "upgrade_roles.node: none of its services (web, db) has a task between prepare and verify, so its hosts count as "
+        "upgraded without anything being done on them.",
+    )
+
+
+def test_requirements_between_roles_become_their_order(roles: Roles) -> None:
+    roles.simple("web", "stop", requires="db")
+    roles.simple("db", "stop")
+    plain = roles.compose({"front": ["web"], "back": ["db"]}).plain()
+    assert plain["role_order"] == {"front": ["back"]}
+    assert plain["reasons"] == {"front": {"back": "web requires db, which back has"}}
+    assert plain["lockstep"] == []
+
+
+def test_control_roles_that_need_each_other_go_together(roles: Roles) -> None:
+    for name, requires in (("a", "b"), ("b", ""), ("c", "d"), ("d", "")):
+        roles.simple(name, "stop", requires=requires)
+    stage = {"stage": "controlplane"}
+    found = roles.compose({"x": {**stage, "services": ["a", "d"]}, "y": {**stage, "services": ["b", "c"]}}).plain()
+    assert (found["lockstep"], found["role_order"], found["reasons"]) == ([["x", "y"]], {}, {"x": {}, "y": {}})
+
+
+def test_data_roles_that_need_each_other_are_refused(roles: Roles) -> None:
+    for name, requires in (("a", "b"), ("b", ""), ("c", "d"), ("d", "")):
+        roles.simple(name, "stop", requires=requires)
+    assert refused(roles, {"x": ["a", "d"], "y": ["b", "c"]}) == (
+        "upgrade_roles: roles wait for each other, x -> y -> x: a requires b, which y has; c requires d, which x has. "
+        "Only roles of the control plane can go together; put the services of these into one role, or take a requirement away."
+    )
+
+
+def test_a_circle_of_requirements_is_printed_with_file_and_line(roles: Roles) -> None:
+    for name, requires in (("a", "b"), ("b", "c"), ("c", "b")):
+        roles.simple(name, "stop", requires=requires)
+    assert refused(roles, {"x": ["a", "b"], "y": ["c"]}) == (
+        "R/b/meta/upgrade.yml:1: requires goes in a circle: b -> c -> b. Take one of these away."
+    )
+
+
+def test_a_required_service_that_no_role_has_is_a_warning_and_one_that_is_nowhere_a_refusal(roles: Roles) -> None:
+    roles.simple("web", "stop", requires="db, lib")
+    roles.simple("lib", "stop")
+    assert refused(roles, {"x": ["web", "lib"]}) == (
+        "R/web/meta/upgrade.yml:1: requires: no service 'db' is in upgrade_roles or in R."
+    )
+    roles.simple("db", "stop")
+    (warning,) = roles.compose({"x": ["web", "lib"]}).warnings
+    assert warning.endswith("web/meta/upgrade.yml:1: web requires db, which no role has; it waits for nothing.")
+
+
+@pytest.mark.parametrize("required", ["pkg", "a.b.pkg", "cron"])
+def test_a_service_is_required_by_its_own_name_or_by_that_of_its_role(roles: Roles, required: str) -> None:
+    roles.simple("pkg", "stop")
+    roles.simple("web", "start", requires=required)
+    services: list[Any] = ["web", {"service": "a.b.pkg", "name": "cron"}]
+    role = roles.compose({"x": services}).roles["x"]
+    assert [entry.name for entry, _service in role.services] == ["cron", "web"]
+
+
+def test_services_are_refused_with_file_and_line(roles: Roles) -> None:
+    roles.add("web", "---\n- command: x\n  tags: stop\n\n- name: b\n  command: y\n")
+    assert refused(roles, {"x": ["web"]}).startswith("R/web/tasks/upgrade_tasks.yml:5: the task has no step, so it ")
+
+
+@pytest.mark.parametrize(
+    ("services", "message"),
+    [
+        ("web", "upgrade_roles.x.services: 'web' is no list of services."),
+        ({"web": 1}, "upgrade_roles.x.services: {'web': 1} is no list of services."),
+        (
+            ["web", "wbe"],
+            "upgrade_roles.x.services[1]: no role 'wbe' is in R. Is its name right, and the collection that has it installed?",
+        ),
+        (
+            ["plain"],
+            "upgrade_roles.x.services[0]: the role 'plain' in R/plain is no service: it has neither tasks/upgrade_tasks.yml "
+            "nor tasks/post_upgrade_tasks.yml.",
+        ),
+        (
+            ["web", {"service": "web", "vars": {"a": 1}}],
+            "upgrade_roles.x.services[1]: the role has 'web' already, and they are not the same. Give one of them a name "
+            "of its own.",
+        ),
+    ],
+)
+def test_lists_of_services_that_are_refused(roles: Roles, services: Any, message: str) -> None:
+    roles.simple("web", "stop")
+    roles.add("plain", {"tasks/main.yml": ""})
+    assert refused(roles, {"x": {"services": services}}) == message
+
+
+def test_a_name_means_one_service_in_all_roles(roles: Roles) -> None:
+    roles.simple("a", "stop")
+    roles.simple("b", "stop")
+    message = refused(roles, {"x": [{"service": "a", "name": "db"}], "y": [{"service": "b", "name": "db"}]})
+    assert message == (
+        "upgrade_roles.y: 'db' is R/b here and R/a in another role, so that what requires it could mean either. Give one "
+        "of them a name of its own."
+    )
+
+
+@pytest.mark.parametrize("role", ["../up", "a/b", "a.b", "", 7])
+def test_a_role_is_the_name_of_a_folder(roles: Roles, role: Any) -> None:
+    assert refused(roles, {role: None}).startswith(f"upgrade_roles: the role {role!r} can't name a folder.")
+
+
+def test_what_one_host_runs_for_all_needs_a_host(roles: Roles) -> None:
+    roles.simple("db", "upgrade", once="upgrade")
+    upgrade_roles = {"x": ["db"], "y": ["db"]}
+    for hosts in ({}, {"x": 0, "y": 0, "other": 3}):
+        assert refused(roles, upgrade_roles, hosts) == (
+            "upgrade_roles.x: db has tasks that one host runs for all, and no host has it: x, y has none. Give the role a "
+            "host, or take the service away."
+        )
+    assert list(roles.compose(upgrade_roles, {"y": 1}).roles) == ["x", "y"]
+    assert list(roles.compose(upgrade_roles).roles) == ["x", "y"]
+
+
+def test_what_every_host_runs_does_not(roles: Roles) -> None:
+    roles.simple("db", "upgrade")
+    assert list(roles.compose({"x": ["db"]}, {}).roles) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("meta", "message"),
+    [
+        ("require: [db]\n", "R/web/meta/upgrade.yml:1: unknown key 'require'; did you mean 'requires'? Known are: requires, once."),
+        ("---\n\n1: x\n", "R/web/meta/upgrade.yml:3: unknown key 1. Known are: requires, once."),
+        ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is no mapping with requires and once."),
+        ("once: x\nrequires: {a: b}\n", "R/web/meta/upgrade.yml:2: requires: {'a': 'b'} is no list of names."),
+        ("requires: [1]\n", "R/web/meta/upgrade.yml:1: requires: [1] is no list of names."),
+        ("requires: []\nonce: [upgrad]\n", "R/web/meta/upgrade.yml:2: once: 'upgrad' is no step; did you mean 'upgrade'? Steps are: "),
+        ("\nonce: step7\n", "R/web/meta/upgrade.yml:2: there is no step 'step7'. Tag it with one of"),
+        ("once: [start]\n", "R/web/meta/upgrade.yml:1: once: no task has the step start, so nothing would be run once. Take it "),
+        ("once: post_upgrade\n", "R/web/meta/upgrade.yml:1: once: no task has the step post_upgrade, so nothing"),
+        ("once: validate\n", "R/web/tasks/upgrade_tasks.yml:1: once is for what changes something, and the step validate is run "),
+        ("a: [\n", "R/web/meta/upgrade.yml: the file can't be read: while parsing a flow node"),
+        ("requires: 2020-13-45\n", "R/web/meta/upgrade.yml: the file can't be read: month must be in 1..12."),
+    ],
+)  # fmt: skip
+def test_meta_that_is_refused(roles: Roles, meta: str, message: str) -> None:
+    roles.add("web", {TASKS: "- command: x\n  tags: validate\n", META: meta})
+    assert refused(roles, {"x": ["web"]}).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "meta", ["", "---\n", "# none\n", "requires:\nonce:\n", "requires: []\n", "\ufeffrequires: lib\n"]
+)
+def test_meta_that_says_little(roles: Roles, meta: str) -> None:
+    roles.simple("lib", "stop")
+    roles.add("web", {TASKS: "- command: x\n  tags: start\n", META: meta})
+    assert commands(roles.compose({"x": ["web", "lib"]}).roles["x"]) == ["stop-lib", "x"]

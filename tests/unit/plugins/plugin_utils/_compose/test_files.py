@@ -1,0 +1,144 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The files of a composition, and the folder they are written to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import Difference, compare, fill, write
+from services import POST, TASKS, Roles
+
+SPECS = "meta/argument_specs.yml"
+
+
+@pytest.fixture
+def roles(tmp_path: Path) -> Roles:
+    return Roles(tmp_path / "roles")
+
+
+def files(roles: Roles, *services: str) -> dict[str, bytes]:
+    return files_of(roles.compose({"node": [*services]}), "/composed")
+
+
+def test_a_name_of_several_lines_stays_a_comment(roles: Roles) -> None:
+    roles.add("web", "- name: |\n    a\n    b: c\n  command: x\n  tags: stop\n")
+    text = files(roles, "web")["node/step2_stop.yml"].decode()
+    assert "#   tasks/upgrade_tasks.yml:1 a b: c\n" in text
+    assert len(yaml.safe_load(text)) == 2
+
+
+def test_a_step_tells_the_driver_of_every_task_by_its_tags(roles: Roles) -> None:
+    roles.add("web", "- tags: [stop, x]\n  block:\n    - {tags: inner, x: 1}\n    - {x: 2}\n    - {x: 3}\n")
+    begin, tasks = yaml.safe_load(files(roles, "web")["node/step2_stop.yml"])
+    assert begin["convoy.upgrade.upgrade_step"] == {
+        "driver": "{{ upgrade_driver }}",
+        "unit": "stop/web",
+        "task_tags": [["step2", "stop", "web", "x", "inner"], ["step2", "stop", "web", "x"]],
+    }
+    assert (tasks["when"], tasks["tags"]) == ("upgrade_unit.run", ["step2", "stop", "web"])
+
+
+def test_handlers_run_at_the_end_of_their_unit_and_what_runs_once_is_ended(roles: Roles) -> None:
+    roles.add("web", {TASKS: "- {x: 1, tags: 'stop,once'}\n", "handlers/main.yml": "[]\n"})
+    names = [task["name"] for task in yaml.safe_load(files(roles, "web")["node/step2_stop.yml"])]
+    assert names == ["Begin stop/web", "Stop web", "Handlers of web", "End stop/web"]
+
+
+def test_steps_without_tasks_are_files_without_tasks(roles: Roles) -> None:
+    roles.simple("web", "stop")
+    found = files(roles, "web")
+    assert yaml.safe_load(found["node/step1_prepare.yml"]) == []
+    assert [task["ansible.builtin.import_tasks"] for task in yaml.safe_load(found["node/steps.yml"])] == [
+        "step2_stop.yml"
+    ]
+
+
+@pytest.mark.parametrize(("name", "source"), [("step2_stop", TASKS), ("post_upgrade", POST), ("step0_validate", SPECS)])
+def test_a_file_of_a_service_is_not_lost_under_a_composed_one(roles: Roles, name: str, source: str) -> None:
+    texts = {TASKS: "- x: 1\n  tags: stop\n", POST: "- x: 1\n", SPECS: "argument_specs: {upgrade_tasks: {}}\n"}
+    roles.add("web", {TASKS: "", source: texts[source], f"tasks/{name}.yml": "- x: 2\n"})
+    with pytest.raises(UpgradeError) as caught:
+        files(roles, "web")
+    assert caught.value.message == (
+        f"{roles.folder}/web/tasks/{name}.yml: a composed file has this name, so it would be lost. Give it another one."
+    )
+
+
+@pytest.mark.parametrize("text", ["[", "[]\n[", "- a\n", "argument_specs: [a]\n", "a: 2020-13-45\n"])
+def test_argument_specs_that_can_not_be_read_are_refused(roles: Roles, text: str) -> None:
+    roles.add("web", {TASKS: "", SPECS: text})
+    with pytest.raises(UpgradeError, match=r"web/meta/argument_specs\.yml: the file can't be read as argument specs: "):
+        files(roles, "web")
+
+
+def test_what_is_copied_and_what_is_not(roles: Roles) -> None:
+    texts = ("files/tests/a.sh", "library/x.py", "library/__pycache__/x.pyc", "meta/main.yml", "molecule/x.yml", "x.md")
+    roles.add("web", {TASKS: "- x: 1\n  tags: stop\n", **dict.fromkeys(texts, "x: 1\n")})
+    below = "node/services/web/"
+    assert [path.removeprefix(below) for path in files(roles, "web") if path.startswith(below)] == [
+        "files/tests/a.sh", "library/x.py", "meta/main.yml", "tasks/step2_stop.yml",
+    ]  # fmt: skip
+
+
+def test_a_composition_names_all_its_files(roles: Roles) -> None:
+    roles.simple("web", "stop")
+    found = files(roles, "web")
+    assert json.loads(found["composition.json"])["files"] == sorted(found)
+    assert list(found) == sorted(found)
+
+
+def sign(*names: str) -> bytes:
+    return json.dumps({"files": ["composition.json", *names]}).encode()
+
+
+def test_a_folder_gets_what_it_lacks_and_loses_what_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "new/folder"
+    first = {"composition.json": sign("a/b/c", "d"), "a/b/c": b"1", "d": b"2"}
+    write(folder, compare(folder, first))
+    assert compare(folder, first) == []
+    second = {"composition.json": sign("a", "d"), "a": b"3", "d": b"2"}
+    assert [one.path for one in compare(folder, second)] == ["a", "a/b/c", "composition.json"]
+    write(folder, compare(folder, second))
+    assert compare(folder, second) == []
+    assert sorted(path.name for path in folder.rglob("*")) == ["a", "composition.json", "d"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"files": 7}', sign()])
+def test_only_what_an_earlier_composition_names_is_deleted(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "composition.json").write_bytes(content)
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(UpgradeError) as caught:
+        compare(tmp_path, {"mine": b"y"})
+    assert caught.value.code == "bad_folder"
+
+
+def test_a_folder_that_was_interrupted_is_known_as_a_composition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"a": b"1", "composition.json": sign("a", "z"), "z": b"2"}
+    write_bytes = Path.write_bytes
+
+    def interrupted(path: Path, content: bytes) -> int:
+        if path.name == "z":
+            raise KeyboardInterrupt
+        return write_bytes(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path, compare(tmp_path, found))
+    assert compare(tmp_path, found) == [Difference("z", None, b"2")]
+
+
+def test_a_folder_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/old").write_text("x")
+    fill(tmp_path / "run", {"a/b": b"1"})
+    assert [str(path.relative_to(tmp_path)) for path in (tmp_path / "run").rglob("*") if path.is_file()] == ["run/a/b"]

@@ -1,0 +1,108 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which hosts a run is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._scope import after_scope, scope_of
+
+ROLES: dict[str, Any] = {"control": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}, "puppet": None}
+COMPOSITION = {"roles": {"control": {"units": [{"step": "post_upgrade"}]}, "compute": {"units": [{"step": "stop"}]}}}
+
+
+def plan(waves: list[list[str]] | None = None, **states: str) -> dict[str, Any]:
+    hosts = {
+        host: {"role": host.rstrip("123"), "group": "all", "state": state, "version": None if state == "lost" else "1"}
+        for host, state in states.items()
+    }
+    return {"hosts": hosts, "waves": waves or []}
+
+
+def test_those_that_have_begun_go_first_then_the_waves_then_those_that_nobody_expects() -> None:
+    found = scope_of(
+        plan(
+            [["control2"], ["compute2", "puppet1"], ["control3"]],
+            compute1="pending",
+            compute2="pending",
+            compute3="upgrading",
+            control1="upgrading",
+            control2="pending",
+            control3="pending",
+            puppet1="pending",
+        ),
+        ROLES,
+        COMPOSITION,
+    )
+    assert found == {
+        "part": "all",
+        "controlplane": ["control1", "control2", "control3"],
+        "waves": [1, 1, 1],
+        "dataplane": ["compute3", "compute2", "compute1"],
+        "validate": ["compute1", "compute2", "control2", "control3"],
+        "stages": {
+            "controlplane": ["control1", "control2", "control3"],
+            "dataplane": ["compute1", "compute2", "compute3", "puppet1"],
+        },
+        "before": dict.fromkeys(("compute1", "compute2", "compute3", "control1", "control2", "control3"), "1"),
+    }
+
+
+@pytest.mark.parametrize(("retry", "driven"), [(False, ["compute3"]), (True, ["compute1", "compute2", "compute3"])])
+def test_failed_and_lost_hosts_go_when_they_are_tried_again(retry: bool, driven: list[str]) -> None:
+    fleet = plan([["compute3"]], compute1="failed", compute2="lost", compute3="pending", control1="held")
+    found = scope_of(fleet, ROLES, COMPOSITION, retry_failed=retry)
+    assert (found["dataplane"], found["controlplane"]) == (driven, [])
+    assert found["validate"] == ["compute3"]
+    assert found["before"] == {host: "" if host == "compute2" else "1" for host in driven}
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts"),
+    [
+        ({}, ["control1", "compute1", "compute2"]),
+        ({"part": "controlplane"}, ["control1"]),
+        ({"part": "role", "role": "compute"}, ["compute1", "compute2"]),
+        ({"part": "after"}, []),
+        ({"limit": ["compute2"]}, ["compute2"]),
+        ({"limit": ["control", "compute1"]}, ["control1", "compute1"]),
+        ({"limit": ["all"]}, ["control1", "compute1", "compute2"]),
+        ({"limit": ["nobody"]}, []),
+    ],
+)
+def test_a_part_or_a_limit(options: dict[str, Any], hosts: list[str]) -> None:
+    found = scope_of(plan(control1="pending", compute1="pending", compute2="pending"), ROLES, COMPOSITION, **options)
+    assert found["controlplane"] + found["dataplane"] == hosts
+
+
+def test_a_role_that_no_host_has_is_refused() -> None:
+    with pytest.raises(UpgradeError) as caught:
+        scope_of(plan(compute1="pending"), ROLES, COMPOSITION, part="role", role="compte")
+    assert (caught.value.code, caught.value.message) == (
+        "unknown_role",
+        "role: no host has the role 'compte'; did you mean 'compute'? The roles are compute.",
+    )
+
+
+def test_the_data_plane_waits_for_the_control_plane_even_if_it_is_held() -> None:
+    fleet = plan(control1="held", control2="upgraded", compute1="pending")
+    with pytest.raises(UpgradeError) as caught:
+        scope_of(fleet, ROLES, COMPOSITION, part="dataplane")
+    assert caught.value.code == "control_plane_first"
+    assert "before the control plane is done: control1 (held) not upgraded." in caught.value.message
+    done = scope_of(plan(control1="upgraded", compute1="pending"), ROLES, COMPOSITION, part="dataplane")
+    assert done["dataplane"] == ["compute1"]
+
+
+def test_hosts_with_tasks_after_the_upgrade_stand_with_the_control_plane_first() -> None:
+    composition = {"roles": {role: {"units": [{"step": "post_upgrade"}]} for role in ("compute", "control")}}
+    fleet = plan(compute1="upgraded", control1="upgraded", control2="lost", puppet1="upgraded")
+    assert after_scope(fleet, composition, ROLES) == {
+        "hosts": ["control1", "control2", "compute1"],
+        "before": {"compute1": "1", "control1": "1", "control2": ""},
+    }
+    assert after_scope(fleet, COMPOSITION, ROLES)["hosts"] == ["control1", "control2"]
