@@ -22,7 +22,7 @@ from lab.node import ROOT
 STEPS = ("validate", "prepare", "stop", "upgrade", "start", "verify")
 POST = "post"
 
-# Exactly as a YAML 1.1 file that Ansible reads may have it.
+_FACTS = ["!all", "min", "pkg_mgr", "service_mgr"]
 _RUNTIME = Path(sys.executable).parent
 
 
@@ -79,6 +79,7 @@ class Steps:
         for name in names:
             _split(name, self.folder / "roles")
         plays = [_play(step, [name for name in names if self._has(name, step)], list(hosts)) for step in steps]
+        plays[0]["tasks"].insert(0, {"ansible.builtin.setup": {"gather_subset": _FACTS}})
         playbook = self.folder / "playbook.yml"
         playbook.write_text(yaml.safe_dump(plays, sort_keys=False))
         environ = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
@@ -96,6 +97,11 @@ class Steps:
 
     def _has(self, service: str, step: str) -> bool:
         return (self.folder / "roles" / service / "tasks/steps" / f"{step}.yml").exists()
+
+
+def words(shown: str) -> str:
+    """Return what was printed with one space between words, as sentences are broken into lines."""
+    return " ".join(shown.split())
 
 
 def _split(service: str, roles: Path) -> None:
@@ -131,7 +137,6 @@ def _play(step: str, services: list[str], hosts: list[str]) -> dict[str, Any]:
         "gather_facts": False,
         "any_errors_fatal": True,
         "tasks": [
-            {"ansible.builtin.setup": {"gather_subset": ["!all", "min", "pkg_mgr", "service_mgr"]}},
-            *({"ansible.builtin.include_role": {"name": name, "tasks_from": f"steps/{step}"}} for name in services),
+            {"ansible.builtin.include_role": {"name": name, "tasks_from": f"steps/{step}"}} for name in services
         ],
     }

@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import MakeSteps
 from .snapshots import PINS, installed, point, publish
-from .steps import STEPS, Steps
+from .steps import STEPS, Steps, words
 
 PACKAGES = ["nginx", "nginx-common"]
 SETTINGS = {
@@ -118,7 +118,3 @@ def test_a_service_that_does_not_run_is_told_in_a_sentence(steps: Steps) -> None
     point(node, "v1", PINS)
     assert "and the sources have" in words(run(steps, "verify", code=2))
 
-
-def words(shown: str) -> str:
-    """Return what was printed with one space between words, as sentences are broken into lines."""
-    return " ".join(shown.split())
