@@ -187,7 +187,7 @@ def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Nod
 
 def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balancer: Node) -> None:
     ask(balancer, "set server app/web2 weight 0")
-    download = Download(balancer.address, "/slow")
+    download = Download(balancer.address, "/slower")
     ask(balancer, "set server app/web2 weight 100%")
     assert download.server == "web1"
     shown = words(backend(steps, "web1", "prepare", code=2, haproxy_backend_drain_timeout=0))

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The real nginx of a node, with a page and a file that comes slowly."""
+"""The real nginx of a node, with a page and a file that comes slowly, or slower."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ server {{
     add_header X-Served-By $hostname always;
     location /slow {{
         limit_rate {SLOW // 8};
+    }}
+    location /slower {{
+        alias /var/www/html/slow;
+        limit_rate {SLOW // 60};
     }}
 }}
 """
