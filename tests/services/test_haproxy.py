@@ -61,7 +61,9 @@ def steps(make_steps: MakeSteps) -> Steps:
     nodes = steps.lab.nodes
     for name in ("web1", "web2"):
         serve(nodes[name])
-    nodes["lb1"].write("/etc/haproxy/haproxy.cfg", CONFIG.format(**{name: node.address for name, node in nodes.items()}))
+    nodes["lb1"].write(
+        "/etc/haproxy/haproxy.cfg", CONFIG.format(**{name: node.address for name, node in nodes.items()})
+    )
     nodes["lb1"].run("systemctl", "start", "haproxy")
     nodes["lb1"].wait(80)
     for node in nodes.values():
@@ -179,7 +181,9 @@ def test_what_an_operator_put_into_maintenance_stays_there(steps: Steps, balance
 def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Node) -> None:
     ask(balancer, "set server app/web2 state maint")
     shown = words(backend(steps, "web1", "prepare", code=2, haproxy_backend_drain_timeout=1))
-    assert "balancer lb1: app/web1 is not taken out: of the other servers of the backend none would serve, and 1" in shown
+    assert (
+        "balancer lb1: app/web1 is not taken out: of the other servers of the backend none would serve, and 1" in shown
+    )
     assert "HAProxy has web2 MAINT." in shown
     assert status(balancer, "web1") == "UP"
     ask(balancer, "set server app/web2 state ready")
@@ -206,14 +210,23 @@ def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balance
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"haproxy_backend_servers": []}, "web1: haproxy_backend_servers is empty, so this host could not be taken out"),
-        ({"haproxy_backend_balancers": ["lb9"]}, "web1: haproxy_backend_balancers names lb9, which the inventory has neither"),
+        (
+            {"haproxy_backend_servers": []},
+            "web1: haproxy_backend_servers is empty, so this host could not be taken out",
+        ),
+        (
+            {"haproxy_backend_balancers": ["lb9"]},
+            "web1: haproxy_backend_balancers names lb9, which the inventory has neither",
+        ),
         (
             {"haproxy_backend_servers": [{"backend": "app", "server": "web9"}]},
             "HAProxy at /run/haproxy/admin.sock has no server web9 in its backend app; those that are there: web1, web2.",
         ),
         ({"haproxy_backend_servers": [{"backend": "apps"}]}, "has no servers in a backend apps."),
-        ({"haproxy_backend_socket": "/run/nowhere.sock"}, "HAProxy's runtime API at /run/nowhere.sock does not answer: No such"),
+        (
+            {"haproxy_backend_socket": "/run/nowhere.sock"},
+            "HAProxy's runtime API at /run/nowhere.sock does not answer: No such",
+        ),
     ],
 )
 def test_what_the_balancers_do_not_know_is_refused(steps: Steps, settings: dict[str, Any], sentence: str) -> None:

@@ -29,7 +29,9 @@ def steps(make_steps: MakeSteps) -> Steps:
         publish(steps.lab, PACKAGES, version)
     node = steps.lab.nodes["web1"]
     node.write("/etc/nginx/conf.d/mine.conf", "server_tokens off;\n")
-    node.write("/etc/nginx/mime.types", (node.read("/etc/nginx/mime.types") or "types { text/html html; }\n") + "# mine\n")
+    node.write(
+        "/etc/nginx/mime.types", (node.read("/etc/nginx/mime.types") or "types { text/html html; }\n") + "# mine\n"
+    )
     node.run("systemctl", "start", "nginx")
     return steps
 
@@ -95,8 +97,14 @@ def test_what_an_interrupted_dpkg_left_is_finished(steps: Steps) -> None:
     ("settings", "sentence"),
     [
         ({"package_service_packages": []}, "package_service_packages is empty, so there is nothing to upgrade"),
-        ({"package_service_packages": ["nginx", "ngonx"]}, "web1: ngonx: no such package is installed, and no package source"),
-        ({"package_service_units": ["ngonx.service"]}, "web1: systemd knows no unit ngonx.service, so it could not be stopped"),
+        (
+            {"package_service_packages": ["nginx", "ngonx"]},
+            "web1: ngonx: no such package is installed, and no package source",
+        ),
+        (
+            {"package_service_units": ["ngonx.service"]},
+            "web1: systemd knows no unit ngonx.service, so it could not be stopped",
+        ),
     ],
 )
 def test_what_is_not_there_is_refused_before_anything_is_touched(
@@ -117,4 +125,3 @@ def test_a_service_that_does_not_run_is_told_in_a_sentence(steps: Steps) -> None
     node.run("systemctl", "start", "nginx")
     point(node, "v1", PINS)
     assert "and the sources have" in words(run(steps, "verify", code=2))
-

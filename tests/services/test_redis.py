@@ -29,7 +29,9 @@ def steps(make_steps: MakeSteps) -> Steps:
     primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
     for node in (primary, replica):
         node.write("/etc/redis/mine.conf", CONFIG + (f"replicaof {primary.address} 6379\n" if node is replica else ""))
-        node.run("sh", "-c", "echo include /etc/redis/mine.conf >>/etc/redis/redis.conf && systemctl start redis-server")
+        node.run(
+            "sh", "-c", "echo include /etc/redis/mine.conf >>/etc/redis/redis.conf && systemctl start redis-server"
+        )
         node.wait(6379)
         point(node, "v2")
     cli(primary, "EVAL", f"for i = 1, {KEYS} do redis.call('SET', 'key' .. i, i) end", "0")
@@ -97,7 +99,9 @@ def test_failures_are_sentences(steps: Steps) -> None:
     cli(replica, "FLUSHALL")
     shown = run(steps, "redis2", "verify", code=2)
     assert "redis2: Redis has no keys now, and had" in shown
-    replica.run("sh", "-c", "rm -f /var/lib/redis/dump.rdb; mkdir /var/lib/redis/dump.rdb; chown redis: /var/lib/redis/dump.rdb")
+    replica.run(
+        "sh", "-c", "rm -f /var/lib/redis/dump.rdb; mkdir /var/lib/redis/dump.rdb; chown redis: /var/lib/redis/dump.rdb"
+    )
     cli(replica, "SET", "key", "1")
     shown = run(steps, "redis2", "prepare", code=2, redis_save_timeout=3)
     assert "redis2: Redis did not save its data within 3 s" in shown

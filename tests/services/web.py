@@ -40,5 +40,5 @@ def serve(node: Node) -> None:
 def old_processes(node: Node, unit: str) -> list[str]:
     """Return the processes of a unit that run from files which are gone."""
     group = node.run("systemctl", "show", "--property=ControlGroup", "--value", unit).stdout.strip()
-    script = f'for p in $(cat /sys/fs/cgroup{group}/cgroup.procs); do readlink /proc/$p/exe | grep deleted; done; true'
+    script = f"for p in $(cat /sys/fs/cgroup{group}/cgroup.procs); do readlink /proc/$p/exe | grep deleted; done; true"
     return node.run("sh", "-c", script).stdout.splitlines()

@@ -177,7 +177,13 @@ def parse(stat: str, state: str, backend: str) -> list[Server]:
     admin = {row["srv_name"]: int(row["srv_admin_state"]) for row in words if row.get("be_name") == backend}
     rows = csv.DictReader(io.StringIO(stat.removeprefix("# ")))
     return [
-        Server(row["pxname"], row["svname"], row["status"], int(row["scur"] or 0) + int(row["qcur"] or 0), admin[row["svname"]])
+        Server(
+            row["pxname"],
+            row["svname"],
+            row["status"],
+            int(row["scur"] or 0) + int(row["qcur"] or 0),
+            admin[row["svname"]],
+        )
         for row in rows
         if row["pxname"] == backend and row["svname"] in admin
     ]
