@@ -117,7 +117,8 @@ def test_another_major_version_is_refused_before_anything_is_stopped(steps: Step
     repository(steps.lab.shared / "v16", [Package("postgresql-16", "16.1-1"), Package("fleet-postgresql", "16.1-1")])
     repository(steps.lab.shared / "v15", [Package("fleet-postgresql", "15.1-1")])
     point(node, "v16")
-    shown = run(steps, ["db1"], "validate", code=2, postgresql_major=16, postgresql_unit="postgresql@15-main.service")
+    other = {"postgresql_unit": "postgresql@15-main.service", "postgresql_packages": ["postgresql-16"]}
+    shown = run(steps, ["db1"], "validate", code=2, postgresql_major=16, **other)
     assert "db1: PostgreSQL 15 serves on port 5432, and postgresql_major is 16." in shown
     for step in ("validate", "stop"):
         shown = run(steps, ["db1"], step, code=2, postgresql_packages=["fleet-postgresql"])
