@@ -139,7 +139,7 @@ def remade(file: Path, folder: Path, suffix: str, scripts: Mapping[str, str] | N
         mark = tree / f"usr/share/doc/{name}/remade"
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.write_text(f"{version}\n")
-        command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, target]
+        command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(target)]
         subprocess.run(command, check=True, capture_output=True)
     return target
 

@@ -189,6 +189,14 @@ def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Nod
     ask(balancer, "set server app/web2 state ready")
 
 
+def test_of_two_hosts_that_go_at_once_one_stays(steps: Steps, balancer: Node) -> None:
+    settings = {**BACKEND, "haproxy_backend_drain_timeout": 1}
+    shown = words(steps.run("haproxy_backend", ["prepare"], ["web1", "web2"], settings, code=2))
+    assert shown.count("is not taken out: of the other servers of the backend none would serve") >= 1
+    assert sorted(status(balancer, host) for host in ("web1", "web2")) == ["DRAIN", "UP"]
+    steps.run("haproxy_backend", ["verify"], ["web1", "web2"], BACKEND)
+
+
 def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balancer: Node) -> None:
     ask(balancer, "set server app/web2 weight 0")
     download = Download(balancer.address, "/slower")

@@ -9,10 +9,14 @@ the answer ends with the connection.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import fcntl
 import io
+import os
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +24,8 @@ from .._model.errors import UpgradeError
 
 DRAINED, MAINTENANCE, READY = "drained", "maintenance", "ready"
 _COMMANDS = {DRAINED: "drain", MAINTENANCE: "maint", READY: "ready"}
+# Who takes a server out holds it, so that two don't take each other for the one that goes on serving.
+LOCK = "/run/lock/convoy-haproxy.lock"
 _DRAIN_BITS = 0x08 | 0x10
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_BETWEEN_LOOKS = 0.25
@@ -204,9 +210,11 @@ def set_server(runtime: Runtime, backend: str, name: str, wish: Wish, *, dry: bo
         return _result(was, was, changed=changes)
     until = time.monotonic() + wish.seconds
     if changes:
-        if wish.state != READY and was.serves:
-            _wait_for_others(runtime, backend, name, wish, until)
-        runtime.order(f"set server {backend}/{name} state {_COMMANDS[wish.state]}")
+        command = f"set server {backend}/{name} state {_COMMANDS[wish.state]}"
+        if wish.state == READY or wish.others == 0 or not was.serves:
+            runtime.order(command)
+        else:
+            _order_with_others(runtime, backend, name, command, wish, until)
     if wish.state == READY:
         now = was if kept else _wait_until_up(runtime, backend, name, wish, until)
     else:
@@ -223,12 +231,15 @@ def _result(was: Server, now: Server, *, changed: bool) -> dict[str, Any]:
     }
 
 
-def _wait_for_others(runtime: Runtime, backend: str, name: str, wish: Wish, until: float) -> None:
+def _order_with_others(runtime: Runtime, backend: str, name: str, command: str, wish: Wish, until: float) -> None:
+    """Give a command as soon as enough others serve."""
     while True:
-        _server, others = runtime.server(backend, name)
-        serving = [one.name for one in others if one.serves]
-        if len(serving) >= wish.others:
-            return
+        with _alone():
+            _server, others = runtime.server(backend, name)
+            serving = [one.name for one in others if one.serves]
+            if len(serving) >= wish.others:
+                runtime.order(command)
+                return
         if time.monotonic() > until:
             raise UpgradeError(
                 "too_few_servers",
@@ -238,6 +249,25 @@ def _wait_for_others(runtime: Runtime, backend: str, name: str, wish: Wish, unti
                 others={one.name: one.status for one in others},
             )
         time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let nobody else on this host do the same meanwhile.
+
+    :raises UpgradeError: ``bad_lock_file``.
+    """
+    try:
+        file = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UpgradeError(
+            "bad_lock_file", f"{LOCK} can't be opened: {error.strerror}. It has to be a file that this user may write."
+        ) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
 
 
 def _wait_until_idle(runtime: Runtime, backend: str, name: str, wish: Wish, until: float) -> Server:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._node import haproxy
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.haproxy import (
     Runtime,
     Server,
@@ -103,13 +104,20 @@ def test_a_server_of_weight_0_is_back_without_being_up() -> None:
     assert set_server(Standing(web1=("DRAIN", 0)), "app", "web1", Wish("ready", 0))["status"] == "DRAIN"
 
 
-def test_the_last_one_is_not_taken_out_but_one_that_serves_nobody_is() -> None:
+def test_the_last_one_is_not_taken_out_but_one_that_serves_nobody_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(haproxy, "LOCK", str(tmp_path / "lock"))
     with pytest.raises(
         UpgradeError, match=r"^app/web1 is not taken out: of the other .* none would serve, and 1"
     ) as caught:
         set_server(Standing(web1=UP, web2=("DOWN", 0)), "app", "web1", Wish("drained", 0, others=1))
     assert caught.value.code == "too_few_servers"
     assert set_server(Standing(web1=("DOWN", 0)), "app", "web1", Wish("drained", 0, others=1))["changed"]
+    assert set_server(Standing(web1=UP, web2=UP), "app", "web1", Wish("drained", 0, others=1))["changed"]
+    monkeypatch.setattr(haproxy, "LOCK", str(tmp_path / "nowhere/lock"))
+    with pytest.raises(UpgradeError, match=r"/nowhere/lock can't be opened: No such file or directory"):
+        set_server(Standing(web1=UP, web2=UP), "app", "web1", Wish("drained", 0, others=1))
 
 
 def test_sessions_that_do_not_end_fail_or_are_cut_off() -> None:
