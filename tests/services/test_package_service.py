@@ -84,12 +84,26 @@ def test_it_goes_back_where_the_pins_say_so(steps: Steps) -> None:
     point(node, "v2")
 
 
-def test_what_an_interrupted_dpkg_left_is_finished(steps: Steps) -> None:
+def test_what_an_interrupted_run_left_is_finished(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
-    (deb,) = (steps.lab.shared / "v2").glob("nginx-common*.deb")
-    node.run("dpkg", "--unpack", "--force-confold", f"/srv/lab/v2/{deb.name}")
-    run(steps)
+    node.run("systemctl", "stop", "nginx")
+    for name in PACKAGES:
+        (deb,) = (steps.lab.shared / "v2").glob(f"{name}_*.deb")
+        node.run("dpkg", "--unpack", "--force-confold", f"/srv/lab/v2/{deb.name}")
+    assert node.run("dpkg", "--audit").stdout
+    own = "#!/bin/sh\n# The host's own.\nexit 104\n"
+    node.write("/usr/sbin/policy-rc.d.convoy", own, 0o755)
+    node.write("/usr/sbin/policy-rc.d", "#!/bin/sh\n# convoy.upgrade\nexit 101\n", 0o755)
+    run(steps, "upgrade")
     assert node.run("dpkg", "--audit").stdout == ""
+    # What its scripts would have started is as stopped as before, and the host's own policy is in its place.
+    assert node.run("systemctl", "is-active", "nginx", check=False).stdout == "inactive\n"
+    assert node.read("/usr/sbin/policy-rc.d") == own
+    run(steps, "upgrade")
+    assert node.read("/usr/sbin/policy-rc.d") == own
+    assert node.read("/usr/sbin/policy-rc.d.convoy") is None
+    node.run("rm", "/usr/sbin/policy-rc.d")
+    run(steps, "start", "verify")
     assert installed(node, "nginx").endswith("+v2")
 
 
