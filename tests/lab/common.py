@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _SSHD = """\
@@ -84,9 +85,10 @@ _MASKED = (
 _EMPTIED = ("etc/systemd/system", "etc/apt/sources.list.d", "etc/cron.d", "etc/facter", "var/lib/apt/lists", "var/log")
 
 
-def write(folder: Path, *, addresses: Mapping[str, str], public_key: str, consul: str) -> None:
+def write(folder: Path, *, parts: Path, addresses: Mapping[str, str], public_key: str, consul: str) -> None:
     """Write the layer.
 
+    :param parts: the layer of the packages.
     :param addresses: node -> address.
     :param consul: path of the Consul binary.
     """
@@ -95,6 +97,7 @@ def write(folder: Path, *, addresses: Mapping[str, str], public_key: str, consul
         emptied.mkdir(parents=True)
         # Overlayfs hides what the layers below have in a folder that is marked so.
         os.setxattr(emptied, "trusted.overlay.opaque", b"y")
+    _make_log_folders(folder / "var/log", (Path("/var/log"), parts / "var/log"))
     units = "etc/systemd/system"
     hosts = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items())]
     files = {
@@ -118,3 +121,16 @@ def write(folder: Path, *, addresses: Mapping[str, str], public_key: str, consul
     (folder / "root").chmod(0o700)
     for unit in _MASKED:
         (folder / units / unit).symlink_to("/dev/null")
+
+
+def _make_log_folders(folder: Path, like: Iterable[Path]) -> None:
+    """Make the folders that services write their logs into, without what is in them."""
+    for place in like:
+        for one in sorted(place.iterdir()) if place.is_dir() else ():
+            if one.is_symlink() or not one.is_dir():
+                continue
+            known = one.stat()
+            made = folder / one.name
+            made.mkdir(exist_ok=True)
+            os.chown(made, known.st_uid, known.st_gid)
+            made.chmod(stat.S_IMODE(known.st_mode))

@@ -148,6 +148,7 @@ class Lab:
         everyone = {**self.servers, **self.nodes}
         common.write(
             self.folder / "common",
+            parts=self.folder / "parts",
             addresses={name: node.address for name, node in everyone.items()},
             public_key=self.key.with_suffix(".pub").read_text(),
             consul=consul_binary(),

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import email
 import hashlib
+import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -63,23 +66,82 @@ class Package:
         return "".join(f"{name}: {value}\n" for name, value in fields.items() if value)
 
 
-def repository(folder: Path, packages: Iterable[Package]) -> str:
+def repository(folder: Path, packages: Iterable[Package | Path]) -> str:
     """Make an apt repository in a folder; return what a node's list of sources has to say.
 
     It is written beside and put in place at once, so that nobody reads half of one.
+
+    :param packages: what to build, or the path of a package that is built, which is copied.
     """
     folder.mkdir(parents=True, exist_ok=True)
     entries = []
     for package in packages:
-        file = package.build(folder)
+        if isinstance(package, Package):
+            file, control = package.build(folder), package.control()
+        else:
+            file, control = Path(shutil.copy(package, folder)), control_of(package)
         data = file.read_bytes()
         entries.append(
-            f"{package.control()}Filename: ./{file.name}\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
+            f"{control}Filename: ./{file.name}\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
         )
     new = folder / "Packages.new"
     new.write_text("\n".join(entries))
     new.replace(folder / "Packages")
     return source(str(folder))
+
+
+def control_of(file: Path) -> str:
+    """Return the control file of a package that is built."""
+    return subprocess.run(["dpkg-deb", "--field", file], check=True, capture_output=True, text=True).stdout
+
+
+def download(folder: Path, names: Iterable[str]) -> list[Path]:
+    """Get real packages from this machine's sources into a folder, in the versions that an installation would get.
+
+    :raises RuntimeError: if apt can't.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = list(names)
+    command = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *wanted]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        # A machine that never asked its sources knows of no packages.
+        subprocess.run(["apt-get", "-q", "update"], capture_output=True, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"apt-get can't download {' '.join(wanted)}: {done.stderr.strip()}")
+    return [max(folder.glob(f"{name}_*.deb"), key=lambda one: one.stat().st_mtime) for name in wanted]
+
+
+def remade(file: Path, folder: Path, suffix: str, scripts: Mapping[str, str] | None = None) -> Path:
+    """Make a later version of a real package; return the new package.
+
+    It has a file ``/usr/share/doc/<package>/remade``, which tells its version.
+
+    :param file: the real package.
+    :param suffix: what the version ends with, such as ``+v2``. Other packages that are remade in the same way are
+        depended on in their later version, where they have to be of the same.
+    :param scripts: name of a maintainer script -> what to have instead of it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = email.message_from_string(control_of(file))
+    name, version = fields["Package"], f"{fields['Version']}{suffix}"
+    target = folder / f"{name}_{version.partition(':')[2] or version}_{fields['Architecture']}.deb"
+    with tempfile.TemporaryDirectory() as work:
+        tree = Path(work) / "tree"
+        subprocess.run(["dpkg-deb", "--raw-extract", file, tree], check=True)
+        control = tree / "DEBIAN/control"
+        text = re.sub(r"(?m)^Version: .*$", f"Version: {version}", control.read_text())
+        control.write_text(re.sub(rf"\(= {re.escape(fields['Version'])}\)", f"(= {version})", text))
+        for script, content in (scripts or {}).items():
+            (tree / "DEBIAN" / script).write_text(content)
+            (tree / "DEBIAN" / script).chmod(0o755)
+        mark = tree / f"usr/share/doc/{name}/remade"
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.write_text(f"{version}\n")
+        command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(target)]
+        subprocess.run(command, check=True, capture_output=True)
+    return target
 
 
 def source(place: str) -> str:

@@ -5,7 +5,8 @@
 #
 # parts.sh PACKAGE...: prints the path of a tar file with all that the packages add to this machine's root file system.
 # They are installed into an overlay that only this script sees, so nothing is installed or started on the machine.
-# The file is kept in .cache/lab, and made anew when the machine's own packages have changed.
+# The file is kept in .cache/lab, and made anew when the machine's own packages have changed. The few that were used last
+# are kept, so that labs of different packages don't have to make theirs again and again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,12 +16,13 @@ die() { printf 'lab: %s\n' "$*" >&2; exit 1; }
 command -v apt-get >/dev/null || die "the nodes' packages ($*) come from apt, and this machine has none."
 key=$(cat /var/lib/dpkg/status <(echo "$@") "$0" | sha256sum | cut -c1-16)
 parts=$PWD/.cache/lab/parts-$key.tar
+kept=8
 mkdir -p .cache/lab
 # Two labs may want it at the same time.
 exec 9>.cache/lab/lock
 flock 9
-if [ -s "$parts" ]; then echo "$parts"; exit; fi
-rm -f .cache/lab/parts-*
+if [ -s "$parts" ]; then touch "$parts"; echo "$parts"; exit; fi
+rm -f .cache/lab/parts-*.new
 work=$(mktemp -d)
 trap 'umount -l "$work" 2>/dev/null || true; rmdir "$work"' EXIT
 mount -t tmpfs -o mode=755 convoy-lab "$work"
@@ -48,7 +50,11 @@ chroot . apt-get clean
 END
 unshare --mount --propagation private sh "$work/install" "$work" "$@" >"$work/log" 2>&1 ||
     { tail -n 40 "$work/log" >&2; die "apt could not install $*."; }
-rm -rf "$work"/upper/var/lib/apt/lists "$work"/upper/var/cache/apt "$work"/upper/var/log
+rm -rf "$work"/upper/var/lib/apt/lists "$work"/upper/var/cache/apt
+# The folders of logs stay: they have their owners, and a service may not start without its own.
+find "$work"/upper/var/log -type f -delete
 tar -C "$work/upper" --xattrs --xattrs-include='trusted.*' -cf "$parts.new" .
 mv "$parts.new" "$parts"
+# shellcheck disable=SC2012  the names are our own
+ls -t .cache/lab/parts-*.tar | tail -n +$((kept + 1)) | xargs -r rm -f
 echo "$parts"

@@ -1,0 +1,305 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The servers behind a HAProxy, by its runtime API: taken out and put back while it runs.
+
+The API is described in HAProxy's management guide, chapter 9.3 ("Unix Socket commands"): one command a connection, and
+the answer ends with the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import fcntl
+import io
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .._model.errors import UpgradeError
+
+DRAINED, MAINTENANCE, READY = "drained", "maintenance", "ready"
+_COMMANDS = {DRAINED: "drain", MAINTENANCE: "maint", READY: "ready"}
+# Who takes a server out holds it, so that two don't take each other for the one that goes on serving.
+LOCK = "/run/lock/convoy-haproxy.lock"
+_DRAIN_BITS = 0x08 | 0x10
+_SECONDS_TO_ANSWER = 10.0
+_SECONDS_BETWEEN_LOOKS = 0.25
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server as HAProxy sees it.
+
+    :param status: HAProxy's word, such as ``UP``, ``DRAIN`` or ``MAINT``. A server that fails its checks is ``DOWN``,
+        even while it is drained.
+    :param sessions: how many there are on it now, and wait for it.
+    :param admin: what operators and the configuration want, as bits: ``srv_admin_state`` of the management guide.
+    """
+
+    backend: str
+    name: str
+    status: str
+    sessions: int
+    admin: int
+
+    @property
+    def state(self) -> str:
+        """In which of the module's states it is."""
+        if self.admin & ~_DRAIN_BITS:
+            return MAINTENANCE
+        return DRAINED if self.admin else READY
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is given new sessions: it is well, or nobody checks whether it is."""
+        return self.status.startswith(("UP", "no check"))
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to become of a server.
+
+    :param state: ``drained``, ``maintenance`` or ``ready``.
+    :param seconds: how long to wait for the end of its sessions, or until it serves.
+    :param shut: whether sessions that are left then are cut off.
+    :param others: how many other servers of the backend have to serve before this one is taken out.
+    :param keep_maintenance: whether a server in maintenance is left so when it should be ready.
+    """
+
+    state: str
+    seconds: float
+    shut: bool = False
+    others: int = 0
+    keep_maintenance: bool = False
+
+
+class Runtime:
+    """The runtime API of a HAProxy.
+
+    :param address: path of its socket, or ``host:port``.
+    """
+
+    def __init__(self, address: str) -> None:
+        """Remember where it is."""
+        self.address = address
+
+    def call(self, command: str) -> str:
+        """Return the answer to a command.
+
+        :raises UpgradeError: ``haproxy_unreachable``.
+        """
+        try:
+            with self._connected() as connection:
+                connection.sendall(f"{command}\n".encode())
+                answer = b""
+                while part := connection.recv(65536):
+                    answer += part
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UpgradeError(
+                "haproxy_unreachable",
+                f"HAProxy's runtime API at {self.address} does not answer: {reason}. HAProxy has to run, with 'stats socket "
+                f"{self.address} level admin' in the section 'global' of its configuration.",
+                socket=self.address,
+            ) from error
+        return answer.decode(errors="replace").strip()
+
+    def _connected(self) -> socket.socket:
+        if "/" in self.address:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(_SECONDS_TO_ANSWER)
+            try:
+                connection.connect(self.address)
+            except OSError:
+                connection.close()
+                raise
+            return connection
+        host, _sign, port = self.address.rpartition(":")
+        return socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER)
+
+    def servers(self, backend: str) -> list[Server]:
+        """Return the servers of a backend.
+
+        :raises UpgradeError: ``haproxy_unreachable``, ``unknown_server``.
+        """
+        # In this order: what is ready by the first answer is so in the second, too.
+        wanted = self.call(f"show servers state {backend}")
+        found = parse(self.call(f"show stat {backend} 4 -1"), wanted, backend)
+        if not found:
+            raise UpgradeError(
+                "unknown_server",
+                f"HAProxy at {self.address} has no servers in a backend {backend}. Its names are those of the sections "
+                "'backend' and 'listen' in its configuration, and the names behind 'server' there.",
+                backend=backend,
+            )
+        return found
+
+    def server(self, backend: str, name: str) -> tuple[Server, list[Server]]:
+        """Return a server, and the others of its backend.
+
+        :raises UpgradeError: ``haproxy_unreachable``, ``unknown_server``.
+        """
+        found = self.servers(backend)
+        for one in found:
+            if one.name == name:
+                return one, [other for other in found if other is not one]
+        raise UpgradeError(
+            "unknown_server",
+            f"HAProxy at {self.address} has no server {name} in its backend {backend}; those that are there: "
+            f"{', '.join(one.name for one in found)}.",
+            backend=backend,
+            server=name,
+        )
+
+    def order(self, command: str) -> None:
+        """Give a command that is answered with nothing when it is done.
+
+        :raises UpgradeError: ``haproxy_unreachable``, ``haproxy_refused``.
+        """
+        answer = self.call(command)
+        if answer:
+            raise UpgradeError(
+                "haproxy_refused",
+                f"HAProxy at {self.address} refused '{command}': {answer} The socket needs 'level admin' in HAProxy's "
+                "configuration.",
+                command=command,
+            )
+
+
+def parse(stat: str, state: str, backend: str) -> list[Server]:
+    """Return the servers of a backend.
+
+    :param stat: the answer to ``show stat``: CSV, with a header after ``# ``.
+    :param state: the answer to ``show servers state``: a version, a header after ``# ``, and words with spaces between.
+    """
+    lines = state.splitlines()[1:]
+    names = lines[0].removeprefix("# ").split() if lines else []
+    words = [dict(zip(names, line.split(), strict=False)) for line in lines[1:]]
+    admin = {row["srv_name"]: int(row["srv_admin_state"]) for row in words if row.get("be_name") == backend}
+    rows = csv.DictReader(io.StringIO(stat.removeprefix("# ")))
+    return [
+        Server(
+            row["pxname"],
+            row["svname"],
+            row["status"],
+            int(row["scur"] or 0) + int(row["qcur"] or 0),
+            admin[row["svname"]],
+        )
+        for row in rows
+        if row["pxname"] == backend and row["svname"] in admin
+    ]
+
+
+def set_server(runtime: Runtime, backend: str, name: str, wish: Wish, *, dry: bool = False) -> dict[str, Any]:
+    """Bring a server into a state, and wait until it took effect; return the result of the module.
+
+    :param dry: only tell whether something would change.
+    :raises UpgradeError: ``haproxy_unreachable``, ``haproxy_refused``, ``unknown_server``, ``too_few_servers``,
+        ``still_busy``, ``not_up``.
+    """
+    was, _others = runtime.server(backend, name)
+    # What is in maintenance gets nothing, as what is drained; and whoever put it there may not want it back.
+    kept = was.state == MAINTENANCE and (wish.state == DRAINED or (wish.state == READY and wish.keep_maintenance))
+    changes = not kept and was.state != wish.state
+    if dry:
+        return _result(was, was, changed=changes)
+    until = time.monotonic() + wish.seconds
+    if changes:
+        command = f"set server {backend}/{name} state {_COMMANDS[wish.state]}"
+        if wish.state == READY or wish.others == 0 or not was.serves:
+            runtime.order(command)
+        else:
+            _order_with_others(runtime, backend, name, command, wish, until)
+    if wish.state == READY:
+        now = was if kept else _wait_until_up(runtime, backend, name, wish, until)
+    else:
+        now = _wait_until_idle(runtime, backend, name, wish, until)
+    return _result(was, now, changed=changes)
+
+
+def _result(was: Server, now: Server, *, changed: bool) -> dict[str, Any]:
+    return {
+        "changed": changed,
+        "before": {"state": was.state, "status": was.status, "sessions": was.sessions},
+        "status": now.status,
+        "sessions": now.sessions,
+    }
+
+
+def _order_with_others(runtime: Runtime, backend: str, name: str, command: str, wish: Wish, until: float) -> None:
+    """Give a command as soon as enough others serve."""
+    while True:
+        with _alone():
+            _server, others = runtime.server(backend, name)
+            serving = [one.name for one in others if one.serves]
+            if len(serving) >= wish.others:
+                runtime.order(command)
+                return
+        if time.monotonic() > until:
+            raise UpgradeError(
+                "too_few_servers",
+                f"{backend}/{name} is not taken out: of the other servers of the backend {', '.join(serving) or 'none'} "
+                f"would serve, and {wish.others} have to. At {runtime.address} HAProxy has "
+                f"{', '.join(f'{one.name} {one.status}' for one in others) or 'no others'}. See to those first.",
+                others={one.name: one.status for one in others},
+            )
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let nobody else on this host do the same meanwhile.
+
+    :raises UpgradeError: ``bad_lock_file``.
+    """
+    try:
+        file = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UpgradeError(
+            "bad_lock_file", f"{LOCK} can't be opened: {error.strerror}. It has to be a file that this user may write."
+        ) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def _wait_until_idle(runtime: Runtime, backend: str, name: str, wish: Wish, until: float) -> Server:
+    shut = False
+    while True:
+        now, _others = runtime.server(backend, name)
+        if now.sessions == 0:
+            return now
+        if time.monotonic() > until:
+            if not wish.shut or shut:
+                raise UpgradeError(
+                    "still_busy",
+                    f"{backend}/{name} gets no new sessions any more, but has {now.sessions} that did not end within "
+                    f"{wish.seconds:g} s. Give them more time, or let them be cut off (shutdown_sessions).",
+                    sessions=now.sessions,
+                )
+            runtime.order(f"shutdown sessions server {backend}/{name}")
+            shut, until = True, time.monotonic() + _SECONDS_TO_ANSWER
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _wait_until_up(runtime: Runtime, backend: str, name: str, wish: Wish, until: float) -> Server:
+    while True:
+        now, _others = runtime.server(backend, name)
+        # One of weight 0 never gets anything, and is back as it was.
+        if now.serves or (now.state == READY and now.status.startswith("DRAIN")):
+            return now
+        if time.monotonic() > until:
+            raise UpgradeError(
+                "not_up",
+                f"{backend}/{name} was put back, but HAProxy at {runtime.address} says that it is {now.status} after "
+                f"{wish.seconds:g} s. See whether the service answers HAProxy's health checks.",
+                status=now.status,
+            )
+        time.sleep(_SECONDS_BETWEEN_LOOKS)

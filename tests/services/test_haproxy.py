@@ -1,0 +1,241 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""haproxy and haproxy_backend: a real HAProxy before two real nginx, under constant requests."""
+
+from __future__ import annotations
+
+import csv
+import threading
+import time
+from typing import Any
+
+import pytest
+from lab.node import Node
+
+from .conftest import MakeSteps
+from .snapshots import installed, point, publish
+from .steps import STEPS, Steps, words
+from .traffic import Download, Traffic
+from .web import LAYER, PACKAGES, SLOW, old_processes, serve
+
+# No second try and no other server: a request that meets a server which is gone fails.
+CONFIG = """\
+global
+    stats socket /run/haproxy/admin.sock mode 660 level admin expose-fd listeners
+    user haproxy
+    group haproxy
+defaults
+    mode http
+    retries 0
+    timeout connect 2s
+    timeout client 30s
+    timeout server 30s
+frontend web
+    bind :80
+    default_backend app
+backend app
+    option httpchk GET /
+    default-server check inter 200ms fall 2 rise 2
+    server web1 {web1}:80
+    server web2 {web2}:80
+"""
+
+BACKEND = {
+    "haproxy_backend_balancers": ["balancer"],
+    "haproxy_backend_servers": [{"backend": "app"}],
+    "haproxy_backend_ready_timeout": 10,
+}
+WEB = {
+    "package_service_packages": PACKAGES,
+    "package_service_units": ["nginx.service"],
+    "package_service_verify_ports": [80],
+}
+
+
+@pytest.fixture(scope="module")
+def steps(make_steps: MakeSteps) -> Steps:
+    """A balancer and two web servers, and a snapshot v2 of their software."""
+    steps = make_steps({"lb1": "balancer", "web1": "web", "web2": "web"}, packages=LAYER)
+    publish(steps.lab, [*PACKAGES, "haproxy"])
+    nodes = steps.lab.nodes
+    for name in ("web1", "web2"):
+        serve(nodes[name])
+    nodes["lb1"].write(
+        "/etc/haproxy/haproxy.cfg", CONFIG.format(**{name: node.address for name, node in nodes.items()})
+    )
+    nodes["lb1"].run("systemctl", "start", "haproxy")
+    nodes["lb1"].wait(80)
+    for node in nodes.values():
+        point(node, "v2")
+    return steps
+
+
+@pytest.fixture
+def balancer(steps: Steps) -> Node:
+    return steps.lab.nodes["lb1"]
+
+
+def backend(steps: Steps, host: str, *which: str, code: int = 0, check: bool = False, **more: Any) -> str:
+    arguments = ["--check"] if check else []
+    return steps.run("haproxy_backend", which, [host], {**BACKEND, **more}, *arguments, code=code)
+
+
+def ask(balancer: Node, command: str) -> str:
+    """Ask HAProxy by a way that is not the module's."""
+    script = (
+        "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect('/run/haproxy/admin.sock')\n"
+        "s.sendall((sys.argv[1] + '\\n').encode())\nsys.stdout.write(s.makefile().read())"
+    )
+    return balancer.run("python3", "-c", script, command).stdout
+
+
+def status(balancer: Node, server: str) -> str:
+    rows = csv.DictReader(ask(balancer, "show stat").removeprefix("# ").splitlines())
+    return next(row["status"] for row in rows if (row["pxname"], row["svname"]) == ("app", server))
+
+
+def wait_for_status(balancer: Node, server: str, wanted: str) -> None:
+    until = time.monotonic() + 20
+    while status(balancer, server) != wanted:
+        assert time.monotonic() < until, status(balancer, server)
+        time.sleep(0.1)
+
+
+def test_no_request_fails_while_one_web_server_after_the_other_is_upgraded(steps: Steps, balancer: Node) -> None:
+    seen = set()
+    with Traffic(balancer.address) as traffic:
+        for host in ("web1", "web2"):
+            before = traffic.answers.copy()
+            # A request that is under way on the host is let end before nginx is stopped.
+            downloads = [Download(balancer.address, "/slow") for _number in range(4)]
+            shown = steps.run(["package_service", "haproxy_backend"], STEPS, [host], {**BACKEND, **WEB})
+            assert "failed=0" in shown
+            assert {one.server for one in downloads} == {"web1", "web2"}
+            assert [one.end() for one in downloads] == [SLOW] * 4
+            assert installed(steps.lab.nodes[host], "nginx").endswith("+v2")
+            assert status(balancer, host) == "UP"
+            seen |= set((traffic.answers - before).keys())
+        time.sleep(1)
+    assert traffic.failures == []
+    assert seen == {"web1", "web2"}
+    assert min(traffic.answers.values()) > 100
+
+
+def test_no_request_fails_while_the_balancer_itself_is_upgraded(steps: Steps, balancer: Node) -> None:
+    settings = {"haproxy_verify_ports": [80], "haproxy_verify_timeout": 5}
+    steps.run("haproxy", STEPS, ["lb1"], settings, "--check")
+    assert not installed(balancer, "haproxy").endswith("+v2")
+    with Traffic(balancer.address) as traffic:
+        download = Download(balancer.address, "/slow")
+        steps.run("haproxy", STEPS[:4], ["lb1"], settings)
+        assert old_processes(balancer, "haproxy")
+        shown = words(steps.run("haproxy", ["verify"], ["lb1"], settings, code=2))
+        assert "lb1: the old version of HAProxy still balances, as process" in shown
+        steps.run("haproxy", ["start", "verify"], ["lb1"], settings)
+        assert download.end() == SLOW
+        # A reload without any upgrade, too.
+        balancer.run("systemctl", "reload", "haproxy")
+        time.sleep(1)
+        assert "changed=0 " in steps.run("haproxy", STEPS, ["lb1"], settings)
+    assert traffic.failures == []
+    assert sum(traffic.answers.values()) > 200
+    assert installed(balancer, "haproxy").endswith("+v2")
+    assert old_processes(balancer, "haproxy") == []
+
+
+def test_a_configuration_that_haproxy_does_not_take_is_refused(steps: Steps, balancer: Node) -> None:
+    good = balancer.read("/etc/haproxy/haproxy.cfg") or ""
+    balancer.write("/etc/haproxy/haproxy.cfg", good + "    no_such_keyword\n")
+    shown = words(steps.run("haproxy", ["validate"], ["lb1"], {}, code=2))
+    assert "lb1: HAProxy does not take its configuration /etc/haproxy/haproxy.cfg: " in shown
+    assert "no_such_keyword" in shown
+    balancer.write("/etc/haproxy/haproxy.cfg", good)
+
+
+def test_the_steps_can_be_repeated_and_check_mode_only_tells(steps: Steps, balancer: Node) -> None:
+    assert "changed=1 " in backend(steps, "web1", "validate", "prepare", check=True)
+    assert status(balancer, "web1") == "UP"
+    assert "changed=1 " in backend(steps, "web1", "validate", "prepare")
+    assert status(balancer, "web1") == "DRAIN"
+    assert "changed=0 " in backend(steps, "web1", "validate", "prepare")
+    # Drained, and failing its checks: it has to be put back all the same.
+    steps.lab.nodes["web1"].run("systemctl", "stop", "nginx")
+    wait_for_status(balancer, "web1", "DOWN")
+    start = threading.Timer(4, lambda: steps.lab.nodes["web1"].run("systemctl", "start", "nginx"))
+    start.start()
+    assert "changed=1 " in backend(steps, "web1", "verify")
+    start.join()
+    assert status(balancer, "web1") == "UP"
+    assert "changed=0 " in backend(steps, "web1", "verify")
+
+
+def test_what_an_operator_put_into_maintenance_stays_there(steps: Steps, balancer: Node) -> None:
+    ask(balancer, "set server app/web1 state maint")
+    assert "changed=0 " in backend(steps, "web1", "validate", "prepare", "verify")
+    assert status(balancer, "web1") == "MAINT"
+    assert "changed=1 " in backend(steps, "web1", "prepare", "verify", haproxy_backend_state="maintenance")
+    wait_for_status(balancer, "web1", "UP")
+
+
+def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Node) -> None:
+    ask(balancer, "set server app/web2 state maint")
+    shown = words(backend(steps, "web1", "prepare", code=2, haproxy_backend_drain_timeout=1))
+    assert (
+        "balancer lb1: app/web1 is not taken out: of the other servers of the backend none would serve, and 1" in shown
+    )
+    assert "HAProxy has web2 MAINT." in shown
+    assert status(balancer, "web1") == "UP"
+    ask(balancer, "set server app/web2 state ready")
+
+
+def test_of_two_hosts_that_go_at_once_one_stays(steps: Steps, balancer: Node) -> None:
+    settings = {**BACKEND, "haproxy_backend_drain_timeout": 1}
+    shown = words(steps.run("haproxy_backend", ["prepare"], ["web1", "web2"], settings, code=2))
+    assert shown.count("is not taken out: of the other servers of the backend none would serve") >= 1
+    assert sorted(status(balancer, host) for host in ("web1", "web2")) == ["DRAIN", "UP"]
+    steps.run("haproxy_backend", ["verify"], ["web1", "web2"], BACKEND)
+
+
+def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balancer: Node) -> None:
+    ask(balancer, "set server app/web2 weight 0")
+    download = Download(balancer.address, "/slower")
+    ask(balancer, "set server app/web2 weight 100%")
+    assert download.server == "web1"
+    shown = words(backend(steps, "web1", "prepare", code=2, haproxy_backend_drain_timeout=0))
+    assert "app/web1 gets no new sessions any more, but has 1 that did not end within 0 s." in shown
+    assert not download.is_over
+    backend(steps, "web1", "prepare", haproxy_backend_drain_timeout=0, haproxy_backend_shutdown_sessions=True)
+    assert download.end() < SLOW
+    steps.lab.nodes["web1"].run("systemctl", "stop", "nginx")
+    wait_for_status(balancer, "web1", "DOWN")
+    shown = words(backend(steps, "web1", "verify", code=2, haproxy_backend_ready_timeout=1))
+    assert "app/web1 was put back, but HAProxy at /run/haproxy/admin.sock says that it is DOWN after 1 s." in shown
+    steps.lab.nodes["web1"].run("systemctl", "start", "nginx")
+    backend(steps, "web1", "verify")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"haproxy_backend_servers": []},
+            "web1: haproxy_backend_servers is empty, so this host could not be taken out",
+        ),
+        (
+            {"haproxy_backend_balancers": ["lb9"]},
+            "web1: haproxy_backend_balancers names lb9, which the inventory has neither",
+        ),
+        (
+            {"haproxy_backend_servers": [{"backend": "app", "server": "web9"}]},
+            "HAProxy at /run/haproxy/admin.sock has no server web9 in its backend app; those that are there: web1, web2.",
+        ),
+        ({"haproxy_backend_servers": [{"backend": "apps"}]}, "has no servers in a backend apps."),
+        (
+            {"haproxy_backend_socket": "/run/nowhere.sock"},
+            "HAProxy's runtime API at /run/nowhere.sock does not answer: No such",
+        ),
+    ],
+)
+def test_what_the_balancers_do_not_know_is_refused(steps: Steps, settings: dict[str, Any], sentence: str) -> None:
+    assert sentence in words(backend(steps, "web1", "validate", code=2, **settings))

@@ -1,0 +1,141 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""package_service on a node with the real nginx."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import MakeSteps
+from .snapshots import PINS, installed, point, publish
+from .steps import STEPS, Steps, words
+
+PACKAGES = ["nginx", "nginx-common"]
+SETTINGS = {
+    "package_service_packages": PACKAGES,
+    "package_service_units": ["nginx.service"],
+    "package_service_verify_ports": [80],
+    "package_service_verify_commands": ["nginx -t"],
+    "package_service_verify_timeout": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def steps(make_steps: MakeSteps) -> Steps:
+    """A node with Debian's nginx, which runs, and a snapshot v2 of it."""
+    steps = make_steps({"web1": "web"}, packages=["haproxy", "nginx"])
+    for version in ("v1", "v2"):
+        publish(steps.lab, PACKAGES, version)
+    node = steps.lab.nodes["web1"]
+    node.write("/etc/nginx/conf.d/mine.conf", "server_tokens off;\n")
+    node.write(
+        "/etc/nginx/mime.types", (node.read("/etc/nginx/mime.types") or "types { text/html html; }\n") + "# mine\n"
+    )
+    node.run("systemctl", "start", "nginx")
+    return steps
+
+
+def run(steps: Steps, *which: str, code: int = 0, check: bool = False, **more: object) -> str:
+    return steps.run(
+        "package_service", which or STEPS, ["web1"], {**SETTINGS, **more}, *(["--check"] if check else []), code=code
+    )
+
+
+def test_nothing_is_changed_in_check_mode(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    before = installed(node, "nginx")
+    point(node, "v2")
+    run(steps, check=True)
+    assert installed(node, "nginx") == before
+    assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
+
+
+def test_the_service_goes_to_the_version_of_the_sources_and_keeps_its_configuration(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    run(steps)
+    assert [installed(node, name).endswith("+v2") for name in PACKAGES] == [True, True]
+    assert node.read("/usr/share/doc/nginx/remade") == f"{installed(node, 'nginx')}\n"
+    assert (node.read("/etc/nginx/mime.types") or "").endswith("# mine\n")
+    assert node.run("curl", "-sSf", "http://127.0.0.1/").stdout
+
+
+def test_a_second_run_leaves_it_as_it_is(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    before = installed(node, "nginx")
+    shown = run(steps)
+    assert installed(node, "nginx") == before
+    # It is stopped and started again, and that is all.
+    assert "changed=2 " in shown
+
+
+def test_packages_scripts_do_not_start_what_was_stopped(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    point(node, "v1", PINS)
+    run(steps, "stop", "upgrade")
+    assert node.run("systemctl", "is-active", "nginx", check=False).stdout == "inactive\n"
+    assert node.run("ls", "/usr/sbin/policy-rc.d", check=False).returncode
+
+
+def test_it_goes_back_where_the_pins_say_so(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    run(steps, "start", "verify")
+    assert [installed(node, name).endswith("+v2") for name in PACKAGES] == [False, False]
+    point(node, "v2")
+
+
+def test_what_an_interrupted_run_left_is_finished(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    node.run("systemctl", "stop", "nginx")
+    for name in PACKAGES:
+        (deb,) = (steps.lab.shared / "v2").glob(f"{name}_*.deb")
+        node.run("dpkg", "--unpack", "--force-confold", f"/srv/lab/v2/{deb.name}")
+    assert node.run("dpkg", "--audit").stdout
+    own = "#!/bin/sh\n# The host's own.\nexit 104\n"
+    node.write("/usr/sbin/policy-rc.d.convoy", own, 0o755)
+    node.write("/usr/sbin/policy-rc.d", "#!/bin/sh\n# convoy.upgrade\nexit 101\n", 0o755)
+    run(steps, "upgrade")
+    assert node.run("dpkg", "--audit").stdout == ""
+    # What its scripts would have started is as stopped as before, and the host's own policy is in its place.
+    assert node.run("systemctl", "is-active", "nginx", check=False).stdout == "inactive\n"
+    assert node.read("/usr/sbin/policy-rc.d") == own
+    run(steps, "upgrade")
+    assert node.read("/usr/sbin/policy-rc.d") == own
+    assert node.read("/usr/sbin/policy-rc.d.convoy") is None
+    node.run("rm", "/usr/sbin/policy-rc.d")
+    run(steps, "start", "verify")
+    assert installed(node, "nginx").endswith("+v2")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"package_service_packages": []}, "package_service_packages is empty, so there is nothing to upgrade"),
+        (
+            {"package_service_packages": ["nginx", "ngonx"]},
+            "web1: ngonx: no such package is installed, and no package source",
+        ),
+        (
+            {"package_service_units": ["ngonx.service"]},
+            "web1: systemd knows no unit ngonx.service, so it could not be stopped",
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused_before_anything_is_touched(
+    steps: Steps, settings: dict[str, object], sentence: str
+) -> None:
+    assert sentence in words(run(steps, "validate", code=2, **settings))
+
+
+def test_a_service_that_does_not_run_is_told_in_a_sentence(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    shown = run(steps, "verify", code=2, package_service_verify_ports=[81], package_service_verify_timeout=1)
+    assert "web1: nothing answers on 127.0.0.1 port 81 within 1 s, though nginx.service should." in words(shown)
+    shown = run(steps, "verify", code=2, package_service_verify_commands=["ls /nowhere"])
+    assert "'ls /nowhere' ended with 2: ls: cannot access '/nowhere': No such file or directory" in words(shown)
+    node.run("systemctl", "stop", "nginx")
+    shown = run(steps, "verify", code=2, package_service_verify_timeout=1)
+    assert "web1: the unit nginx.service is inactive, though 1 s were given." in words(shown)
+    node.run("systemctl", "start", "nginx")
+    point(node, "v1", PINS)
+    assert "and the sources have" in words(run(steps, "verify", code=2))

@@ -1,0 +1,157 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""postgresql: two real clusters of Debian's PostgreSQL, each a host's own."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.node import Node
+from lab.packages import Package, repository
+
+from .conftest import MakeSteps
+from .snapshots import installed, point, publish
+from .steps import STEPS, Steps, words
+
+ROWS = 1000
+SERVER = "postgresql-15"
+PACKAGES = [SERVER, "postgresql-client-15"]
+MIGRATION = "ALTER TABLE accounts ADD COLUMN email text;\nINSERT INTO made VALUES ('{{ not a template }}');\n"
+
+
+@pytest.fixture(scope="module")
+def steps(make_steps: MakeSteps) -> Steps:
+    """Two hosts with a database that has rows, and a snapshot v2 of their packages."""
+    steps = make_steps({"db1": "database", "db2": "database"}, packages=[SERVER])
+    publish(steps.lab, PACKAGES)
+    for node in steps.lab.nodes.values():
+        # This machine may have a cluster of its own, which shines through.
+        node.run("sh", "-c", "pg_dropcluster 15 main; rm -rf /var/lib/postgresql/15/main /etc/postgresql/15/main")
+        node.run("pg_createcluster", "15", "main")
+        node.run("systemctl", "start", "postgresql@15-main")
+        sql(node, "CREATE DATABASE shop")
+        sql(
+            node,
+            f"CREATE TABLE accounts AS SELECT generate_series(1, {ROWS}) AS id; CREATE TABLE made (what text)",
+            "shop",
+        )
+        point(node, "v2")
+    (steps.folder / "v2.sql").write_text(MIGRATION)
+    return steps
+
+
+@pytest.fixture
+def session(steps: Steps) -> Iterator[subprocess.Popen[str]]:
+    """Somebody who is connected, and does nothing."""
+    command = steps.lab.nodes["db1"].command("runuser", "-u", "postgres", "--", "psql", "-d", "shop")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as open_one:
+        yield open_one
+        assert open_one.stdin is not None
+        open_one.stdin.close()
+
+
+def sql(node: Node, query: str, database: str = "postgres") -> str:
+    command = ("runuser", "-u", "postgres", "--", "psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", query)
+    return node.run(*command).stdout.strip()
+
+
+def run(steps: Steps, hosts: list[str], *which: str, code: int = 0, check: bool = False, **more: Any) -> str:
+    settings = {
+        "postgresql_major": 15,
+        "postgresql_migration_file": "{{ playbook_dir }}/{{ upgrade_version }}.sql",
+        "postgresql_migration_database": "shop",
+        "postgresql_verify_queries": [{"database": "shop", "query": f"SELECT count(*) = {ROWS} FROM accounts"}],
+        "postgresql_start_timeout": 20,
+        **more,
+    }
+    return words(steps.run("postgresql", which or STEPS, hosts, settings, *(["--check"] if check else []), code=code))
+
+
+def test_the_hosts_are_upgraded_and_one_changes_the_schema(steps: Steps, session: subprocess.Popen[str]) -> None:
+    nodes = steps.lab.nodes
+    assert session.poll() is None
+    before = installed(nodes["db1"], SERVER)
+    run(steps, ["db1", "db2"], check=True)
+    assert installed(nodes["db1"], SERVER) == before
+    assert sql(nodes["db1"], "SELECT count(*) FROM made", "shop") == "0"
+    run(steps, ["db1", "db2"])
+    for node in nodes.values():
+        assert [installed(node, name).endswith("+v2") for name in PACKAGES] == [True, True]
+        assert sql(node, "SELECT count(*) FROM accounts", "shop") == str(ROWS)
+    assert sql(nodes["db1"], "SELECT * FROM made", "shop") == "{{ not a template }}"
+    assert sql(nodes["db2"], "SELECT count(*) FROM made", "shop") == "0"
+    assert sql(nodes["db1"], "SELECT version FROM convoy_migrations", "shop") == "v2"
+
+
+def test_a_second_run_changes_no_schema_and_loses_nothing(steps: Steps) -> None:
+    node = steps.lab.nodes["db1"]
+    run(steps, ["db1"])
+    assert sql(node, "SELECT count(*) FROM made", "shop") == "1"
+    assert sql(node, "SELECT count(*) FROM accounts", "shop") == str(ROWS)
+
+
+def test_a_change_that_fails_leaves_the_schema_as_it_was(steps: Steps) -> None:
+    node = steps.lab.nodes["db1"]
+    (steps.folder / "v3.sql").write_text("INSERT INTO made VALUES ('half');\nSELECT no_such_function();\n")
+    shown = run(steps, ["db1"], "start", code=2, upgrade_version="v3")
+    assert "db1: the schema of shop could not be brought to v3 by " in shown
+    assert "function no_such_function() does not exist" in shown
+    assert "The schema is as it was before." in shown
+    assert sql(node, "SELECT count(*) FROM made", "shop") == "1"
+    (steps.folder / "v3.sql").write_text("INSERT INTO made VALUES ('whole');\n")
+    run(steps, ["db1"], "start", upgrade_version="v3")
+    assert sql(node, "SELECT count(*) FROM made", "shop") == "2"
+    run(steps, ["db1"], "start", postgresql_migration_file="", postgresql_migration_command=["touch", "/root/migrated"])
+    assert node.read("/root/migrated") == ""
+
+
+def test_another_major_version_is_refused_before_anything_is_stopped(steps: Steps) -> None:
+    node = steps.lab.nodes["db1"]
+    repository(steps.lab.shared / "v16", [Package("postgresql-16", "16.1-1"), Package("fleet-postgresql", "16.1-1")])
+    repository(steps.lab.shared / "v15", [Package("fleet-postgresql", "15.1-1")])
+    point(node, "v16")
+    other = {"postgresql_unit": "postgresql@15-main.service", "postgresql_packages": ["postgresql-16"]}
+    shown = run(steps, ["db1"], "validate", code=2, postgresql_major=16, **other)
+    assert "db1: PostgreSQL 15 serves on port 5432, and postgresql_major is 16." in shown
+    for step in ("validate", "stop"):
+        shown = run(steps, ["db1"], step, code=2, postgresql_packages=["fleet-postgresql"])
+        assert "would bring another major version of PostgreSQL than 15, which has the data: fleet-postgresql" in shown
+    assert sql(node, "SELECT 1") == "1"
+    point(node, "v2")
+
+
+@pytest.mark.parametrize(
+    ("step", "settings", "sentence"),
+    [
+        ("validate", {"postgresql_major": 0}, "db1: postgresql_major is not set"),
+        ("validate", {"postgresql_port": 5433}, "db1: PostgreSQL on port 5433 takes no connections: nothing answers."),
+        (
+            "validate",
+            {"postgresql_user": "nobody"},
+            "db1: the user nobody can't ask the cluster on port 5432: psql: error:",
+        ),
+        ("validate", {"postgresql_migration_file": "/nowhere.sql"}, "there is no such file on the controller."),
+        (
+            "verify",
+            {"postgresql_verify_queries": [{"database": "shop", "query": "SELECT count(*) = 7 FROM accounts"}]},
+            "db1: 'SELECT count(*) = 7 FROM accounts' in shop gives f instead of 't'.",
+        ),
+    ],
+)
+def test_what_is_not_as_it_should_be_is_told(steps: Steps, step: str, settings: dict[str, Any], sentence: str) -> None:
+    assert sentence in run(steps, ["db1"], step, code=2, **settings)
+
+
+def test_a_database_that_is_gone_is_told(steps: Steps, tmp_path: Path) -> None:
+    del tmp_path
+    node = steps.lab.nodes["db2"]
+    sql(node, "DROP DATABASE shop")
+    shown = run(steps, ["db2"], "verify", code=2)
+    assert "db2: the databases shop are gone." in shown

@@ -1,0 +1,109 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""redis: a real primary and a real replica, with a password."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lab.node import Node
+
+from .conftest import MakeSteps
+from .snapshots import installed, point, publish
+from .steps import STEPS, Steps, words
+
+PACKAGES = ["redis-server", "redis-tools"]
+PASSWORD = "not-to-be-seen"
+KEYS = 5000
+# No save points: what is not saved by the service is lost.
+CONFIG = f'bind 0.0.0.0\nprotected-mode no\nrequirepass {PASSWORD}\nmasterauth {PASSWORD}\nsave ""\n'
+
+
+@pytest.fixture(scope="module")
+def steps(make_steps: MakeSteps) -> Steps:
+    """A primary with keys and its replica, and a snapshot v2 of their packages."""
+    steps = make_steps({"redis1": "redis", "redis2": "redis"}, packages=["redis-server"])
+    publish(steps.lab, PACKAGES)
+    primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
+    for node in (primary, replica):
+        node.write("/etc/redis/mine.conf", CONFIG + (f"replicaof {primary.address} 6379\n" if node is replica else ""))
+        node.run(
+            "sh", "-c", "echo include /etc/redis/mine.conf >>/etc/redis/redis.conf && systemctl start redis-server"
+        )
+        node.wait(6379)
+        point(node, "v2")
+    cli(primary, "EVAL", f"for i = 1, {KEYS} do redis.call('SET', 'key' .. i, i) end", "0")
+    return steps
+
+
+def cli(node: Node, *words: str) -> str:
+    return node.run("env", f"REDISCLI_AUTH={PASSWORD}", "redis-cli", *words).stdout.strip()
+
+
+def run(steps: Steps, host: str, *which: str, code: int = 0, check: bool = False, **more: Any) -> str:
+    settings = {"redis_password": PASSWORD, "redis_link_timeout": 20, "redis_load_timeout": 10, **more}
+    arguments = ["-v", *(["--check"] if check else [])]
+    shown = steps.run("redis", which or STEPS, [host], settings, *arguments, code=code)
+    assert PASSWORD not in shown
+    return words(shown)
+
+
+def test_a_replica_is_upgraded_and_follows_again(steps: Steps) -> None:
+    replica = steps.lab.nodes["redis2"]
+    run(steps, "redis2", check=True)
+    assert not installed(replica, "redis-server").endswith("+v2")
+    shown = run(steps, "redis2")
+    assert f"is a replica of {steps.lab.nodes['redis1'].address}:6379, and has {KEYS} keys." in shown
+    assert [installed(replica, name).endswith("+v2") for name in PACKAGES] == [True, True]
+    assert cli(replica, "DBSIZE") == str(KEYS)
+    cli(steps.lab.nodes["redis1"], "SET", "after", "1")
+    assert cli(steps.lab.nodes["redis1"], "WAIT", "1", "5000") == "1"
+    assert cli(replica, "GET", "after") == "1"
+
+
+def test_a_primary_keeps_its_data_even_what_was_written_after_it_was_saved(steps: Steps) -> None:
+    primary = steps.lab.nodes["redis1"]
+    shown = run(steps, "redis1", "validate", "prepare")
+    assert f"is a primary with 1 replicas, and has {KEYS + 1} keys." in shown
+    cli(primary, "SET", "late", "1")
+    run(steps, "redis1", "stop", "upgrade")
+    assert primary.run("systemctl", "is-active", "redis-server", check=False).stdout == "inactive\n"
+    run(steps, "redis1", "start", "verify")
+    assert installed(primary, "redis-server").endswith("+v2")
+    assert (cli(primary, "DBSIZE"), cli(primary, "GET", "late")) == (str(KEYS + 2), "1")
+    run(steps, "redis2", "verify")
+
+
+def test_a_second_run_keeps_it_too(steps: Steps) -> None:
+    run(steps, "redis1")
+    assert cli(steps.lab.nodes["redis1"], "DBSIZE") == str(KEYS + 2)
+
+
+def test_failures_are_sentences(steps: Steps) -> None:
+    primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
+    shown = run(steps, "redis1", "validate", code=2, redis_password="")
+    assert "redis1: Redis at 127.0.0.1:6379 does not answer as it should: NOAUTH Authentication required." in shown
+    assert "Set redis_password." in shown
+    shown = run(steps, "redis1", "validate", code=2, redis_port=6380)
+    assert "redis1: Redis at 127.0.0.1:6380 does not answer as it should: Could not connect to Redis" in shown
+    cli(primary, "CONFIG", "SET", "requirepass", "another")
+    cli_other = ("env", "REDISCLI_AUTH=another", "redis-cli")
+    primary.run(*cli_other, "CLIENT", "KILL", "TYPE", "replica")
+    shown = run(steps, "redis2", "verify", code=2, redis_link_timeout=2)
+    assert f"redis2: this replica has no link to its primary {primary.address}:6379 within 2 s" in shown
+    primary.run(*cli_other, "CONFIG", "SET", "requirepass", PASSWORD)
+    run(steps, "redis2", "verify")
+    cli(replica, "REPLICAOF", "NO", "ONE")
+    cli(replica, "FLUSHALL")
+    shown = run(steps, "redis2", "verify", code=2)
+    assert "redis2: Redis has no keys now, and had" in shown
+    replica.run(
+        "sh", "-c", "rm -f /var/lib/redis/dump.rdb; mkdir /var/lib/redis/dump.rdb; chown redis: /var/lib/redis/dump.rdb"
+    )
+    cli(replica, "SET", "key", "1")
+    shown = run(steps, "redis2", "prepare", code=2, redis_save_timeout=3)
+    assert "redis2: Redis did not save its data within 3 s" in shown
+    shown = run(steps, "redis2", "validate", code=2)
+    assert "redis2: Redis could not save its data the last time" in shown

@@ -1,0 +1,162 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The servers behind a HAProxy. What a real one does is in tests/services/test_haproxy.py."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._node import haproxy
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.haproxy import (
+    Runtime,
+    Server,
+    Wish,
+    parse,
+    set_server,
+)
+
+UP, DRAIN, MAINT = ("UP", 0), ("DRAIN", 8), ("MAINT", 1)
+
+
+def answers(**servers: tuple[str, int]) -> tuple[str, str]:
+    """The answers of HAProxy 2.6 about servers: name -> status and admin state, shortened to what is read of them."""
+    stat = [
+        "# pxname,svname,qcur,qmax,scur,smax,status,weight",
+        *(f"app,{n},1,5,2,9,{s[0]},1" for n, s in servers.items()),
+    ]
+    state = ["1", "# be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state"]
+    state += [
+        f"3 app {number} {name} 10.0.0.{number} 2 {one[1]}" for number, (name, one) in enumerate(servers.items(), 1)
+    ]
+    return "\n".join([*stat, "app,BACKEND,0,0,0,0,UP,2"]), "\n".join(state)
+
+
+class Standing(Runtime):
+    """A runtime API whose servers stand still, unless they are told otherwise."""
+
+    def __init__(self, sessions: int = 0, **servers: tuple[str, int]) -> None:
+        super().__init__("/run/haproxy.sock")
+        self.found = {name: Server("app", name, status, sessions, admin) for name, (status, admin) in servers.items()}
+        self.orders: list[str] = []
+
+    def servers(self, backend: str) -> list[Server]:
+        assert backend == "app"
+        return list(self.found.values())
+
+    def order(self, command: str) -> None:
+        self.orders.append(command)
+        kind, _word, name = command.partition(" server app/")
+        name, _word, state = name.partition(" state ")
+        if kind == "shutdown sessions":
+            self.found[name] = Server("app", name, "DRAIN", 0, 8)
+            return
+        status, admin = {"ready": UP, "drain": DRAIN, "maint": MAINT}[state]
+        self.found[name] = Server("app", name, status, self.found[name].sessions, admin)
+
+
+def test_answers_are_read() -> None:
+    stat, state = answers(web1=UP, web2=("DOWN", 8), web3=("MAINT (via other/web1)", 2), web4=("no check", 0))
+    servers = parse(stat, state, "app")
+    assert [(one.name, one.state, one.serves, one.sessions) for one in servers] == [
+        ("web1", "ready", True, 3),
+        ("web2", "drained", False, 3),
+        ("web3", "maintenance", False, 3),
+        ("web4", "ready", True, 3),
+    ]
+    assert parse(stat, state, "other") == []
+    assert parse("No such proxy.", "Can't find backend.", "app") == []
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "orders"),
+    [
+        (UP, "drained", ["set server app/web1 state drain"]),
+        (UP, "maintenance", ["set server app/web1 state maint"]),
+        (UP, "ready", []),
+        (DRAIN, "ready", ["set server app/web1 state ready"]),
+        (DRAIN, "drained", []),
+        (("DOWN", 8), "ready", ["set server app/web1 state ready"]),
+        (MAINT, "drained", []),
+        (MAINT, "ready", ["set server app/web1 state ready"]),
+    ],
+)
+def test_a_server_is_told_only_what_changes_it(before: tuple[str, int], wanted: str, orders: list[str]) -> None:
+    runtime = Standing(web1=before, web2=UP)
+    assert set_server(runtime, "app", "web1", Wish(wanted, 0), dry=True)["changed"] is bool(orders)
+    assert runtime.orders == []
+    assert set_server(runtime, "app", "web1", Wish(wanted, 0))["changed"] is bool(orders)
+    assert runtime.orders == orders
+
+
+def test_what_is_in_maintenance_can_be_kept_there() -> None:
+    runtime = Standing(web1=MAINT)
+    told = set_server(runtime, "app", "web1", Wish("ready", 0, keep_maintenance=True))
+    assert (told["changed"], told["status"], runtime.orders) == (False, "MAINT", [])
+    assert told["before"] == {"state": "maintenance", "status": "MAINT", "sessions": 0}
+
+
+def test_a_server_of_weight_0_is_back_without_being_up() -> None:
+    assert set_server(Standing(web1=("DRAIN", 0)), "app", "web1", Wish("ready", 0))["status"] == "DRAIN"
+
+
+def test_the_last_one_is_not_taken_out_but_one_that_serves_nobody_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(haproxy, "LOCK", str(tmp_path / "lock"))
+    with pytest.raises(
+        UpgradeError, match=r"^app/web1 is not taken out: of the other .* none would serve, and 1"
+    ) as caught:
+        set_server(Standing(web1=UP, web2=("DOWN", 0)), "app", "web1", Wish("drained", 0, others=1))
+    assert caught.value.code == "too_few_servers"
+    assert set_server(Standing(web1=("DOWN", 0)), "app", "web1", Wish("drained", 0, others=1))["changed"]
+    assert set_server(Standing(web1=UP, web2=UP), "app", "web1", Wish("drained", 0, others=1))["changed"]
+    monkeypatch.setattr(haproxy, "LOCK", str(tmp_path / "nowhere/lock"))
+    with pytest.raises(UpgradeError, match=r"/nowhere/lock can't be opened: No such file or directory"):
+        set_server(Standing(web1=UP, web2=UP), "app", "web1", Wish("drained", 0, others=1))
+
+
+def test_sessions_that_do_not_end_fail_or_are_cut_off() -> None:
+    with pytest.raises(UpgradeError, match=r"^app/web1 gets no new sessions any more, but has 4 ") as caught:
+        set_server(Standing(4, web1=UP), "app", "web1", Wish("drained", 0))
+    assert caught.value.code == "still_busy"
+    runtime = Standing(4, web1=UP)
+    assert set_server(runtime, "app", "web1", Wish("drained", 0, shut=True))["sessions"] == 0
+    assert runtime.orders[-1] == "shutdown sessions server app/web1"
+
+
+def test_a_server_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(UpgradeError, match=r"no server web9 in its backend app; those that are there: web1, web2\.$"):
+        set_server(Standing(web1=UP, web2=UP), "app", "web9", Wish("ready", 0))
+
+
+@pytest.mark.parametrize("address", ["/nowhere/haproxy.sock", "127.0.0.1:1", "no-address"])
+def test_an_api_that_does_not_answer_is_told(address: str) -> None:
+    with pytest.raises(UpgradeError, match=rf"^HAProxy's runtime API at {address} does not answer: ") as caught:
+        Runtime(address).call("show info")
+    assert caught.value.code == "haproxy_unreachable"
+
+
+def test_what_the_api_refuses_is_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+
+        def answer() -> None:
+            connection, _address = listening.accept()
+            with connection:
+                assert connection.recv(100) == b"set server app/web1 state drain\n"
+                connection.sendall(b"Permission denied\n\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(
+            UpgradeError, match=r"refused 'set server app/web1 state drain': Permission denied The socket"
+        ):
+            Runtime(path).order("set server app/web1 state drain")
+        thread.join()
