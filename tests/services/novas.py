@@ -17,7 +17,7 @@ PASSWORD = "secret-of-the-lab"
 # Nova's hypervisor of its own tests, which keeps what it is told in memory.
 _COMPUTE = "[DEFAULT]\ncompute_driver = fake.FakeDriver\n"
 
-# Read after nova.conf, as the service's own file is, but before it: the names tell the order.
+# What nova.conf itself says goes before it.
 _LAB = """\
 [DEFAULT]
 transport_url = rabbit://nova:{password}@{controller}:5672/
@@ -56,6 +56,7 @@ class Novas:
             node.run("systemctl", "start", "nova-compute")
 
     def _configure(self, node: Node) -> None:
+        node.run("sed", "-i", r"/^connection = sqlite/d; /^\[placement\]/,/^\[/{/^[a-z]/d}", "/etc/nova/nova.conf")
         node.write("/etc/nova/nova.conf.d/10-lab.conf", _LAB.format(**self._words))
 
     def _start_controller(self) -> None:

@@ -15,7 +15,7 @@ from .novas import ALL_PACKAGES, PACKAGES, Novas
 from .snapshots import installed, point, publish
 from .steps import POST, STEPS, Steps
 
-PIN = "/etc/nova/nova.conf.d/convoy-upgrade.conf"
+PIN = "/etc/systemd/system/nova-compute.service.d/convoy-upgrade.conf"
 LOG = "/var/log/nova/nova-compute.log"
 BOTH = ("compute1", "compute2")
 

@@ -37,9 +37,8 @@ for n in 1 2; do
     ip -n guest$n link set eth0 up
     ovs-vsctl add-port br-lab port$n -- set interface port$n ofport_request=$n
 done
-ovs-ofctl add-flow br-lab in_port=1,actions=output:2
-ovs-ofctl add-flow br-lab in_port=2,actions=output:1
 """
+FLOWS = ("in_port=1,actions=output:2", "in_port=2,actions=output:1")
 
 # What a careless package does, as Red Hat's did: it restarts the daemons by itself.
 RESTART = "systemctl try-restart ovsdb-server.service ovs-vswitchd.service openvswitch-switch.service || true\n"
@@ -60,8 +59,11 @@ def steps(make_steps: MakeSteps) -> Steps:
         ]
         repository(folder, made)
     node = steps.lab.nodes["compute1"]
-    node.run("systemctl", "start", "openvswitch-switch")
+    # Debian's scripts start what is enabled only.
+    node.run("systemctl", "enable", "--now", "openvswitch-switch")
     node.run("sh", "-c", NETWORK)
+    for flow in FLOWS:
+        node.run("ovs-ofctl", "add-flow", "br-lab", flow)
     point(node, "v2")
     return steps
 
@@ -154,12 +156,16 @@ def test_not_even_a_package_that_restarts_the_daemons_can_do_it(steps: Steps) ->
     assert not set(daemons(node)) & set(before)
 
 
-def test_without_the_role_the_packages_scripts_do_restart_the_daemons(steps: Steps) -> None:
+def test_without_the_role_the_packages_scripts_restart_the_daemons_and_the_flows_are_gone(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
     before = daemons(node)
+    assert len(flows(node)) == 2
     point(node, "v4")
     node.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "install", *PACKAGES)
     assert not set(daemons(node)) & set(before)
+    assert flows(node) == []
+    for flow in FLOWS:
+        node.run("ovs-ofctl", "add-flow", "br-lab", flow)
 
 
 def test_what_is_lost_is_told_in_a_sentence(steps: Steps) -> None:
