@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 from lab.lab import Lab
 from lab.node import Node
 
-PACKAGES = ("nova-compute", "nova-common", "python3-nova")
+PACKAGES = ("nova-compute", "nova-compute-kvm", "nova-common", "python3-nova")
 ALL_PACKAGES = ("nova-compute", "nova-conductor", "placement-api", "rabbitmq-server", "postgresql", "python3-psycopg2")
 PASSWORD = "secret-of-the-lab"
 
-# Nova's hypervisor of its own tests, which keeps what it is told in memory.
-_COMPUTE = "[DEFAULT]\ncompute_driver = fake.FakeDriver\n"
+# Nova's hypervisor of its own tests, which keeps what it is told in memory. What it has is reported every two seconds.
+_COMPUTE = "[DEFAULT]\ncompute_driver = fake.FakeDriver\nupdate_resources_interval = 2\n"
 
 # What nova.conf itself says goes before it.
 _LAB = """\
@@ -74,13 +75,20 @@ class Novas:
         node.run("runuser", "-u", "placement", "--", "placement-manage", "db", "sync")
         for words in ("api_db sync", "cell_v2 map_cell0", "cell_v2 create_cell --name cell1", "db sync"):
             node.run("runuser", "-u", "nova", "--", "nova-manage", *words.split())
-        node.run("systemctl", "start", "placement-api", "nova-conductor")
-        node.wait(8778)
+        node.run("systemctl", "start", "nova-conductor")
+        self.start_placement()
 
     def sql(self, database: str, command: str) -> list[str]:
         """Run SQL on the controller; return the rows."""
         words = ("runuser", "-u", "postgres", "--", "psql", "-qAt", database, "-c", command)
         return self.controller.run(*words).stdout.split()
+
+    def start_placement(self) -> None:
+        """Start what the compute hosts report to, and wait until it answers."""
+        self.controller.run("systemctl", "start", "placement-api")
+        # It listens before it answers.
+        words = ("--retry", "30", "--retry-all-errors", "-o", "/dev/null", "http://127.0.0.1:8778/")
+        self.controller.run("curl", "-sSf", *words)
 
     def is_known(self, node: Node, seconds: float = 60) -> bool:
         """Return whether the conductor hears of a compute host, and does so again."""
@@ -91,4 +99,14 @@ class Novas:
             if self.sql("nova", command) != first:
                 return True
             time.sleep(1)
+        return False
+
+    def logs(self, node: Node, word: str, seconds: float = 60) -> bool:
+        """Return whether the nova-compute that runs on a host logs a word."""
+        process = node.run("systemctl", "show", "--property=MainPID", "--value", "nova-compute").stdout.strip()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if re.search(rf"(?m)^\S+ \S+ {process} .*{word}", node.read("/var/log/nova/nova-compute.log") or ""):
+                return True
+            time.sleep(0.5)
         return False
