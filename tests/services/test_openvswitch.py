@@ -160,7 +160,7 @@ def test_what_is_lost_is_told_in_a_sentence(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
     run(steps, "prepare")
     node.run("ovs-ofctl", "del-flows", "br-lab", "in_port=2")
-    node.run("ovs-vsctl", "add-br", "br-more")
+    node.run("ovs-vsctl", "add-br", "br-more", "--", "set", "bridge", "br-more", "datapath_type=netdev")
     shown = run(steps, "verify", code=2)
     assert (
         "compute1: 1 of the 2 flows that the bridge br-lab had before the upgrade are gone, the first of them" in shown
