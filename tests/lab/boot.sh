@@ -13,6 +13,10 @@ cd root
 hostname "$(cat etc/hostname)"
 mkdir -p proc sys dev run tmp srv/lab
 mount -t proc proc proc
+# Every boot has a number of its own, by which a reboot is told from a moment without an answer.
+mount -t tmpfs -o mode=755 run run
+cat proc/sys/kernel/random/uuid >run/lab-boot-id
+mount --bind run/lab-boot-id proc/sys/kernel/random/boot_id
 mount -t sysfs sys sys
 mount -t cgroup2 cgroup sys/fs/cgroup
 mount -t tmpfs -o mode=755 dev dev
@@ -20,6 +24,10 @@ for name in null zero full random urandom tty; do
     : >"dev/$name"
     mount --bind "/dev/$name" "dev/$name"
 done
+# For switches and tunnels in user space.
+mkdir dev/net
+: >dev/net/tun
+[ ! -c /dev/net/tun ] || mount --bind /dev/net/tun dev/net/tun
 mkdir dev/pts dev/shm
 mount -t devpts -o newinstance,ptmxmode=0666 pts dev/pts
 mount -t tmpfs shm dev/shm
@@ -28,7 +36,6 @@ ln -s /proc/self/fd dev/fd
 ln -s /proc/self/fd/0 dev/stdin
 ln -s /proc/self/fd/1 dev/stdout
 ln -s /proc/self/fd/2 dev/stderr
-mount -t tmpfs -o mode=755 run run
 mount -t tmpfs tmp tmp
 # The project itself, to read: it may be on another file system than the root, or below /tmp.
 mkdir -p "./$checkout"

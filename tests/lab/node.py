@@ -81,11 +81,13 @@ class Node:
         self._network.plug_in(self.plan.number)
 
     def boot(self) -> None:
-        """Start it, on the files that it left when it stopped."""
+        """Start it, on the files that it left when it stopped. It comes back by itself if it reboots itself."""
         self._group.remove()
         self._group.make()
         layers = ":".join(str(path) for path in (self._lab / "common", self._lab / "parts", "/"))
         command = [
+            str(HERE / "keep.sh"),
+            str(self.folder),
             "nsenter",
             f"--net=/run/netns/{self._network.namespace(self.plan.number)}",
             "unshare",
@@ -95,8 +97,9 @@ class Node:
             str(HERE / "boot.sh"),
             *(str(self.folder), layers, INITS[self.plan.init], str(ROOT)),
         ]
+        (self.folder / "pid").unlink(missing_ok=True)
         with (self.folder / "console").open("ab") as console:
-            process = subprocess.Popen(
+            subprocess.Popen(
                 command,
                 preexec_fn=self._group.enter,
                 stdin=subprocess.DEVNULL,
@@ -104,7 +107,6 @@ class Node:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        (self.folder / "pid").write_text(str(process.pid))
 
     @property
     def first_process(self) -> int | None:

@@ -70,6 +70,28 @@ def test_ansible_reaches_all_nodes_and_their_facts_are_their_own(lab: Lab, tmp_p
         assert facts["ansible_mounts"]
 
 
+def test_a_node_that_reboots_itself_comes_back_with_its_files(lab: Lab) -> None:
+    node = lab.nodes["compute1"]
+    boot_id = "/proc/sys/kernel/random/boot_id"
+    before, first = node.run("cat", boot_id).stdout, node.first_process
+    node.write("/etc/kept", "as it was")
+    node.run("systemctl", "reboot", check=False)
+    wait_for(lambda: node.is_up and node.first_process != first, "it starts again")
+    node.wait(22)
+    assert node.run("cat", boot_id).stdout != before
+    assert node.read("/etc/kept") == "as it was"
+
+
+def test_a_node_that_is_shut_down_stays_down_until_it_is_booted(lab: Lab) -> None:
+    node = lab.nodes["controller1"]
+    node.run("systemctl", "poweroff", check=False)
+    wait_for(lambda: not node.is_up, "it goes down")
+    time.sleep(1)
+    assert not node.is_up
+    node.boot()
+    node.wait(22)
+
+
 def test_a_node_that_is_cut_off_is_missed_and_found_again(lab: Lab) -> None:
     node = lab.nodes["compute1"]
     node.cut()

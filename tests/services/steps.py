@@ -126,8 +126,8 @@ def _split(service: str, roles: Path) -> None:
 
 
 def _once(task: dict[str, Any]) -> dict[str, Any]:
-    """Let the first host do it for all, while the others wait."""
-    return {"block": [task], "when": "inventory_hostname == ansible_play_hosts_all[0]"}
+    """Let one host do it for all, while the others wait: the first, or the one that C(steps_once) names."""
+    return {"block": [task], "when": "inventory_hostname == steps_once | default(ansible_play_hosts_all[0])"}
 
 
 def _play(step: str, services: list[str], hosts: list[str]) -> dict[str, Any]:

@@ -1,0 +1,19 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters for kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._kernels import newest_kernel
+
+
+class FilterModule:
+    """The filters of this file, by name."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return name -> filter."""
+        return {"newest_kernel": newest_kernel}

@@ -1,0 +1,113 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""kernel_reboot on nodes that really reboot. What they say their kernel is, is told by a boot loader of the lab."""
+
+from __future__ import annotations
+
+import pytest
+from lab.node import Node
+
+from .conftest import MakeSteps
+from .steps import POST, Steps
+
+RUNNING = "/proc/sys/kernel/osrelease"
+OLD, NEW = "6.1.0-9-amd64", "6.1.0-10-amd64"
+
+# All nodes have this machine's kernel; the loader has the node say that it is the one of /boot/default.
+LOADER = f"""\
+#!/bin/sh
+cp /boot/default /run/osrelease
+mount --bind /run/osrelease {RUNNING}
+"""
+UNIT = """\
+[Unit]
+Description=What a boot loader would have done
+DefaultDependencies=no
+Before=ssh.service
+[Service]
+Type=oneshot
+ExecStart=/usr/local/sbin/lab-loader
+[Install]
+WantedBy=lab.target
+"""
+
+
+def install(node: Node, release: str, *, default: bool = True) -> None:
+    """Put a kernel into /boot, and let the boot loader take it."""
+    node.write(f"/boot/vmlinuz-{release}", "")
+    if default:
+        node.write("/boot/default", f"{release}\n")
+
+
+def boot_of(node: Node) -> str:
+    """Return what is different after each boot."""
+    return node.run("cat", "/proc/sys/kernel/random/boot_id").stdout
+
+
+@pytest.fixture(scope="module")
+def steps(make_steps: MakeSteps) -> Steps:
+    """Three nodes that run an old kernel."""
+    steps = make_steps({f"compute{number}": "compute" for number in (1, 2, 3)})
+    for node in steps.lab.nodes.values():
+        install(node, OLD)
+        node.write("/usr/local/sbin/lab-loader", LOADER, 0o755)
+        node.write("/etc/systemd/system/lab-loader.service", UNIT)
+        node.run("systemctl", "enable", "--now", "lab-loader")
+        assert node.run("cat", RUNNING).stdout == f"{OLD}\n"
+    return steps
+
+
+def run(steps: Steps, *which: str, hosts: tuple[str, ...] = ("compute1",), code: int = 0, **more: object) -> str:
+    # Nodes of the lab have no logind, which Ansible's own command would ask.
+    settings = {"kernel_reboot_timeout": 60, "kernel_reboot_command": "systemctl reboot", **more}
+    shown = steps.run("kernel_reboot", which, hosts, settings, code=code)
+    return " ".join(shown.split())
+
+
+def test_a_host_whose_kernel_is_the_newest_is_left_alone(steps: Steps) -> None:
+    before = boot_of(steps.lab.nodes["compute1"])
+    assert "changed=0 " in run(steps, "validate", POST)
+    assert boot_of(steps.lab.nodes["compute1"]) == before
+
+
+def test_a_host_with_a_newer_kernel_reboots_into_it_and_others_do_not(steps: Steps) -> None:
+    nodes = steps.lab.nodes
+    # As text, 6.1.0-9 is the greater one.
+    install(nodes["compute1"], NEW)
+    nodes["compute1"].write("/srv/kept", "still here")
+    before = {name: boot_of(node) for name, node in nodes.items()}
+    run(steps, POST, hosts=("compute1", "compute2"))
+    assert nodes["compute1"].run("cat", RUNNING).stdout == f"{NEW}\n"
+    assert nodes["compute1"].read("/srv/kept") == "still here"
+    assert [name for name, node in nodes.items() if boot_of(node) != before[name]] == ["compute1"]
+
+
+def test_a_second_run_does_not_reboot_again(steps: Steps) -> None:
+    before = boot_of(steps.lab.nodes["compute1"])
+    assert "changed=0 " in run(steps, POST)
+    assert boot_of(steps.lab.nodes["compute1"]) == before
+
+
+def test_check_mode_tells_of_the_reboot_and_does_without(steps: Steps) -> None:
+    node = steps.lab.nodes["compute3"]
+    install(node, NEW, default=False)
+    before = boot_of(node)
+    shown = steps.run("kernel_reboot", ["validate", POST], ["compute3"], {}, "--check")
+    assert "changed=1 " in shown
+    assert boot_of(node) == before
+
+
+def test_a_host_that_comes_back_with_another_kernel_is_told_of(steps: Steps) -> None:
+    node = steps.lab.nodes["compute3"]
+    before = boot_of(node)
+    shown = run(steps, POST, hosts=("compute3",), code=2)
+    assert f"compute3: it was rebooted and runs {OLD}, though {NEW} is installed. The boot loader" in shown
+    assert boot_of(node) != before
+
+
+def test_what_cannot_be_told_is_refused_before_anything_is_touched(steps: Steps) -> None:
+    shown = run(steps, "validate", code=2, kernel_reboot_kernels=["/boot/nothing-*"])
+    assert "compute1: there is no kernel at /boot/nothing-*, so it can't be told whether a newer one waits" in shown
+    shown = run(steps, "validate", code=2, ansible_connection="local")
+    assert "compute1: the connection is local, so a reboot would end Ansible itself. Reach the host over ssh" in shown
