@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,16 @@ RULES = {"rolling_rules": {"roles": {"web": 1}}}
 
 def kill(process: subprocess.Popen[str]) -> None:
     """Kill a run and the tasks that are under way, as when the power of their machines fails."""
-    os.killpg(process.pid, signal.SIGKILL)
+    found, family = [process.pid], []
+    while found:
+        family.append(found.pop())
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{family[-1]}/task").iterdir():
+                found += map(int, (thread / "children").read_text().split())
+    # From the top, so that nobody sees that another one is gone.
+    for one in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
     process.communicate()
 
 

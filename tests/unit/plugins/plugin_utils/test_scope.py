@@ -20,7 +20,7 @@ def plan(waves: list[list[str]] | None = None, **states: str) -> dict[str, Any]:
         host: {"role": host.rstrip("123"), "group": "all", "state": state, "version": None if state == "lost" else "1"}
         for host, state in states.items()
     }
-    return {"hosts": hosts, "waves": waves or []}
+    return {"hosts": hosts, "waves": waves or [], "transitions": []}
 
 
 def test_those_that_have_begun_go_first_then_the_waves_then_those_that_nobody_expects() -> None:
@@ -106,3 +106,11 @@ def test_hosts_with_tasks_after_the_upgrade_stand_with_the_control_plane_first()
         "before": {"compute1": "1", "control1": "1", "control2": ""},
     }
     assert after_scope(fleet, COMPOSITION, ROLES)["hosts"] == ["control1", "control2"]
+
+
+def test_what_the_plan_would_let_through_now_is_checked_first() -> None:
+    found = plan([["web1"]], web1="upgrading", web2="upgrading")
+    found["transitions"] = [{"host": "web1", "from": "pending"}]
+    scope = scope_of(found, {"web": {"stage": "dataplane"}}, {"roles": {"web": {}}})
+    assert scope["validate"] == ["web1"]
+    assert scope["dataplane"] == ["web2", "web1"]

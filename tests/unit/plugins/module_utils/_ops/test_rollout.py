@@ -19,6 +19,13 @@ KEYS = Keys("cloud/")
 GATES = "cloud/config_state/enable_puppet/"
 LEDGER = Ledger(4, "2.0", "1.0", instructions={"rolling_rules": {"global": 1}}, who="ann")
 WIPED = remove_tree(GATES)
+# What one host did for all on an earlier rollout is forgotten with the gates.
+BEGUN = (
+    put("cloud/current_version", "2.0"),
+    WIPED,
+    put(f"{GATES}global", "False"),
+    remove_tree("cloud/upgrade/once/"),
+)
 
 OPEN_FLEET = Snapshot(
     current_version="1.0",
@@ -38,7 +45,7 @@ CONVERGED = Gates(GateValue(f"{GATES}global", "True"))
 def test_a_rollout_begins_with_the_version_and_one_closed_gate_at_once() -> None:
     move = begin(KEYS, OPEN_FLEET, LEDGER)
 
-    assert move.operations == (put("cloud/current_version", "2.0"), WIPED, put(f"{GATES}global", "False"))
+    assert move.operations == BEGUN
     assert move.changes == (
         Change("cloud/current_version", "1.0", "2.0"),
         Change(f"{GATES}role/compute", "true", None),
@@ -65,7 +72,7 @@ def test_after_the_beginning_all_gates_are_closed_and_holds_are_kept() -> None:
 def test_a_rollout_begins_on_an_empty_store_too() -> None:
     move = begin(KEYS, Snapshot(), Ledger(0, "2.0"))
 
-    assert move.operations == (put("cloud/current_version", "2.0"), WIPED, put(f"{GATES}global", "False"))
+    assert move.operations == BEGUN
     assert move.changes == (Change("cloud/current_version", None, "2.0"), Change(f"{GATES}global", None, "False"))
 
 

@@ -14,7 +14,7 @@ import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.steps import POST
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.taskfile import Piece, read_pieces
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 
@@ -347,7 +347,11 @@ def test_a_piece_is_the_task_that_its_author_wrote_or_it_is_refused(
         shown = yaml.safe_dump([task], default_style=style, allow_unicode=True, sort_keys=False)
         text += comment + shown
     file.write_text("---\n" + indent(text, " " * width, lambda line: bool(line.strip())), encoding="utf-8")
-    whole = yaml.safe_load(file.read_text(encoding="utf-8"))
+    try:
+        whole = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        # What was put together here is no YAML, so nothing follows from it.
+        reject()
     try:
         pieces = read_pieces(file, "f")
     except UpgradeError as error:
