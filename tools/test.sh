@@ -24,6 +24,8 @@ docs() { antsibull-docs lint-collection-docs --plugin-docs --validate-collection
 unit() { python -m pytest -q tests/unit; }
 integration() { python -m pytest -q tests/integration; }
 # On the lab: these need root, and are passed over without it; under CI=true that is a failure.
+push() { python -m pytest -q -n 3 tests/push; }
+services() { python -m pytest -q -n 2 --dist loadfile tests/services; }
 nodes() { python -m pytest -q -n 2 --dist loadfile tests/nodes; }
 molecule() {
     local log
@@ -44,7 +46,7 @@ benchmarks() { python tests/benchmarks --hosts 100 1000 10000; }
 matrix() { tools/checks/matrix.sh; }
 
 checks=("$@")
-[ ${#checks[@]} -gt 0 ] || checks=(style types changelog docs lint unit artifact integration nodes molecule demo benchmarks sanity matrix)
+[ ${#checks[@]} -gt 0 ] || checks=(style types changelog docs lint unit artifact integration push nodes molecule demo benchmarks sanity matrix services)
 
 tools/setup.sh test
 for check in "${checks[@]}"; do

@@ -43,7 +43,9 @@ class Store:
         """
         keys = self.keys
         folders = (keys.reports, keys.gates, keys.records, keys.holds)
-        entries = self.client.read((keys.current_version, keys.ledger, keys.schema, keys.drivers, *folders), consistency)
+        entries = self.client.read(
+            (keys.current_version, keys.ledger, keys.schema, keys.drivers, *folders), consistency
+        )
         self.distrust_silence(entries, folders)
         snapshot = decode_snapshot(keys, entries)
         if snapshot.schema is not None and snapshot.schema > SCHEMA:
