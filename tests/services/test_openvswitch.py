@@ -11,6 +11,8 @@ from __future__ import annotations
 import itertools
 import re
 import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -84,20 +86,25 @@ def flows(node: Node) -> list[str]:
 
 @contextmanager
 def ping(node: Node) -> Iterator[list[float]]:
-    """Let the namespaces ping each other; give a list, which gets the longest gap between two answers, in seconds."""
+    """Let the namespaces ping each other; give a list, which gets the longest time without an answer, in seconds."""
     command = node.command(
         "ip", "netns", "exec", "guest1", "ping", "-D", "-n", "-i", str(INTERVAL), "-W", "1", "192.0.2.2"
     )
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     gaps: list[float] = []
-    try:
-        yield gaps
-    finally:
-        node.run("pkill", "-INT", "--exact", "ping")
-        shown, _nothing = process.communicate(timeout=20)
-        times = [float(one) for one in re.findall(r"(?m)^\[([0-9.]+)\] 64 bytes", shown)]
-        assert len(times) > 50, shown
-        gaps.append(max(after - before for before, after in itertools.pairwise(times)))
+    # A pipe that nobody reads from is full after some seconds, and stops what writes into it.
+    with tempfile.TemporaryFile("w+") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            yield gaps
+        finally:
+            ended = time.time()
+            node.run("pkill", "-INT", "--exact", "ping")
+            process.wait(timeout=20)
+            file.seek(0)
+            shown = file.read()
+    times = [float(one) for one in re.findall(r"(?m)^\[([0-9.]+)\] 64 bytes", shown)]
+    assert len(times) > 50, shown
+    gaps.append(max(after - before for before, after in itertools.pairwise([*times, max(ended, times[-1])])))
 
 
 def test_check_mode_changes_nothing(steps: Steps) -> None:
