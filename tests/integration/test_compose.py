@@ -17,7 +17,7 @@ import pytest
 import yaml
 from devkit.child import start
 from integration.support.playbook import Runner
-from services import META, POST, TASKS, Roles
+from written_services import META, POST, TASKS, Roles
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECS = "meta/argument_specs.yml"

@@ -20,7 +20,7 @@ from integration.support.fleet import names, seed
 from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner
 from integration.support.seen import LOOKUP, MODULES, Seen, documentation, documented_paths
-from services import Roles
+from written_services import Roles
 
 FILTERS = (
     "after_scope",

@@ -13,7 +13,7 @@ import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import Difference, compare, fill, write
-from services import POST, TASKS, Roles
+from written_services import POST, TASKS, Roles
 
 SPECS = "meta/argument_specs.yml"
 

@@ -13,7 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors impor
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.selection import chosen, refuse_empty
 from hypothesis import given
 from hypothesis import strategies as st
-from services import POST, TASKS, Roles
+from written_services import POST, TASKS, Roles
 
 TAGS = st.lists(st.sampled_from(("a", "b", "always", "never")), unique=True)
 OPTION = st.lists(st.sampled_from(("a", "b", "always", "never", "all", "tagged", "untagged")), unique=True)
