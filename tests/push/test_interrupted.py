@@ -65,7 +65,7 @@ def test_of_two_runs_for_the_same_role_the_second_takes_what_the_first_has_not(s
     site.sleep(0.5)
     rules = {"rolling_rules": {"roles": {"web": 2}}}
     first = site.start("role", forks=2, version="v1", role="web", instructions=rules)
-    wait_for(lambda: site.entries(), "the first run has begun")
+    wait_for(site.entries, "the first run has begun")
     second = site.start("role", forks=4, version="v1", role="web")
     for ended in (site.end(first), site.end(second)):
         assert_ended_well(ended)
@@ -85,7 +85,7 @@ def test_two_runs_for_different_roles_keep_to_the_cap_of_the_fleet(site: Site) -
     rules = {"rolling_rules": {"fleet": 2}}
     site.consul.put("current_version", "v0")
     runs = [site.start("role", version="v1", role="web", instructions=rules)]
-    wait_for(lambda: site.entries(), "the first run has begun")
+    wait_for(site.entries, "the first run has begun")
     runs.append(site.start("role", version="v1", role="cache"))
     for run in runs:
         assert_ended_well(site.end(run))

@@ -81,13 +81,15 @@ def _with(file: Path, more: Mapping[str, str]) -> Path:
 
 
 class Keystones:
-    """The hosts ``keystone1`` and ``keystone2`` with the database of ``database1``."""
+    """Two hosts that share the database of a third, or of one of them."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(
+        self, lab: Lab, hosts: tuple[str, str] = ("keystone1", "keystone2"), database: str = "database1"
+    ) -> None:
         """Set them up on a lab that is up, and start them."""
         self.lab = lab
-        self.nodes = [lab.nodes["keystone1"], lab.nodes["keystone2"]]
-        self._database = lab.nodes["database1"]
+        self.nodes = [lab.nodes[host] for host in hosts]
+        self._database = lab.nodes[database]
         self._start_database()
         self._configure()
 

@@ -147,7 +147,7 @@ def _inside(
         places = dict.fromkeys((path.parent / file, top / file))
         inner_path = next((one for one in places if one.is_file()), None)
         if inner_path is None:
-            raise refusal(_at(data, shown), f"{name} names {file}, and {next(iter(places))} is not there.")
+            raise refusal(_at(data, shown), f"{name} names {file}, and {path.parent / file} is not there.")
         inner_shown = str(inner_path)
         # Ansible does not hand the tags of an include down to what it includes, only those from around it.
         handed = tags if "import" in name else [tag for tag in tags if tag not in _tags(data)]
