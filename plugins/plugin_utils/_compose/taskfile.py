@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ _INCLUDES = ("import_tasks", "include_tasks", "ansible.builtin.import_tasks", "a
 
 # What would end a host's turn behind the engine's back, so that it would keep its slot without anybody at work.
 _ENDINGS = ("end_host", "end_play", "end_batch", "end_role", "clear_host_errors")
+
+# What is the same in one line as in many.
+_PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "bool", "null", "seq", "map", "merge"))
 
 _DASH = re.compile(r"\s*-(\s|$)")
 
@@ -64,7 +68,7 @@ def read_pieces(path: Path, shown: str, step: str | None = None) -> list[Piece]:
             f"{shown}:{root.start_mark.line + 1}", "the tasks stand in brackets. Write them as a list of lines."
         )
     items = _items(root, shown)
-    lines = text.splitlines(keepends=True)
+    lines = _written_out(text, root, shown).splitlines(keepends=True)
     floors = [0, *(_below(item) for item, _data_of_it in items)]
     starts = [
         _start(lines, item.start_mark.line, floor) for (item, _data_of_it), floor in zip(items, floors, strict=False)
@@ -85,7 +89,6 @@ def _items(root: yaml.SequenceNode, shown: str) -> list[tuple[yaml.Node, dict[st
             )
     items = []
     for item in root.value:
-        _refuse_far_aliases(item, shown)
         data = _data(item, shown)
         if not isinstance(data, dict) or not data:
             raise refusal(
@@ -301,22 +304,46 @@ def _dedented(lines: Sequence[str]) -> str:
     return "".join(shifted).strip("\n") + "\n"
 
 
-def _refuse_far_aliases(item: yaml.Node, shown: str) -> None:
-    """Refuse a task that uses an anchor of another one, as the two may end up in different files."""
-    first, last = item.start_mark.index, item.end_mark.index
-    stack: list[yaml.Node] = [item]
+def _written_out(text: str, root: yaml.SequenceNode, shown: str) -> str:
+    """Return the text with what another task's anchor stands for in place of its name, as the two may be parted.
+
+    :raises UpgradeError: ``bad_service`` for what can't be written in one line, such as a vaulted value.
+    """
+    nodes = {node.start_mark.index: node for node in _nodes(root)}
+    anchors: dict[str, int] = {}
+    found: list[tuple[int, int, str]] = []
+    for token in yaml.scan(text, yaml.SafeLoader):
+        if isinstance(token, yaml.AnchorToken):
+            anchors[token.value] = token.start_mark.index
+        elif isinstance(token, yaml.AliasToken):
+            at, origin = token.start_mark.index, anchors[token.value]
+            item = next(one for one in reversed(root.value) if one.start_mark.index <= at)
+            if origin < item.start_mark.index:
+                found.append((at, token.end_mark.index, _in_a_line(nodes[origin], item, shown)))
+    for begin, end, value in reversed(found):
+        text = text[:begin] + value + text[end:]
+    return text
+
+
+def _nodes(root: yaml.Node) -> Iterator[yaml.Node]:
+    stack = [root]
     seen: set[int] = set()
     while stack:
         node = stack.pop()
         if id(node) in seen:
             continue
         seen.add(id(node))
-        if not first <= node.start_mark.index < max(last, first + 1):
-            raise refusal(
-                f"{shown}:{item.start_mark.line + 1}",
-                f"the task uses the anchor of line {node.start_mark.line + 1}, which another task has. Write it out.",
-            )
+        yield node
         if isinstance(node, yaml.SequenceNode):
             stack.extend(node.value)
         elif isinstance(node, yaml.MappingNode):
             stack.extend(part for pair in node.value for part in pair)
+
+
+def _in_a_line(node: yaml.Node, user: yaml.Node, shown: str) -> str:
+    if any(one.tag not in _PLAIN_TAGS for one in _nodes(node)):
+        raise refusal(
+            f"{shown}:{user.start_mark.line + 1}",
+            f"the task uses the anchor of line {node.start_mark.line + 1}, which another task has. Write it out.",
+        )
+    return json.dumps(_data(node, shown), ensure_ascii=False)

@@ -329,3 +329,13 @@ def test_meta_that_says_little(roles: Roles, meta: str) -> None:
     roles.simple("lib", "stop")
     roles.add("web", {TASKS: "- command: x\n  tags: start\n", META: meta})
     assert commands(roles.compose({"x": ["web", "lib"]}).roles["x"]) == ["stop-lib", "x"]
+
+
+def test_every_service_of_the_collection_can_be_composed_beside_all_others() -> None:
+    folder = Path(__file__).resolve().parents[5] / "roles"
+    names = sorted({tasks.parents[1].name for tasks in folder.glob("*/tasks/*upgrade_tasks.yml")})
+    assert len(names) > 10
+    roles = {"x": {"stage": "controlplane", "services": names}}
+    composition = compose(roles, lambda name: folder / name.rpartition(".")[2], [str(folder)], {"x": 1})
+    assert {unit.service for unit in composition.roles["x"].units} == set(names)
+    assert composition.warnings == ()

@@ -159,6 +159,16 @@ def test_an_anchor_within_a_task_is_kept(file: Path) -> None:
     assert "b: *x" in piece.text
 
 
+def test_an_anchor_of_another_task_is_written_out(file: Path) -> None:
+    first = "- tags: stop\n  vars: &v\n    a: '{{ x }}'\n    b: &w [1, true, ö]\n"
+    text = first + "# why\n- tags: start\n  vars: *v  # the same\n- tags: start\n  vars:\n    <<: *v\n    c: *w\n"
+    pieces = read(file, text)
+    assert pieces[0].text == first
+    assert pieces[1].text == '# why\n- tags: start\n  vars: {"a": "{{ x }}", "b": [1, true, "ö"]}  # the same\n'
+    assert pieces[2].data["vars"] == {"a": "{{ x }}", "b": [1, True, "ö"], "c": [1, True, "ö"]}
+    assert yaml.safe_load(pieces[2].text) == [pieces[2].data]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -198,11 +208,11 @@ def test_an_anchor_within_a_task_is_kept(file: Path) -> None:
         ),
         ("- &x\n  tags: stop\n  block: [*x]\n", "f:1: this can't be read: found unconstructable recursive node."),
         (
-            "- name: a\n  tags: stop\n  vars: &v {a: 1}\n- name: b\n  tags: stop\n  vars: *v\n",
+            "- name: a\n  tags: stop\n  vars: &v {a: !vault 1}\n- name: b\n  tags: stop\n  vars: *v\n",
             "f:4: the task uses the anchor of line 3, which another task has. Write it out.",
         ),
         (
-            "- name: a\n  tags: stop\n  vars: &v {a: 1}\n- name: b\n  tags: stop\n  vars: {<<: *v}\n",
+            "- name: a\n  tags: stop\n  vars: &v {a: 2020-01-01}\n- name: b\n  tags: stop\n  vars: {<<: *v}\n",
             "f:4: the task uses the anchor of line 3, which another task has. Write it out.",
         ),
         (
