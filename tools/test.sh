@@ -46,7 +46,7 @@ benchmarks() { python tests/benchmarks --hosts 100 1000 10000; }
 matrix() { tools/checks/matrix.sh; }
 
 checks=("$@")
-[ ${#checks[@]} -gt 0 ] || checks=(style types changelog docs lint unit artifact integration push nodes molecule demo benchmarks sanity matrix services)
+[ ${#checks[@]} -gt 0 ] || checks=(style types changelog docs lint unit artifact integration push nodes molecule demo benchmarks sanity matrix)
 
 tools/setup.sh test
 for check in "${checks[@]}"; do

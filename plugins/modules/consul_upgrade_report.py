@@ -114,6 +114,13 @@ record:
     reported:
       description: Version under which it stands in C(running/versions), if a report put it there.
       type: str
+    done:
+      description: What Ansible has finished of the upgrade to this version, in units such as C(upgrade/nginx).
+      type: list
+      elements: str
+    post:
+      description: Where it is with the tasks after the upgrade, C(open), C(started), C(failed) or C(done), null before.
+      type: str
 failure:
   description: The failure, for programs.
   returned: failure

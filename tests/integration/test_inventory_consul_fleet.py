@@ -30,7 +30,7 @@ from integration.support.tls import Authority
 from integration.test_libraries import OLD_LIBRARY, environment
 
 PLUGIN = "convoy.upgrade.consul_fleet"
-ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane", "services": ["nova"]}}
+ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane", "services": []}}
 STATES = {f"state_{name}" for name in ("upgraded", "failed", "lost", "upgrading", "held", "pending")}
 
 # The options that the tests of this file have put into inventory files.

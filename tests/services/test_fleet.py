@@ -101,11 +101,11 @@ ROLES: dict[str, Any] = {
 }
 HOSTS = {"controller1": "database", "controller2": "controller", "cache1": "cache", **dict.fromkeys(WEB, "web")}
 VARIABLES = {
-    "repositories_files": [{"src": "lab.list.j2", "dest": "/etc/apt/sources.list.d/lab.list"}],
+    "repositories_files": [{"src": "{{ inventory_dir }}/lab.list.j2", "dest": "/etc/apt/sources.list.d/lab.list"}],
     "haproxy_backend_balancers": list(CONTROLLERS),
     "haproxy_backend_servers": [{"backend": "app"}],
     "haproxy_backend_ready_timeout": 20,
-    "postgresql_version": 15,
+    "postgresql_major": 15,
 }
 RULES = {"rolling_rules": {"global": 1, "fleet": 2}}
 
