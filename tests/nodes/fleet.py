@@ -151,7 +151,7 @@ class Fleet:
         return {one["CheckID"]: (one["Status"], one["Output"]) for one in json.loads(body)}
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 240) -> None:
     """Return as soon as the condition holds."""
     until = time.monotonic() + seconds
     while not condition():
