@@ -71,7 +71,7 @@ class ActionModule(ActionBase):
             version=_needed(options, "version"),
             phase=options["phase"],
             fleet=options["fleet"],
-            units=units_from(options["composition"]),
+            units=units_from(_needed(options, "composition")),
             scope=tuple(options["scope"]),
             retry_failed=options["retry_failed"],
             patience=options["wait_timeout"],
@@ -112,8 +112,8 @@ class ActionModule(ActionBase):
         return {"driver": folder}
 
 
-def _needed(options: dict[str, Any], name: str) -> str:
-    value: str | None = options[name]
+def _needed(options: dict[str, Any], name: str) -> Any:
+    value = options[name]
     if not value:
         raise UpgradeError("missing_option", f"{name} is not given, and state: {options['state']} needs it.")
     return value

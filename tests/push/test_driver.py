@@ -1,0 +1,53 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver refuses in sentences what it can't begin with, and shows no secret."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from .site import PLAYBOOKS, Site
+
+SECRET = "not-to-be-seen"
+STARTED = {"state": "started", "driver": "{{ run.driver }}", "version": "v1", "timeout": 0.5}
+COMPOSED = {"composition": {"roles": {}}}
+
+
+def drive(site: Site, *, watched: bool = True, **options: Any) -> str:
+    """Prepare a driver and start it, with a token and as many words as Ansible has; return what was printed."""
+    tasks = [
+        {"convoy.upgrade.upgrade_driver": {"state": "prepared"}, "register": "run"},
+        {"convoy.upgrade.upgrade_driver": {**STARTED, **options}},
+    ]
+    defaults = {"group/convoy.upgrade.consul": {"token": "{{ secret }}", "port": 1}}
+    play = {"hosts": "localhost", "gather_facts": False, "module_defaults": defaults, "tasks": tasks}
+    file = site.folder / "drive.yml"
+    file.write_text(yaml.safe_dump([play]))
+    environ = {"ANSIBLE_CALLBACK_PLUGINS": str(PLAYBOOKS / "callback_plugins")} if watched else {}
+    ended = site.end(site.start(file, "-vvvvv", "--diff", environ=environ, secret=SECRET))
+    assert ended.code == 2, ended.stdout
+    assert SECRET not in ended.stdout
+    return " ".join(ended.stdout.split())
+
+
+@pytest.fixture
+def empty(site: Site) -> Site:
+    site.inventory({}, {})
+    return site
+
+
+def test_without_a_composition_it_does_not_start(empty: Site) -> None:
+    assert "composition is not given, and state: started needs it." in drive(empty)
+
+
+def test_without_consul_it_does_not_start(empty: Site) -> None:
+    shown = drive(empty, **COMPOSED)
+    assert "Consul at http://127.0.0.1:1 can't be reached: Connection refused." in shown
+
+
+def test_without_the_callback_it_does_not_start(empty: Site) -> None:
+    assert "The callback convoy_watch is not at work, and without it nobody would notice" in drive(empty, watched=False)
