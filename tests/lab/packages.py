@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+HERE = Path(__file__).resolve().parent
+
 
 @dataclass(frozen=True, slots=True)
 class Package:
@@ -96,18 +98,20 @@ def control_of(file: Path) -> str:
 
 
 def download(folder: Path, names: Iterable[str]) -> list[Path]:
-    """Get real packages from this machine's sources into a folder, in the versions that an installation would get.
+    """Get real packages from this machine's sources into a folder, in the versions that the nodes have.
 
     :raises RuntimeError: if apt can't.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = list(names)
-    command = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *wanted]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        # A machine that never asked its sources knows of no packages.
-        subprocess.run(["apt-get", "-q", "update"], capture_output=True, check=False)
+    for how in ((), ("now",)):
+        # A version may be gone since the lists were made.
+        asked = subprocess.run([HERE / "lists.sh", *how], check=True, capture_output=True, text=True)
+        options = (f"Dir::State::lists={asked.stdout.strip()}", "Dir::Cache::pkgcache=", "APT::Sandbox::User=root")
+        command = ["apt-get", "-q", *(f"-o{option}" for option in options), "download", *wanted]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if not done.returncode:
+            break
     if done.returncode:
         raise RuntimeError(f"apt-get can't download {' '.join(wanted)}: {done.stderr.strip()}")
     return [max(folder.glob(f"{name}_*.deb"), key=lambda one: one.stat().st_mtime) for name in wanted]

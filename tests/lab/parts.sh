@@ -5,8 +5,9 @@
 #
 # parts.sh PACKAGE...: prints the path of a tar file with all that the packages add to this machine's root file system.
 # They are installed into an overlay that only this script sees, so nothing is installed or started on the machine.
-# The file is kept in .cache/lab, and made anew when the machine's own packages have changed. The few that were used last
-# are kept, so that labs of different packages don't have to make theirs again and again.
+# The file is kept in .cache/lab, and made anew when the machine's own packages have changed or its sources have others
+# than before. The few that were used last are kept, so that labs of different packages don't have to make theirs again
+# and again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,13 +15,15 @@ die() { printf 'lab: %s\n' "$*" >&2; exit 1; }
 
 [ "$(id -u)" = 0 ] || die "making the parts of the nodes needs root."
 command -v apt-get >/dev/null || die "the nodes' packages ($*) come from apt, and this machine has none."
-key=$(cat /var/lib/dpkg/status <(echo "$@") "$0" | sha256sum | cut -c1-16)
-parts=$PWD/.cache/lab/parts-$key.tar
-kept=8
 mkdir -p .cache/lab
 # Two labs may want it at the same time.
 exec 9>.cache/lab/lock
 flock 9
+lists=$(tests/lab/lists.sh)
+candidates=$(apt-cache -o Dir::State::lists="$lists" -o Dir::Cache::pkgcache= policy "$@" | grep Candidate:) || true
+key=$(cat /var/lib/dpkg/status <(echo "$@" "$candidates") "$0" | sha256sum | cut -c1-16)
+parts=$PWD/.cache/lab/parts-$key.tar
+kept=8
 if [ -s "$parts" ]; then touch "$parts"; echo "$parts"; exit; fi
 rm -f .cache/lab/parts-*.new
 work=$(mktemp -d)
@@ -30,7 +33,8 @@ mkdir "$work/upper" "$work/work" "$work/root"
 cat >"$work/install" <<'END'
 set -eu
 cd "$1"
-shift
+lists=$2
+shift 2
 mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root
 cd root
 mount -t proc proc proc
@@ -43,12 +47,12 @@ mount -t tmpfs tmpfs run
 printf '#!/bin/sh\nexit 101\n' >usr/sbin/policy-rc.d
 chmod 755 usr/sbin/policy-rc.d
 export DEBIAN_FRONTEND=noninteractive
-chroot . apt-get -q update || true
+mount --bind "$lists" var/lib/apt/lists
 chroot . apt-get -q -y -o Dpkg::Use-Pty=0 install --no-install-recommends "$@"
 rm usr/sbin/policy-rc.d
 chroot . apt-get clean
 END
-unshare --mount --propagation private sh "$work/install" "$work" "$@" >"$work/log" 2>&1 ||
+unshare --mount --propagation private sh "$work/install" "$work" "$lists" "$@" >"$work/log" 2>&1 ||
     { tail -n 40 "$work/log" >&2; die "apt could not install $*."; }
 rm -rf "$work"/upper/var/lib/apt/lists "$work"/upper/var/cache/apt
 # The folders of logs stay: they have their owners, and a service may not start without its own.

@@ -182,7 +182,7 @@ class Fleet:
 @pytest.fixture(scope="module")
 def fleet(make_steps: MakeSteps) -> Fleet:
     """Two controllers, a cache and three web servers at v1, and what v2 is made of."""
-    layer = ["haproxy", "keystone", "nginx", "postgresql", "python3-psycopg2", "redis-server"]
+    layer = ["haproxy", "keystone", "nginx", *POSTGRESQL, "python3-psycopg2", *REDIS]
     steps = make_steps(HOSTS, packages=layer)
     lab = steps.lab
     publish_next(lab)
