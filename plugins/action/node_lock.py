@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import start_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._processes import start_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import whoami
 
 

@@ -120,11 +120,11 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import (
     Claim,
-    connection_process,
     release,
     take,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._outcome import end
+from ansible_collections.convoy.upgrade.plugins.module_utils._processes import connection_process
 
 
 def main() -> None:

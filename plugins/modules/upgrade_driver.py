@@ -98,7 +98,7 @@ EXAMPLES = r"""
   convoy.upgrade.upgrade_driver:
     state: started
     driver: "{{ run.driver }}"
-    version: v2
+    version: "2.10"
     fleet:
       web1: web
     composition: "{{ composed }}"

@@ -76,7 +76,7 @@ go:
   type: bool
 state:
   description:
-    - With O(state=begun), the state in which the host was, or V(taken) if another run drives it.
+    - With O(state=begun), the state in which the host is now, or V(taken) if another run drives it.
     - With O(state=ended), V(upgraded), or V(partial) if tags left something for later.
   returned: unless O(state=failed)
   type: str

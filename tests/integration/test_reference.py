@@ -18,7 +18,8 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
 from integration.support.nodes import living_nodes
-from integration.support.playbook import Runner
+from integration.support.playbook import Runner, Task, plan
+from integration.support.push import WATCHED, composed, prepared, started, step, turn
 from integration.support.seen import LOOKUP, MODULES, Seen, documentation, documented_paths
 from written_services import Roles
 
@@ -27,7 +28,9 @@ FILTERS = (
     "composition_text",
     "failure_text",
     "fleet",
+    "newest_kernel",
     "plan_text",
+    "roles_of_stage",
     "stage_order",
     "status_text",
     "story_text",
@@ -38,6 +41,30 @@ PLUGINS = [
     (LOOKUP, "lookup"),
     *((name, "filter") for name in FILTERS),
 ]
+
+
+def _for_a_run(_roles: Roles) -> list[Task]:
+    """Return what comes before a driver whose hosts upgrade themselves."""
+    begun = plan(version="2.10", fleet={"web1": "web"}, limit=[])
+    nothing: Task = {"ansible.builtin.set_fact": {"composed": {"roles": {}}}}
+    return [begun, nothing]
+
+
+def _for_a_turn(roles: Roles) -> list[Task]:
+    """Return what comes before a host's turn."""
+    fleet = {"localhost": "web"}
+    begun = plan(version="2.10", fleet=fleet, limit=[])
+    known: Task = {"ansible.builtin.set_fact": {"upgrade_driver": "{{ run.driver }}"}}
+    return [begun, *composed(roles, "nginx"), prepared(), started(fleet, [*fleet], version="2.10"), known]
+
+
+def _for_a_step(roles: Roles) -> list[Task]:
+    """Return what comes before a unit of a host."""
+    return [*_for_a_turn(roles), turn("begun"), step("stop/nginx")]
+
+
+# What has to be there before the examples of a plugin.
+BEFORE = {"upgrade_driver": _for_a_run, "upgrade_turn": _for_a_turn, "upgrade_step": _for_a_step}
 
 # Results whose keys below are names of hosts, and not of the documentation.
 _BY_HOST = ("hosts",)
@@ -51,9 +78,10 @@ def test_every_example_runs_as_it_stands(plugin: str, kind: str, run: Runner, ag
     roles.simple("nginx", "stop", "upgrade", "start")
     tasks = yaml.safe_load(documentation(plugin, kind)["examples"])
     assert tasks
-    with living_nodes(Settings(port=agent.http_port), hosts, "2.10"):
-        played = run([{**task, "ignore_errors": False} for task in tasks])
-    assert [task["failed"] for task in played] == [False] * len(tasks)
+    before = BEFORE.get(plugin, lambda _roles: [])(roles)
+    with living_nodes(Settings(port=agent.http_port), {**hosts, "web1": "web"}, "2.10"):
+        played = run([{**task, "ignore_errors": False} for task in (*before, *tasks)], environ=WATCHED)
+    assert [task["failed"] for task in played] == [False] * len(played), played.stdout
 
 
 @pytest.mark.usefixtures("whole_session")

@@ -5,31 +5,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import _LOCKS
-from integration.support.seen import documentation, documented_paths
 from lab.node import Node
+from module_calls import ModuleCalls
 
 from .conftest import MakeFleet
-from .fleet import RUNTIME, Fleet
+from .fleet import Fleet
 
 NODE = "compute1"
 SITE = "/etc/puppet/code/environments/production/manifests"
-Module = Callable[..., dict[str, Any]]
-
-# What Ansible itself puts into results.
-_ANSIBLES = {"ansible_facts", "changed", "failed", "msg", "invocation", "exception", "warnings", "deprecations"}
-
-used: set[str] = set()
-returned: set[str] = set()
 
 
 @pytest.fixture(scope="module")
@@ -45,29 +33,10 @@ def node(fleet: Fleet) -> Node:
     return node
 
 
-@pytest.fixture
-def puppet(fleet: Fleet, tmp_path: Path) -> Module:
-    """Run the module over ssh; ``check`` is Ansible's check mode."""
-
-    def run(*, check: bool = False, **options: Any) -> dict[str, Any]:
-        used.update(options)
-        command = [RUNTIME / "bin/ansible", "-i", fleet.inventory, NODE, "-m", "convoy.upgrade.puppet_run"]
-        command += ["-a", json.dumps(options), *["--check"] * check]
-        environ = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
-        environ["ANSIBLE_HOME"] = str(tmp_path / "home")
-        done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=tmp_path, check=False)
-        result: dict[str, Any] = json.loads(done.stdout.partition(" => ")[2])
-        result["failed"] = done.returncode != 0
-        returned.update(paths({key: value for key, value in result.items() if key not in _ANSIBLES}))
-        return result
-
-    return run
-
-
-def paths(found: Mapping[str, Any], prefix: str = "") -> set[str]:
-    """Return the keys, and those of the failure below it."""
-    below = paths(found["failure"], "failure.") if isinstance(found.get("failure"), Mapping) else set()
-    return {f"{prefix}{key}" for key in found} | below
+@pytest.fixture(scope="module")
+def puppet(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> ModuleCalls:
+    """The module, over ssh."""
+    return ModuleCalls("puppet_run", fleet.inventory, NODE, tmp_path_factory.mktemp("calls") / "home")
 
 
 def write(node: Node, manifest: str, name: str = "site.pp") -> str:
@@ -78,7 +47,7 @@ def write(node: Node, manifest: str, name: str = "site.pp") -> str:
 FILE = "file { '/root/puppet/made': content => 'by puppet' }\n"
 
 
-def test_a_run_that_changes_something_is_a_change_and_the_next_one_is_none(node: Node, puppet: Module) -> None:
+def test_a_run_that_changes_something_is_a_change_and_the_next_one_is_none(node: Node, puppet: ModuleCalls) -> None:
     manifest = write(node, FILE)
     first = puppet(manifest=manifest)
     assert (first["changed"], first["exit_code"], first["waited"]) == (True, 2, 0)
@@ -92,7 +61,7 @@ def test_a_run_that_changes_something_is_a_change_and_the_next_one_is_none(node:
 
 @pytest.mark.parametrize("options", [{"noop": True}, {"check": True}])
 def test_noop_and_check_mode_tell_what_would_change_and_change_nothing(
-    options: Any, node: Node, puppet: Module
+    options: Any, node: Node, puppet: ModuleCalls
 ) -> None:
     manifest = write(node, FILE)
     told = puppet(manifest=manifest, **options)
@@ -113,7 +82,7 @@ def test_noop_and_check_mode_tell_what_would_change_and_change_nothing(
     ],
 )
 def test_each_failure_is_told_with_puppets_own_reason(
-    manifest: str, code: int, message: str, node: Node, puppet: Module
+    manifest: str, code: int, message: str, node: Node, puppet: ModuleCalls
 ) -> None:
     told = puppet(manifest=write(node, manifest))
     assert told["failed"]
@@ -122,7 +91,7 @@ def test_each_failure_is_told_with_puppets_own_reason(
     assert f"puppet apply ended with {code}, {message}" in told["msg"]
 
 
-def test_modules_environment_and_arguments_are_handed_on(node: Node, puppet: Module) -> None:
+def test_modules_environment_and_arguments_are_handed_on(node: Node, puppet: ModuleCalls) -> None:
     node.write("/root/puppet/modules/greeting/manifests/init.pp", "class greeting { notice('hello from the module') }")
     node.write("/etc/puppet/code/environments/canary/manifests/site.pp", "")
     told = puppet(
@@ -136,7 +105,7 @@ def test_modules_environment_and_arguments_are_handed_on(node: Node, puppet: Mod
     assert told["command"][-2:] == ["--show_diff", "/root/puppet/site.pp"]
 
 
-def test_the_lock_of_an_agent_is_where_puppet_says_and_is_waited_for(node: Node, puppet: Module) -> None:
+def test_the_lock_of_an_agent_is_where_puppet_says_and_is_waited_for(node: Node, puppet: ModuleCalls) -> None:
     lock = node.run("puppet", "config", "print", "agent_catalog_run_lockfile").stdout.strip()
     assert lock in _LOCKS
     manifest = write(node, FILE)
@@ -157,7 +126,7 @@ def test_the_lock_of_an_agent_is_where_puppet_says_and_is_waited_for(node: Node,
     node.run("rm", lock)
 
 
-def test_a_daemon_that_puppet_started_does_not_keep_its_lock(node: Node, puppet: Module) -> None:
+def test_a_daemon_that_puppet_started_does_not_keep_its_lock(node: Node, puppet: ModuleCalls) -> None:
     manifest = write(node, "exec { '/bin/sh -c \"setsid sleep 123 >/dev/null 2>&1 &\"': }")
     assert puppet(manifest=manifest)["exit_code"] == 2
     assert node.run("pgrep", "-f", "sleep 123").stdout
@@ -165,7 +134,7 @@ def test_a_daemon_that_puppet_started_does_not_keep_its_lock(node: Node, puppet:
     node.run("pkill", "-f", "sleep 123")
 
 
-def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(node: Node, puppet: Module) -> None:
+def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(node: Node, puppet: ModuleCalls) -> None:
     told = puppet(manifest=write(node, "exec { '/bin/sleep 321': }"), timeout=4)
     assert told["failure"]["code"] == "puppet_timeout"
     assert "puppet apply took longer than 4 s and was ended" in told["msg"]
@@ -173,29 +142,25 @@ def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(node: Node,
     assert node.run("pgrep", "-f", "sleep 321", check=False).stdout == ""
 
 
-def test_a_puppet_that_is_not_there_is_told(puppet: Module) -> None:
+def test_a_puppet_that_is_not_there_is_told(puppet: ModuleCalls) -> None:
     told = puppet(manifest="/nowhere", executable="pupet")
     assert told["msg"].startswith("executable: 'pupet' is neither on PATH nor in ")
     assert told["failure"]["details"] == {}
 
 
-def test_an_agent_that_reaches_no_server_fails_with_its_reason(node: Node, puppet: Module) -> None:
+def test_an_agent_that_reaches_no_server_fails_with_its_reason(node: Node, puppet: ModuleCalls) -> None:
     node.write("/etc/puppet/puppet.conf", "[main]\nserver = localhost\n")
     told = puppet(kind="agent")
     assert told["failed"]
     assert "puppet agent ended with 1, the run itself failed: Error:" in told["msg"]
 
 
-def test_every_example_runs_as_it_stands(node: Node, puppet: Module) -> None:
+def test_every_example_runs_as_it_stands(node: Node, puppet: ModuleCalls) -> None:
     node.write(f"{SITE}/site.pp", FILE)
     node.run("mkdir", "-p", "/etc/puppet/code/modules")
-    for task in yaml.safe_load(documentation("puppet_run", "module")["examples"]):
-        assert not puppet(**task["convoy.upgrade.puppet_run"])["failed"]
+    for options in puppet.examples():
+        assert not puppet(**options)["failed"]
 
 
-def test_every_option_was_used_and_every_result_seen() -> None:
-    if not used:
-        pytest.skip("only says something after the other tests of this file")
-    documented = documentation("puppet_run", "module")
-    assert set(documented["doc"]["options"]) - used == set()
-    assert set(documented_paths(documented["return"])) == returned
+def test_every_option_was_used_and_every_result_seen(puppet: ModuleCalls) -> None:
+    puppet.assert_documented()

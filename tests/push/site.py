@@ -3,11 +3,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """An operator's folder: an inventory, services in `roles/`, and runs of the playbooks. Each host keeps a log of its own.
 
-The hosts are this machine under several names: what is tried here is who goes when, and not what a service does.
+The hosts are this machine under several names, as what is tried is who goes when, and not what a service does; or they
+are the nodes of a lab, where ssh has a part in it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -22,6 +24,7 @@ from typing import Any
 import yaml
 from devkit.agent import ROOT, Agent
 from devkit.child import start, stop
+from lab.lab import Lab
 
 PLAYBOOKS = ROOT / "playbooks"
 _BIN = Path(sys.executable).parent
@@ -61,12 +64,15 @@ class Ended:
 class Site:
     """The folder, and the runs in it."""
 
-    def __init__(self, folder: Path, agent: Agent) -> None:
-        """Begin with an empty one."""
+    def __init__(self, folder: Path, where: Agent | Lab) -> None:
+        """Begin with an empty one; the hosts are where the Consul is."""
         self.folder = folder
-        self.agent = agent
-        self.consul = agent.kv
-        self.log = folder / "log"
+        self.consul = where.kv
+        self._environ = where.environ
+        self._lab = where if isinstance(where, Lab) else None
+        # The hosts' logs, and where the hosts themselves see them.
+        self.log = (self._lab.shared if self._lab else folder) / "log"
+        self._log_of_hosts = "/srv/lab/log" if self._lab else str(self.log)
         self.log.mkdir()
         (folder / "roles").mkdir()
         (folder / "ansible.cfg").write_text("[defaults]\n")
@@ -103,7 +109,7 @@ class Site:
             service=service,
             name=f"{service}/{step}{once}",
             slug=f"{service}-{step}{once}",
-            log=self.log,
+            log=self._log_of_hosts,
             host="{{ inventory_hostname }}",
             version="{{ upgrade_version_before | default('', true) or 'none' }}>{{ upgrade_version }}",
             tags=", ".join([step, *([more] if more else [])]),
@@ -118,15 +124,17 @@ class Site:
         :param hosts: role -> its hosts.
         :param host_vars: host -> variables.
         """
+        reached = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        addresses: dict[str, dict[str, str]] = {}
+        if self._lab is not None:
+            reached = self._lab.inventory()["all"]["vars"]
+            addresses = {name: {"ansible_host": node.address} for name, node in self._lab.nodes.items()}
         content = {
             "all": {
-                "vars": {
-                    "ansible_connection": "local",
-                    "ansible_python_interpreter": sys.executable,
-                    "upgrade_roles": {role: dict(what) for role, what in roles.items()},
-                },
+                "vars": {**reached, "upgrade_roles": {role: dict(what) for role, what in roles.items()}},
                 "children": {
-                    role: {"hosts": {name: host_vars.get(name, {}) for name in names}} for role, names in hosts.items()
+                    role: {"hosts": {name: {**addresses.get(name, {}), **host_vars.get(name, {})} for name in names}}
+                    for role, names in hosts.items()
                 },
             }
         }
@@ -152,7 +160,7 @@ class Site:
             [*command, "-e", json.dumps(given)],
             env={
                 **kept,
-                **self.agent.environ,
+                **self._environ,
                 "PWD": str(self.folder),
                 "ANSIBLE_HOME": str(self.folder / "home"),
                 "ANSIBLE_CONFIG": str(self.folder / "ansible.cfg"),
@@ -242,3 +250,18 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) ->
     while not condition():
         assert time.monotonic() < until, f"{what}: not within {seconds} s"
         time.sleep(0.02)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill a run and the tasks that are under way, as when the power of their machines fails."""
+    found, family = [process.pid], []
+    while found:
+        family.append(found.pop())
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{family[-1]}/task").iterdir():
+                found += map(int, (thread / "children").read_text().split())
+    # From the top, so that nobody sees that another one is gone.
+    for one in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+    process.communicate()

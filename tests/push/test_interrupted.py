@@ -5,35 +5,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
 import signal
-import subprocess
-from pathlib import Path
 
 import pytest
 
-from .site import Ended, Site, most_at_once, spans, wait_for
+from .site import Ended, Site, kill, most_at_once, spans, wait_for
 
 ROLES = {"web": {"stage": "dataplane", "services": ["app"]}}
 STEPS = ["prepare", "stop", "upgrade", "upgrade,once", "start", "verify"]
 TASKS = ["app/prepare", "app/stop", "app/upgrade", "app/upgrade-once", "app/start", "app/verify"]
 RULES = {"rolling_rules": {"roles": {"web": 1}}}
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    """Kill a run and the tasks that are under way, as when the power of their machines fails."""
-    found, family = [process.pid], []
-    while found:
-        family.append(found.pop())
-        with contextlib.suppress(OSError):
-            for thread in Path(f"/proc/{family[-1]}/task").iterdir():
-                found += map(int, (thread / "children").read_text().split())
-    # From the top, so that nobody sees that another one is gone.
-    for one in family:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
-    process.communicate()
 
 
 @pytest.mark.parametrize("stage", ["controlplane", "dataplane"])
@@ -96,3 +79,44 @@ def test_two_runs_for_different_roles_keep_to_the_cap_of_the_fleet(site: Site) -
 
 def assert_ended_well(ended: Ended) -> None:
     assert ended.code == 0, ended.stdout
+
+
+def test_hosts_of_a_run_elsewhere_are_left_to_it_and_taken_up_when_it_is_gone(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    site.inventory(ROLES, {"web": ["web1", "web2"]})
+    session = json.loads(
+        site.consul.call("PUT", "session/create", b'{"TTL": "60s", "Behavior": "delete", "LockDelay": "0s"}')[2]
+    )["ID"]
+    there = {"by": "bob@elsewhere", "since": 1800000000, "machine": "another", "pid": 1, "started": 1}
+    claim = json.dumps({**there, "session": session}).encode()
+    assert site.consul.call("PUT", f"kv/upgrade/drivers/web1?acquire={session}", claim)[2] == b"true"
+
+    process = site.start("upgrade", version="v1", instructions={"rolling_rules": {"roles": {"web": 1}}})
+    wait_for(lambda: site.done("web2"), "web2 has been upgraded")
+    ended = site.end(process)
+    assert ended.code == 2, ended.stdout
+    assert "web1 does not go (taken): bob@elsewhere since " in ended.stdout
+    assert "Nothing can move any more. v1: web 1/2; 0 upgrading, 1 waiting. web1 (pending): " in ended.stdout
+    assert "never reported; may go now; another run drives it" in ended.stdout
+    assert site.done("web1") == []
+    # What the other run would do in the end.
+    site.consul.call("PUT", f"session/destroy/{session}")
+    site.play("upgrade", version="v1")
+    assert site.reported("v1") == {"web1", "web2"}
+
+
+def test_hosts_of_a_run_that_was_killed_here_with_its_driver_are_taken_up_at_once(site: Site) -> None:
+    site.service("app", STEPS)
+    site.inventory(ROLES, {"web": ["web1"]})
+    site.sleep(3.0)
+    process = site.start("upgrade", version="v1", instructions=RULES)
+    wait_for(lambda: site.entries("web1"), "web1 has begun")
+    claim = json.loads(site.consul.get("upgrade/drivers/web1") or b"")
+    os.kill(claim["pid"], signal.SIGKILL)
+    kill(process)
+    assert site.consul.get("upgrade/drivers/web1")
+    site.sleep(0.1)
+    site.play("upgrade", version="v1")
+    assert site.done("web1") == TASKS
+    sessions = {one["ID"] for one in json.loads(site.consul.call("GET", "session/list")[2])}
+    assert claim["session"] not in sessions

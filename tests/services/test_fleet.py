@@ -21,6 +21,7 @@ from lab.lab import Lab
 from lab.node import ROOT
 from lab.packages import Package, repository
 
+from .balancer import balance
 from .conftest import MakeSteps
 from .keystones import PACKAGES as KEYSTONE
 from .keystones import Keystones, publish_next
@@ -33,26 +34,6 @@ CONTROLLERS = ("controller1", "controller2")
 WEB = ("web1", "web2", "web3")
 POSTGRESQL = ["postgresql-15", "postgresql-client-15"]
 REDIS = ["redis-server", "redis-tools"]
-
-CONFIG = """\
-global
-    stats socket /run/haproxy/admin.sock mode 660 level admin expose-fd listeners
-    user haproxy
-    group haproxy
-defaults
-    mode http
-    retries 0
-    timeout connect 2s
-    timeout client 30s
-    timeout server 30s
-frontend web
-    bind :80
-    default_backend app
-backend app
-    option httpchk GET /
-    default-server check inter 200ms fall 2 rise 2
-{servers}
-"""
 
 # The operator's own service: a command that tells its version, and a log of what was done when.
 SHOP = {
@@ -120,11 +101,8 @@ class Fleet:
         self.consul: RawKV = lab.kv
         nodes = lab.nodes
         self.keystones = Keystones(lab, CONTROLLERS, "controller1")
-        servers = "\n".join(f"    server {name} {nodes[name].address}:80" for name in WEB)
         for name in CONTROLLERS:
-            nodes[name].write("/etc/haproxy/haproxy.cfg", CONFIG.format(servers=servers))
-            nodes[name].run("systemctl", "start", "haproxy")
-            nodes[name].wait(80)
+            balance(nodes[name], {web: nodes[web].address for web in WEB})
         nodes["cache1"].run("systemctl", "start", "redis-server")
         nodes["cache1"].run("redis-cli", "set", "kept", "yes")
         for name in WEB:

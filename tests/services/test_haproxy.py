@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import threading
 import time
 from typing import Any
@@ -13,33 +12,12 @@ from typing import Any
 import pytest
 from lab.node import Node
 
+from .balancer import ask, balance, status, wait_for_status
 from .conftest import MakeSteps
 from .snapshots import installed, point, publish
 from .steps import STEPS, Steps, words
 from .traffic import Download, Traffic
 from .web import LAYER, PACKAGES, SLOW, old_processes, serve
-
-# No second try and no other server: a request that meets a server which is gone fails.
-CONFIG = """\
-global
-    stats socket /run/haproxy/admin.sock mode 660 level admin expose-fd listeners
-    user haproxy
-    group haproxy
-defaults
-    mode http
-    retries 0
-    timeout connect 2s
-    timeout client 30s
-    timeout server 30s
-frontend web
-    bind :80
-    default_backend app
-backend app
-    option httpchk GET /
-    default-server check inter 200ms fall 2 rise 2
-    server web1 {web1}:80
-    server web2 {web2}:80
-"""
 
 BACKEND = {
     "haproxy_backend_balancers": ["balancer"],
@@ -61,11 +39,7 @@ def steps(make_steps: MakeSteps) -> Steps:
     nodes = steps.lab.nodes
     for name in ("web1", "web2"):
         serve(nodes[name])
-    nodes["lb1"].write(
-        "/etc/haproxy/haproxy.cfg", CONFIG.format(**{name: node.address for name, node in nodes.items()})
-    )
-    nodes["lb1"].run("systemctl", "start", "haproxy")
-    nodes["lb1"].wait(80)
+    balance(nodes["lb1"], {name: nodes[name].address for name in ("web1", "web2")})
     for node in nodes.values():
         point(node, "v2")
     return steps
@@ -79,27 +53,6 @@ def balancer(steps: Steps) -> Node:
 def backend(steps: Steps, host: str, *which: str, code: int = 0, check: bool = False, **more: Any) -> str:
     arguments = ["--check"] if check else []
     return steps.run("haproxy_backend", which, [host], {**BACKEND, **more}, *arguments, code=code)
-
-
-def ask(balancer: Node, command: str) -> str:
-    """Ask HAProxy by a way that is not the module's."""
-    script = (
-        "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect('/run/haproxy/admin.sock')\n"
-        "s.sendall((sys.argv[1] + '\\n').encode())\nsys.stdout.write(s.makefile().read())"
-    )
-    return balancer.run("python3", "-c", script, command).stdout
-
-
-def status(balancer: Node, server: str) -> str:
-    rows = csv.DictReader(ask(balancer, "show stat").removeprefix("# ").splitlines())
-    return next(row["status"] for row in rows if (row["pxname"], row["svname"]) == ("app", server))
-
-
-def wait_for_status(balancer: Node, server: str, wanted: str) -> None:
-    until = time.monotonic() + 20
-    while status(balancer, server) != wanted:
-        assert time.monotonic() < until, status(balancer, server)
-        time.sleep(0.1)
 
 
 def test_no_request_fails_while_one_web_server_after_the_other_is_upgraded(steps: Steps, balancer: Node) -> None:

@@ -13,18 +13,16 @@ import contextlib
 import fcntl
 import json
 import os
-import select
 import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from .._model.errors import UpgradeError
+from .._processes import leave_all_but, start_of, wait_for_end
 
 _SECONDS_TO_GO = 2.0
-_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 @dataclass(frozen=True)
@@ -63,27 +61,6 @@ class Claim:
     who: str
     process: int | None
     lease: float
-
-
-def start_of(pid: int) -> int | None:
-    """Return when a process started, in ticks since the machine did; None if it is gone."""
-    fields = _stat(pid)
-    return None if fields is None else int(fields[19])
-
-
-def connection_process() -> int | None:
-    """Return the process of the SSH connection by which this one was started, None if it was started otherwise."""
-    pid = os.getppid()
-    while pid > 1:
-        fields = _stat(pid)
-        if fields is None:
-            return None
-        with contextlib.suppress(OSError):
-            name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
-            if name == "sshd" or name.startswith("sshd-"):
-                return pid
-        pid = int(fields[1])
-    return None
 
 
 def take(path: str, claim: Claim, *, dry: bool = False) -> tuple[bool, Holder | None]:
@@ -189,20 +166,6 @@ def _hold(file: int, claim: Claim) -> int:
         return int(told.read())
 
 
-def leave_all_but(*files: int) -> None:
-    """Let go of all that this process had open but for some files, as Ansible waits for the end of it."""
-    os.chdir("/")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for standard in range(3):
-        os.dup2(nothing, standard)
-    for number in [int(one.name) for one in Path("/proc/self/fd").iterdir()]:
-        if number > 2 and number not in files:
-            with contextlib.suppress(OSError):
-                os.close(number)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
 def _watch(watched: tuple[int, int | None] | None, lease: float) -> None:
     """Return when the lock is to be freed."""
     if watched is not None:
@@ -210,31 +173,3 @@ def _watch(watched: tuple[int, int | None] | None, lease: float) -> None:
         if started is not None and start_of(pid) == started:
             wait_for_end(pid, started)
     time.sleep(lease)
-
-
-def wait_for_end(pid: int, started: int) -> None:
-    """Return when a process is gone.
-
-    :param started: when it started, as :func:`start_of` tells.
-    """
-    try:
-        handle = os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        # An older kernel or Python.
-        while start_of(pid) == started:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-        return
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    if start_of(pid) == started:
-        poll.poll()
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Return the fields of a process from its state on, None if it is gone; see proc(5)."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else fields

@@ -9,10 +9,13 @@ The keys go with the session: at once where the run ends it, and some seconds af
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 
 from .._model.errors import UpgradeError
+from .._processes import start_of, this_machine
 from .._store.client import Operation
 from .._store.errors import Conflict
 from .._store.operations import lock, remove
@@ -23,6 +26,34 @@ SESSION_SECONDS = 15
 RENEW_EVERY = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The run that has a host.
+
+    :param by: for people: user and machine.
+    :param since: unix seconds.
+    :param machine: as :func:`~.._processes.this_machine` tells.
+    :param pid: the run's process on that machine.
+    :param started: when that process started, in the kernel's ticks: a number that is used again is not the same.
+    """
+
+    by: str
+    since: int
+    session: str
+    machine: str
+    pid: int
+    started: int
+
+    def __str__(self) -> str:
+        """Tell who it is."""
+        return f"{self.by} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is known that the run is gone, which can be told on its own machine alone."""
+        return bool(self.machine) and self.machine == this_machine() and start_of(self.pid) != self.started
+
+
 def open_session(store: Store) -> str:
     """Return a new session of this run."""
     return store.client.open_session(f"convoy.upgrade of {whoami()}", SESSION_SECONDS)
@@ -30,6 +61,8 @@ def open_session(store: Store) -> str:
 
 def claim(store: Store, session: str, host: str) -> str | None:
     """Take a host on; return who has it where another run does, None where it is ours now.
+
+    A run that was killed on this machine lets go of its hosts now, and not only when its session has run out.
 
     :raises UpgradeError: what :meth:`ConsulClient.write` raises.
     """
@@ -41,7 +74,11 @@ def claim(store: Store, session: str, host: str) -> str | None:
             entry = store.client.get(key)
             if entry is None:
                 continue
-            return _who(entry.value)
+            holder = _holder(entry.value)
+            if holder is None or not holder.is_dead:
+                return str(holder) if holder else "another run"
+            store.client.close_session(holder.session)
+            continue
         return None
     raise UpgradeError("busy", f"{key} was taken and let go of under each of 10 tries. Are there very many runs?")
 
@@ -52,13 +89,13 @@ def release(store: Store, hosts: Iterable[str]) -> list[Operation]:
 
 
 def _lock(store: Store, session: str, host: str) -> Operation:
-    facts = {"by": whoami(), "since": int(time.time())}
-    return lock(store.keys.driver(host), json.dumps(facts, sort_keys=True), session)
+    pid = os.getpid()
+    holder = Holder(whoami(), int(time.time()), session, this_machine(), pid, start_of(pid) or 0)
+    return lock(store.keys.driver(host), json.dumps(asdict(holder), sort_keys=True), session)
 
 
-def _who(value: bytes) -> str:
+def _holder(value: bytes) -> Holder | None:
     try:
-        data = json.loads(value)
-        return f"{data['by']} since {time.strftime('%H:%M:%S', time.localtime(data['since']))}"
-    except (ValueError, TypeError, KeyError):
-        return "another run"
+        return Holder(**json.loads(value))
+    except (ValueError, TypeError):
+        return None

@@ -22,6 +22,9 @@ from .errors import Conflict
 from .keys import SCHEMA, Keys
 from .settings import Settings
 
+# What is given up is gone after so long (seconds).
+_SECONDS_A_QUESTION = 5.0
+
 
 class Store:
     """A fleet's state in Consul.
@@ -78,7 +81,9 @@ class Store:
     def wait_for_change(self, index: int, seconds: float, prefixes: Sequence[str] | None = None) -> int:
         """Return as soon as anything that a plan depends on has changed, or after ``seconds``.
 
-        One blocking query for each folder, side by side.
+        One blocking query for each folder, side by side. Consul goes on with those that are given up and counts their
+        connections, so each is asked for a few seconds only, and again. A process that waits often has
+        :class:`~.watch.Watch`.
 
         :param index: the newest index that the caller has seen.
         :param prefixes: the folders and keys to watch; None for all that a plan depends on.
@@ -87,10 +92,16 @@ class Store:
         """
         keys = self.keys
         answers: queue.Queue[int | UpgradeError] = queue.Queue()
+        answered = threading.Event()
+        until = time.monotonic() + seconds
 
         def watch(prefix: str) -> None:
+            client = ConsulClient(self.settings)
+            found = index
             try:
-                answers.put(ConsulClient(self.settings).wait(prefix, index, seconds))
+                while found <= index and not answered.is_set() and (left := until - time.monotonic()) > 0:
+                    found = client.wait(prefix, index, min(left, _SECONDS_A_QUESTION))
+                answers.put(found)
             except UpgradeError as error:
                 answers.put(error)
 
@@ -98,16 +109,17 @@ class Store:
             prefixes = (keys.upgrade, keys.reports, keys.gates, keys.current_version)
         for prefix in prefixes:
             threading.Thread(target=watch, args=(prefix,), daemon=True).start()
-        until = time.monotonic() + seconds + self.settings.timeout
-        for _answer in prefixes:
-            try:
-                answer = answers.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                break
-            if isinstance(answer, UpgradeError):
-                raise answer
-            if answer > index:
-                return answer
+        try:
+            for _answer in prefixes:
+                answer = answers.get(timeout=max(0.0, until - time.monotonic()) + self.settings.timeout)
+                if isinstance(answer, UpgradeError):
+                    raise answer
+                if answer > index:
+                    return answer
+        except queue.Empty:
+            pass
+        finally:
+            answered.set()
         return index
 
     def epochs(self) -> list[int]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...module_utils._model import states
-from ...module_utils._model.planner import HostView, Plan, make_plan
+from ...module_utils._model.planner import HostView, Plan, make_plan, obstacles
 from ...module_utils._ops.after import make_after_pass
 from ...module_utils._ops.plan import Outcome, Request, make_pass
 from ...module_utils._store.errors import Unreachable
+from ...module_utils._store.keys import Keys
 from ...module_utils._store.store import Store
+from ...module_utils._store.watch import Watch
 from .pool import Pool
 from .run import AFTER, Run
 
@@ -40,10 +42,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A pass, and every host as it is after it."""
+    """A pass, and every host as it is after it.
+
+    :param mark: where the watch was before it, so that what came later is waited for.
+    """
 
     outcome: Outcome
     hosts: Mapping[str, HostView]
+    mark: int
 
 
 class Admission:
@@ -57,6 +63,8 @@ class Admission:
         self._run = run
         self._pool = pool
         self._claim = claim
+        keys = Keys(pool.settings.kv_prefix)
+        self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.reports, keys.drivers))
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting: dict[str, Verdict | None] = {}
@@ -97,6 +105,23 @@ class Admission:
                 return not unfinished, False, look
         self._wait(look, seconds)
         return False, True, look
+
+    def explain(self, look: Look, hosts: Collection[str]) -> list[str]:
+        """Return why hosts are not upgraded, as if this run were for the whole fleet: a sentence for each reason."""
+        plan = self._plan(look, None)
+        free = {one.host for one in plan.openings}
+        claimed = look.outcome.snapshot.driven
+
+        def reason(host: str) -> str:
+            view = plan.hosts[host]
+            if host in claimed and host not in self._live:
+                return f"{view.reason}; another run drives it"
+            if view.state == states.PENDING and host in free:
+                return f"{view.reason}, and no run drives it; run the same command again"
+            return view.reason
+
+        explained = {host: replace(plan.hosts[host], reason=reason(host)) for host in hosts}
+        return obstacles(Plan(unfinished=tuple(hosts)), explained)
 
     def _together(self, hosts: Collection[str], *, whole: bool) -> dict[str, Verdict]:
         verdicts: dict[str, Verdict] = {}
@@ -171,15 +196,16 @@ class Admission:
                 return make_after_pass(store, request, run.roles_with_after)
             return make_pass(store, request)
 
+        mark = self._watcher.mark()
         outcome = self._pool.stubbornly(act)
-        self._latest = Look(outcome, outcome.hosts())
+        self._latest = Look(outcome, outcome.hosts(), mark)
         return self._latest
 
     @staticmethod
-    def _plan(look: Look, limit: Collection[str]) -> Plan:
-        """Return what a pass for some hosts would let through, as things stood at the last one."""
+    def _plan(look: Look, limit: Collection[str] | None) -> Plan:
+        """Return what a pass for some hosts, or for all, would let through, as things stood at the last one."""
         outcome = look.outcome
-        return make_plan(outcome.snapshot, outcome.members, outcome.rules, [*limit])
+        return make_plan(outcome.snapshot, outcome.members, outcome.rules, None if limit is None else [*limit])
 
     def _verdict(self, view: HostView) -> Verdict | None:
         """Return the verdict on a host in a state, None for one that has to wait."""
@@ -245,13 +271,7 @@ class Admission:
                     self._changed.notify_all()
 
     def _wait(self, look: Look | None, seconds: float) -> None:
-        try:
-            with self._pool.store() as store:
-                keys = store.keys
-                prefixes = (keys.ledger, keys.holds, keys.reports, keys.drivers)
-                store.wait_for_change(look.outcome.index if look else 0, seconds, prefixes)
-        except Unreachable:
-            time.sleep(1)
+        self._watcher.wait(look.mark if look else 0, seconds)
 
 
 def _flying(look: Look) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...module_utils._model.errors import UpgradeError
-from ...module_utils._node.lock import leave_all_but, start_of, wait_for_end
+from ...module_utils._processes import leave_all_but, start_of, wait_for_end
 from .line import call
 from .run import Run
 from .server import serve

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils._model.errors import UpgradeError
-from ...module_utils._model.planner import Plan, obstacles
 from ...module_utils._model.states import UPGRADED
 from .._progress import Progress, count
 from .admission import TAKEN, Admission, Verdict
@@ -109,7 +108,7 @@ class Driver:
             left = [host for host in hosts if look.hosts[host].state != UPGRADED]
             answer |= {
                 "count": count(shown)[3:],
-                "obstacles": obstacles(Plan(unfinished=tuple(left)), look.hosts),
+                "obstacles": self._admission.explain(look, left),
                 "partial": [host for host in left if host in self._partial],
                 "unfinished": left,
             }

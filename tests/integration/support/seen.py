@@ -20,8 +20,9 @@ CONNECTED = (
     "consul_upgrade_info",
     "consul_upgrade_plan",
     "consul_upgrade_report",
+    "upgrade_driver",
 )
-MODULES = (*CONNECTED, "compose_upgrade_tasks", "node_lock", "node_validate")
+MODULES = (*CONNECTED, "compose_upgrade_tasks", "node_lock", "node_validate", "upgrade_step", "upgrade_turn")
 LOOKUP = "enable_puppet"
 
 # What Ansible itself puts into results, and what the recorder adds.

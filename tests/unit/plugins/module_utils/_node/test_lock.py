@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils import _processes
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._node import lock
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import Claim, Holder, release, start_of, take
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import Claim, Holder, release, take
+from ansible_collections.convoy.upgrade.plugins.module_utils._processes import connection_process, start_of
 
 Process = subprocess.Popen[bytes]
 
@@ -107,7 +108,7 @@ def test_it_goes_with_the_run_where_the_kernel_can_t_tell_of_its_end(
     path: str, run: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
-    monkeypatch.setattr(lock, "_SECONDS_BETWEEN_LOOKS", 0.05)
+    monkeypatch.setattr(_processes, "_SECONDS_BETWEEN_LOOKS", 0.05)
     take(path, claim("a", run))
     assert not is_free(path)
     run.kill()
@@ -183,14 +184,14 @@ def test_a_lock_that_is_not_there_is_none_to_release(path: str) -> None:
 
 
 def test_a_process_that_was_not_started_over_ssh_has_no_connection() -> None:
-    assert lock.connection_process() is None
+    assert connection_process() is None
 
 
 def test_the_connection_is_the_nearest_sshd_above(tmp_path: Path) -> None:
     sshd = tmp_path / "sshd"
     sshd.symlink_to("/bin/sh")
     code = (
-        "import os; from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import connection_process; "
+        "import os; from ansible_collections.convoy.upgrade.plugins.module_utils._processes import connection_process; "
         "print(connection_process())"
     )
     script = f"echo $$; sh -c '\"{sys.executable}\" -c \"$0\"; :' '{code}'; :"

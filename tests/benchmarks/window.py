@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the sliding window wins over batches on hosts of uneven speed, and what the bookkeeping costs for each host.
 
-    python tests/benchmarks/push.py [--hosts N] [--cap N]
+    python tests/benchmarks/window.py [--hosts N] [--cap N]
 
 The same tasks on the same hosts, by the playbooks of this collection and by a bare playbook with `serial`, in one run. The
 hosts are this machine under several names, and the window's tasks only sleep.

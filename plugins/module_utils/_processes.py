@@ -1,0 +1,90 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Processes of this machine: who is still there, and how one becomes independent of who started it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def start_of(pid: int) -> int | None:
+    """Return when a process started, in ticks since the machine did; None if it is gone."""
+    fields = _stat(pid)
+    return None if fields is None else int(fields[19])
+
+
+def this_machine() -> str:
+    """Return what tells this machine, since it was booted, from all others; empty where that can't be told.
+
+    Containers count as machines, as the processes of one are not seen from another.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def connection_process() -> int | None:
+    """Return the process of the SSH connection by which this one was started, None if it was started otherwise."""
+    pid = os.getppid()
+    while pid > 1:
+        fields = _stat(pid)
+        if fields is None:
+            return None
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+            if name == "sshd" or name.startswith("sshd-"):
+                return pid
+        pid = int(fields[1])
+    return None
+
+
+def wait_for_end(pid: int, started: int) -> None:
+    """Return when a process is gone.
+
+    :param started: when it started, as :func:`start_of` tells.
+    """
+    try:
+        handle = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        # An older kernel or Python.
+        while start_of(pid) == started:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        return
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    if start_of(pid) == started:
+        poll.poll()
+
+
+def leave_all_but(*files: int) -> None:
+    """Let go of all that this process had open but for some files, as Ansible waits for the end of it."""
+    os.chdir("/")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nothing, standard)
+    for number in [int(one.name) for one in Path("/proc/self/fd").iterdir()]:
+        if number > 2 and number not in files:
+            with contextlib.suppress(OSError):
+                os.close(number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of a process from its state on, None if it is gone; see proc(5)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields

@@ -1,0 +1,92 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What goes wrong on the way to a host, with real nodes and real ssh."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab.guard import guarded
+from lab.lab import Lab, obstacle
+
+from .site import Site, kill, wait_for
+
+HOSTS = ("web1", "web2")
+STEPS = ["prepare", "stop", "upgrade", "upgrade,once", "start", "verify"]
+TASKS = ["app/prepare", "app/stop", "app/upgrade", "app/upgrade-once", "app/start", "app/verify", "app/after"]
+RULES = {"rolling_rules": {"roles": {"web": 1}}}
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    if reason := obstacle():
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{reason}, and under CI nothing is skipped")
+        pytest.skip(reason)
+    # Tests may run side by side.
+    with guarded(f"push{os.environ.get('PYTEST_XDIST_WORKER', '')}") as found:
+        found.up(dict.fromkeys(HOSTS, "web"))
+        yield found
+
+
+@pytest.fixture
+def site(lab: Lab, tmp_path: Path) -> Site:
+    site = Site(tmp_path, lab)
+    site.service("app", STEPS, after=["after"])
+    site.inventory({"web": {"stage": "dataplane", "services": ["app"]}}, {"web": HOSTS})
+    return site
+
+
+def test_a_controller_that_is_killed_at_every_step_goes_on_where_it_was(site: Site) -> None:
+    site.sleep(1.0)
+    for number, task in enumerate(TASKS):
+        process = site.start("upgrade", version="v1", instructions=RULES)
+        begun = Counter(one.task for one in site.entries("web1") if one.what == "begin")[task]
+        wait_for(
+            lambda task=task, begun=begun: (
+                Counter(one.task for one in site.entries("web1") if one.what == "begin")[task] > begun
+            ),
+            f"web1 has begun {task}",
+            120,
+        )
+        kill(process)
+        # Nothing of a controller's death reaches the host: the task ends there, and nobody is told.
+        wait_for(lambda number=number: len(site.done("web1")) == number + 1 + number, f"web1 has ended {task}", 30)
+    site.sleep(0.1)
+    site.play("upgrade", version="v1")
+    # Of no step that a controller saw the end of was there a second run; the others were run whole, and the tasks of a
+    # service are made for that.
+    assert Counter(site.done("web1")) == dict.fromkeys(TASKS, 2)
+    assert site.done("web2") == [task for task in TASKS if task != "app/upgrade-once"]
+    assert site.reported("v1") == set(HOSTS)
+
+
+def test_a_host_that_dies_at_a_step_keeps_its_slot_and_goes_on_there_when_it_is_back(lab: Lab, site: Site) -> None:
+    site.sleep(0.1)
+    site.sleep(20.0, "web1")
+    process = site.start("upgrade", version="v1", instructions=RULES)
+    wait_for(lambda: "app/prepare" in [one.task for one in site.entries("web1")], "web1 has begun", 120)
+    lab.nodes["web1"].kill()
+    ended = site.end(process)
+    # What Ansible says where a host could not be reached.
+    assert ended.code == 4, ended.stdout
+    record = site.record("web1")
+    assert (record["state"], record["step"], record["service"]) == ("failed", "prepare", "app")
+    assert record["error"].startswith("unreachable: ")
+    assert site.done("web2") == []
+    assert "web1 (failed): failed, service app, step prepare: unreachable: " in ended.stdout
+
+    # As long as nobody asks for it, it is not tried again, and its slot is not given away.
+    lab.nodes["web1"].boot()
+    lab.nodes["web1"].wait(22)
+    site.sleep(0.1, "web1")
+    site.play("upgrade", version="v1", code=2)
+    assert site.done("web2") == []
+    site.play("upgrade", version="v1", retry_failed=True)
+    assert site.done("web1") == TASKS
+    assert site.reported("v1") == set(HOSTS)
