@@ -42,11 +42,11 @@ molecule() {
 artifact() { tools/checks/artifact.sh; }
 sanity() { tools/checks/sanity.sh; }
 demo() { python tools/demo; }
-benchmarks() { python tests/benchmarks --hosts 100 1000 10000; }
+benchmarks() { python tests/benchmarks --hosts 100 1000 10000 && python tests/benchmarks/window.py --hosts 12; }
 matrix() { tools/checks/matrix.sh; }
 
 checks=("$@")
-[ ${#checks[@]} -gt 0 ] || checks=(style types changelog docs lint unit artifact integration push nodes molecule demo benchmarks sanity matrix)
+[ ${#checks[@]} -gt 0 ] || checks=(style types changelog docs lint unit artifact integration push services nodes molecule demo benchmarks sanity matrix)
 
 tools/setup.sh test
 for check in "${checks[@]}"; do

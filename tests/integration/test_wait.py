@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.watch import Watch
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
@@ -181,3 +183,25 @@ def test_it_rests_while_nothing_changes(run: Runner, agent: Agent, consul: RawKV
     assert result["failure"]["code"] == "timeout"
     # The first pass, one for what it wrote itself, and one when the time is up, with a short one before it.
     assert proxy.reads <= 4
+
+
+def open_connections(port: int) -> int:
+    """Return how many connections there are to a port, as the machine counts them."""
+    states = [line.split()[1:4] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(1 for local, _peer, state in states if state == "01" and int(local[-4:], 16) == port)
+
+
+def test_who_waits_often_keeps_one_connection_for_each_folder_and_misses_nothing(store: Store, consul: RawKV) -> None:
+    agent_port = store.settings.port
+    watch = Watch(store.settings, (store.keys.ledger, store.keys.holds, store.keys.reports))
+    # Each folder's first answer comes at once.
+    until = time.monotonic() + 10
+    while watch.wait(mark := watch.mark(), 0.5) and time.monotonic() < until:
+        pass
+    for number in range(250):
+        mark = watch.mark()
+        consul.put(f"running/versions/2/compute{number}", "1700000000")
+        assert watch.wait(mark, 10)
+    assert not watch.wait(watch.mark(), 0.3)
+    # Of the 200 that Consul takes of one address.
+    assert open_connections(agent_port) < 10

@@ -141,8 +141,16 @@ class ConsulClient:
 
         A blocking query that brings back next to nothing: names up to the first slash, no values.
         """
+        return self.look_out(prefix, index, seconds)[0]
+
+    def look_out(self, prefix: str, index: int, seconds: float) -> tuple[int, bool]:
+        """Return the same, and whether there is anything below the prefix.
+
+        Where there is nothing, the index is that of all keys, so any change anywhere ends the waiting.
+        """
         params = (("index", str(max(1, index))), ("wait", f"{max(1, int(seconds * 1000))}ms"))
-        return self._keys(prefix, "/", params, seconds)[1]
+        names, found = self._keys(prefix, "/", params, seconds)
+        return found, bool(names)
 
     def open_session(self, name: str, seconds: int) -> str:
         """Begin a session that ends when it is not renewed for so long; keys that it has locked are deleted then.

@@ -56,19 +56,20 @@ class Watch:
 
     def _watch(self, prefix: str) -> None:
         client = ConsulClient(self._settings)
-        index = 0
+        index, filled = 0, True
         while True:
             try:
-                found = client.wait(prefix, index, _LONGEST)
+                found, is_filled = client.look_out(prefix, index, _LONGEST)
             except UpgradeError:
                 self._tell()
                 client = ConsulClient(self._settings)
                 time.sleep(_PAUSE)
                 continue
-            if found != index:
-                # An index that went back is one of a Consul that was restored; the next question begins anew.
-                index = max(found, 1) if found > index else 0
+            # What was empty and is, has not changed, whatever its index says.
+            if found != index and (filled or is_filled):
                 self._tell()
+            # An index that went back is one of a Consul that was restored; the next question begins anew.
+            index, filled = (found if found >= index else 0), is_filled
 
     def _tell(self) -> None:
         with self._news:
