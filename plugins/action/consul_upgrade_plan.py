@@ -57,13 +57,16 @@ class ActionModule(ActionBase):
             if latest["done"]:
                 return total.ended(latest)
             if not latest["can_move"]:
-                return total.failed(latest, "stuck", "Nothing can move any more")
+                brake = latest["brake"]
+                why = f"{brake['reason'][0].upper()}{brake['reason'][1:]}" if brake else "Nothing can move any more"
+                return total.failed(latest, brake.get("code", "stuck"), why)
             left = deadline - time.monotonic()
             if left <= 0:
                 return total.failed(
                     latest, "timeout", "The time to wait is up, and the rollout goes on without this call"
                 )
-            options |= {"since": latest["index"], "wait_timeout": max(1, min(int(left), _SHOW_EVERY))}
+            longest = min(left, _SHOW_EVERY, latest["wake_at"] - time.time() + 1 if latest["wake_at"] else left)
+            options |= {"since": latest["index"], "epoch": latest["epoch"], "wait_timeout": max(1, int(longest))}
             found = self._call(options, task_vars)
             if found.get("failed"):
                 if found.get("failure", {}).get("code") != "unreachable" or deadline - time.monotonic() <= pause:

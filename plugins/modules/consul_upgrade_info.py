@@ -113,9 +113,32 @@ waves:
   elements: list
   sample: [["compute1", "compute2"], ["compute3"]]
 can_move:
-  description: Whether anything can still change without an operator.
+  description: Whether anything can still change, or an operator is expected to let it go on.
   returned: success
   type: bool
+stage:
+  description: Stage that the fleet is in, empty where the rules have none.
+  returned: success
+  type: str
+  sample: canary
+wants_approval:
+  description: Whether that stage is done, and somebody has to approve before the rollout goes on.
+  returned: success
+  type: bool
+brake:
+  description: What keeps the whole rollout from opening anything now. Empty where nothing does.
+  returned: success
+  type: dict
+  contains:
+    code:
+      description: V(paused), V(aborted), V(budget_spent) or V(hours).
+      type: str
+    reason:
+      description: The same in words.
+      type: str
+    until:
+      description: When it ends by itself, in unix seconds, V(0) where it does not.
+      type: float
 obstacles:
   description: The reasons why hosts are not upgraded yet, each with its hosts.
   returned: success
@@ -183,7 +206,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import obstacles
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import obstacles, what_stops
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import View, look
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
@@ -201,6 +224,7 @@ def as_result(view: View, name: str | None) -> dict[str, Any]:
         "hosts": {host: asdict(one) for host, one in plan.hosts.items()},
         "waves": plan.waves,
         "can_move": plan.can_move,
+        **what_stops(plan),
         "obstacles": obstacles(plan, plan.hosts),
         "ledger": asdict(ledger) if ledger else {},
         "history": view.history,

@@ -51,6 +51,15 @@ options:
         first. C(role_dependencies) is another name for it.
       - C(group_mappings) maps a group to a regular expression, or a list of them, that match the names of its
         roles from their start. The roles of a group share its cap.
+      - C(failure_rules) says how many failed or lost hosts stop further opening, with the keys C(global), C(roles) and C(fleet) as
+        C(rolling_rules) has them.
+      - C(health.soak) is for how long a host that reported has to be well before it counts as upgraded, C(health.consul_checks)
+        which Consul checks have to pass on it, and C(health.progress_deadline) how long an open host may be silent before it is lost.
+        Times are seconds, or such as V(15m).
+      - C(stages) is a list of parts of the fleet that go one after the other, each with a C(name), C(hosts) (a number or percent of
+        each role, or a list of hosts), C(roles), C(soak) and C(approve). Hosts that none of them names go last.
+      - C(windows) is a list of times at which hosts may be opened, each with C(days), C(from), C(to) and C(timezone), and C(freezes) one
+        of times at which none may, each with C(from), C(to), C(timezone) and C(reason).
     type: dict
   instructions_file:
     description:
@@ -102,6 +111,12 @@ options:
         until anything has changed after it, and never begins a rollout. This is what O(wait) uses; it is here
         for loops of your own.
     type: int
+  epoch:
+    description:
+      - The newest RV(epoch) that an earlier call returned. If the ledger is behind it, Consul was put back to an earlier time, and
+        the call fails. O(wait) uses it; it is here for loops of your own.
+    type: int
+    default: 0
 seealso:
   - module: convoy.upgrade.consul_upgrade_info
   - module: convoy.upgrade.consul_upgrade_report
@@ -220,14 +235,41 @@ done:
   returned: success
   type: bool
 can_move:
-  description: Whether anything can still change without an operator.
+  description: Whether anything can still change, or an operator is expected to let it go on.
   returned: success
   type: bool
+stage:
+  description: Stage that the fleet is in, empty where the rules have none.
+  returned: success
+  type: str
+  sample: canary
+wants_approval:
+  description: Whether that stage is done, and somebody has to approve before the rollout goes on.
+  returned: success
+  type: bool
+brake:
+  description: What keeps the whole rollout from opening anything now. Empty where nothing does.
+  returned: success
+  type: dict
+  contains:
+    code:
+      description: V(paused), V(aborted), V(budget_spent) or V(hours).
+      type: str
+    reason:
+      description: The same in words.
+      type: str
+    until:
+      description: When it ends by itself, in unix seconds, V(0) where it does not.
+      type: float
 obstacles:
   description: The reasons why hosts in scope are not upgraded yet, each with its hosts.
   returned: success
   type: list
   elements: str
+wake_at:
+  description: When a call may find something else though nobody wrote anything, in unix seconds. V(0) where that is not so.
+  returned: success
+  type: float
 index:
   description: The newest Consul index that the plan has seen, for O(since).
   returned: success
@@ -238,7 +280,7 @@ failure:
   type: dict
   contains:
     code:
-      description: A stable word, such as V(bad_instructions), V(unreachable), V(denied), V(stuck) or V(timeout).
+      description: A stable word, such as V(bad_instructions), V(unreachable), V(denied), V(stuck), V(timeout), V(budget_spent), V(aborted) or V(went_back).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.
@@ -253,7 +295,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import obstacles
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import obstacles, what_stops
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import STATES, UPGRADING
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.rules import given_rules
@@ -278,7 +320,9 @@ def as_result(outcome: Outcome) -> dict[str, Any]:
         "waves": plan.waves,
         "done": plan.scope_done,
         "can_move": plan.can_move,
+        **what_stops(plan),
         "obstacles": obstacles(plan, hosts),
+        "wake_at": plan.wake_at or 0,
         "index": outcome.index,
         **changed(outcome.changes),
     }
@@ -300,6 +344,7 @@ def main() -> None:
             "wait": {"type": "bool", "default": False},
             "wait_timeout": {"type": "int", "default": 14400},
             "since": {"type": "int"},
+            "epoch": {"type": "int", "default": 0},
         },
         supports_check_mode=True,
     )
@@ -317,6 +362,7 @@ def main() -> None:
             limit=options["limit"],
             converge=options["converge"],
             since=options["since"],
+            epoch=options["epoch"],
         )
         if options["since"] is not None:
             seen = store.wait_for_change(options["since"], options["wait_timeout"])

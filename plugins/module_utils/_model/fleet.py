@@ -14,13 +14,17 @@ from .errors import UpgradeError
 from .gates import Gates
 from .holds import Holds
 from .ledger import Ledger
+from .marks import Approval, Mark
 from .names import check_name, in_order, some
 
 # The rule of python-jiocloud's get_host_match: letters, digits, and whatever follows a dash.
 DEFAULT_ROLE_PATTERN = r"([a-z]+)(\d+)(-.*)?"
 
 STARTED, UPGRADED, FAILED = "started", "upgraded", "failed"
-RECORD_STATES = (STARTED, UPGRADED, FAILED)
+# What a host may report, and what an operator's retry makes of a record.
+REPORTED_STATES = (STARTED, UPGRADED, FAILED)
+RETRIED = "retried"
+RECORD_STATES = (*REPORTED_STATES, RETRIED)
 
 # Where a host is with its tasks after the upgrade: let through, at work, failed, done.
 POST_OPEN, POST_STARTED, POST_FAILED, POST_DONE = POST_STATES = ("open", "started", "failed", "done")
@@ -39,7 +43,7 @@ class Record:
     """The host's own account of its upgrade, from ``upgrade/hosts/<host>``.
 
     :param version: the version it moves to, or ended at.
-    :param state: started, upgraded or failed.
+    :param state: started, upgraded or failed; retried where an operator has put it back among those that wait.
     :param attempt: how many times it started this version.
     :param times: state -> unix seconds at which it was entered last.
     :param reported: the version under which the host stands in ``running/versions``, if it came there by a report.
@@ -78,6 +82,11 @@ class Snapshot:
     :param ledger_index: the ledger's ModifyIndex, 0 where there is none: what its compare-and-set needs.
     :param version_index: the same for ``current_version``.
     :param driven: hosts that a run of Ansible is at work on.
+    :param marks: host -> what planners have seen of its health.
+    :param checks: host -> check -> status; None where Consul was not asked.
+    :param approvals: stage -> whose word there is that the rollout may go on after it.
+    :param hold_index: the ModifyIndex of the folder of holds, which every hold that is set or ended writes.
+    :param now: when it was read, by the reader's clock (unix seconds).
     :param schema: the layout's own version, None where none is written.
     :param warnings: sentences on what was found and passed over.
     """
@@ -89,6 +98,11 @@ class Snapshot:
     gates: Gates = field(default_factory=Gates)
     holds: Holds = field(default_factory=Holds)
     driven: frozenset[str] = frozenset()
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    checks: Mapping[str, Mapping[str, str]] | None = None
+    approvals: Mapping[str, Approval] = field(default_factory=dict)
+    hold_index: int = 0
+    now: float = 0.0
     index: int = 0
     ledger_index: int = 0
     version_index: int = 0

@@ -22,10 +22,12 @@ class GateValue:
 
     :param key: the Consul key, for messages.
     :param text: the value as text, or None where the bytes are not UTF-8.
+    :param at: when a planner set it (unix seconds), 0 where something else did.
     """
 
     key: str
     text: str | None
+    at: int = field(default=0, compare=False)
 
     def is_open(self, current_version: str | None) -> bool:
         """Return whether the value opens the gate.
@@ -84,12 +86,14 @@ class GateAnswer:
 
     :param is_open: None where nothing is set.
     :param scope: host, role or global; None where nothing is set.
+    :param at: when a planner set it (unix seconds), 0 where something else did.
     """
 
     is_open: bool | None
     scope: str | None = None
     key: str | None = None
     value: str | None = None
+    at: int = field(default=0, compare=False)
 
 
 NOTHING_SET = GateAnswer(None)
@@ -114,7 +118,7 @@ class Gates:
             ("global", self.everywhere),
         ):
             if gate is not None:
-                return GateAnswer(gate.is_open(current_version), scope, gate.key, gate.text)
+                return GateAnswer(gate.is_open(current_version), scope, gate.key, gate.text, gate.at)
         return NOTHING_SET
 
     def unreadable(self, current_version: str | None) -> list[UpgradeError]:

@@ -12,12 +12,15 @@ from typing import Any
 
 from .caps import Cap, parse_cap
 from .errors import UpgradeError
-from .names import nearest
+from .failure_rules import FailureRules, parse_failure_rules
+from .health_rules import HealthRules, parse_health_rules
+from .reading import flag, mapping, only, refused, texts
+from .stages import Stage, parse_stages
+from .windows import Freeze, Window, parse_freezes, parse_windows
 
 # `role_dependencies` is what python-jiocloud called `role_order` later on; both are found in operators' files.
 _ORDER_KEYS = ("role_order", "role_dependencies")
-_KEYS = ("rolling_rules", "group_mappings", *_ORDER_KEYS)
-_LATER = ("failure_rules", "health")
+_KEYS = ("rolling_rules", "group_mappings", *_ORDER_KEYS, "failure_rules", "health", "stages", "windows", "freezes")
 _ROLLING_KEYS = ("global", "roles", "fleet", "complete_sets")
 
 
@@ -31,6 +34,11 @@ class Instructions:
     :param complete_sets: open the next hosts only when none is upgrading.
     :param order: role or group -> the roles or groups that must be wholly upgraded first.
     :param groups: group -> regexes over role names, matched at their start.
+    :param failures: how many failed or lost hosts stop further opening.
+    :param health: what is asked of hosts beyond their own word.
+    :param stages: parts of the fleet that go one after the other; none for the whole fleet at once.
+    :param windows: when hosts may be let through; none for always.
+    :param freezes: when none may.
     """
 
     default_cap: Cap | None = None
@@ -39,6 +47,11 @@ class Instructions:
     complete_sets: bool = False
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    failures: FailureRules = field(default_factory=FailureRules)
+    health: HealthRules = field(default_factory=HealthRules)
+    stages: tuple[Stage, ...] = ()
+    windows: tuple[Window, ...] = ()
+    freezes: tuple[Freeze, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """Return the one form in which rules are stored and compared."""
@@ -56,7 +69,14 @@ class Instructions:
             plain["role_order"] = {name: list(first) for name, first in sorted(self.order.items())}
         if self.groups:
             plain["group_mappings"] = {name: list(found) for name, found in sorted(self.groups.items())}
-        return plain
+        more = {
+            "failure_rules": self.failures.plain(),
+            "health": self.health.plain(),
+            "stages": [one.plain() for one in self.stages],
+            "windows": [one.plain() for one in self.windows],
+            "freezes": [one.plain() for one in self.freezes],
+        }
+        return plain | {name: value for name, value in more.items() if value}
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,67 +110,32 @@ def parse(raw: Mapping[str, Any]) -> Instructions:
 
     :raises UpgradeError: ``bad_instructions``, naming the key and the value.
     """
-    _only(raw, _KEYS, "")
-    rolling = _mapping(raw.get("rolling_rules"), "rolling_rules")
-    _only(rolling, _ROLLING_KEYS, "rolling_rules.")
-    roles = _mapping(rolling.get("roles"), "rolling_rules.roles")
-    complete_sets = rolling.get("complete_sets", False)
-    if not isinstance(complete_sets, bool):
-        raise _refused("rolling_rules.complete_sets", complete_sets, "is neither true nor false")
+    only(raw, _KEYS, "")
+    rolling = mapping(raw.get("rolling_rules"), "rolling_rules")
+    only(rolling, _ROLLING_KEYS, "rolling_rules.")
+    roles = mapping(rolling.get("roles"), "rolling_rules.roles")
     return Instructions(
         default_cap=_optional_cap(rolling, "global"),
         caps={name: parse_cap(value, f"rolling_rules.roles.{name}") for name, value in roles.items()},
         fleet_cap=_optional_cap(rolling, "fleet"),
-        complete_sets=complete_sets,
+        complete_sets=flag(rolling.get("complete_sets", False), "rolling_rules.complete_sets"),
         order=_order(raw),
-        groups=_groups(_mapping(raw.get("group_mappings"), "group_mappings")),
+        groups=_groups(mapping(raw.get("group_mappings"), "group_mappings")),
+        failures=parse_failure_rules(raw.get("failure_rules")),
+        health=parse_health_rules(raw.get("health")),
+        stages=parse_stages(raw.get("stages")),
+        windows=parse_windows(raw.get("windows")),
+        freezes=parse_freezes(raw.get("freezes")),
     )
-
-
-def _refused(key: str, value: object, why: str) -> UpgradeError:
-    return UpgradeError("bad_instructions", f"instructions: {key}: {value!r} {why}.", key=key, value=str(value))
-
-
-def _only(raw: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
-    for key in raw:
-        if key in known:
-            continue
-        if not prefix and key in _LATER:
-            raise _refused(key, raw[key], f"can't be obeyed: {key} is not yet supported, so leave it out")
-        names = ", ".join(prefix + name for name in known)
-        raise UpgradeError(
-            "bad_instructions",
-            f"instructions: {prefix}{key}: unknown key{nearest(str(key), known) or '.'} Known are: {names}.",
-            key=f"{prefix}{key}",
-            value=str(raw[key]),
-        )
-
-
-def _mapping(value: object, key: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise _refused(key, value, "is not a mapping of names to values")
-    for name in value:
-        if not isinstance(name, str) or not name:
-            raise _refused(key, name, "is not a name; put it in quotes")
-    return value
 
 
 def _optional_cap(rolling: Mapping[str, Any], name: str) -> Cap | None:
     return parse_cap(rolling[name], f"rolling_rules.{name}") if rolling.get(name) is not None else None
 
 
-def _texts(value: object, key: str) -> tuple[str, ...]:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(t, str) and t for t in texts):
-        raise _refused(key, value, "is neither a text nor a list of texts")
-    return tuple(dict.fromkeys(texts))
-
-
 def _order(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     found = {
-        key: {name: _texts(first, f"{key}.{name}") for name, first in _mapping(raw[key], key).items()}
+        key: {name: texts(first, f"{key}.{name}") for name, first in mapping(raw[key], key).items()}
         for key in _ORDER_KEYS
         if raw.get(key) is not None
     }
@@ -158,7 +143,7 @@ def _order(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         by_name, by_old_name = (found[key] for key in _ORDER_KEYS)
         for name in sorted({*by_name, *by_old_name}):
             if set(by_name.get(name, ())) != set(by_old_name.get(name, ())):
-                raise _refused(
+                raise refused(
                     f"role_order.{name}",
                     list(by_name.get(name, ())),
                     f"disagrees with role_dependencies.{name}, which is {list(by_old_name.get(name, ()))!r}; "
@@ -179,12 +164,12 @@ def _order(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 def _groups(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     groups = {}
     for name, value in raw.items():
-        groups[name] = _texts(value, f"group_mappings.{name}")
+        groups[name] = texts(value, f"group_mappings.{name}")
         for pattern in groups[name]:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise _refused(f"group_mappings.{name}", pattern, f"is no regular expression: {error}") from error
+                raise refused(f"group_mappings.{name}", pattern, f"is no regular expression: {error}") from error
     return groups
 
 

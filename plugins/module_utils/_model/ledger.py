@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RUNNING = "running"
+PAUSED = "paused"
+ABORTED = "aborted"
 COMPLETE = "complete"
+STATES = (RUNNING, PAUSED, ABORTED, COMPLETE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,12 @@ class Ledger:
     :param epoch: counts planner writes; each one adds exactly 1 and has its entry in the history.
     :param version: the version the fleet moves to.
     :param previous_version: where it came from, None where nobody knows.
-    :param state: ``running`` or ``complete``.
+    :param state: ``running``, ``paused``, ``aborted`` or ``complete``.
+    :param word: of whoever paused or aborted it: ``by``, ``at`` (unix seconds), ``reason``.
+    :param rollback: whether it goes back to where the fleet was: the hosts that changed last go first, and those that
+        are broken hold nobody up.
+    :param stage: where it is in the stages of its rules: ``number`` (0 for the first), and ``done_at`` (unix seconds) once
+        all hosts of that stage are upgraded.
     :param instructions: the rules the rollout runs under, in the form :mod:`instructions` writes.
     :param role_pattern: places reported hosts that no fleet names; None for the default.
     :param members: role -> number of hosts, from the planner that was last given a fleet.
@@ -38,6 +46,9 @@ class Ledger:
     members: Mapping[str, int] = field(default_factory=dict)
     who: str = "unknown"
     since: int = 0
+    word: Mapping[str, Any] = field(default_factory=dict)
+    rollback: bool = False
+    stage: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse at once what a reader would otherwise stumble over far from here."""
@@ -45,12 +56,16 @@ class Ledger:
             "epoch": isinstance(self.epoch, int) and not isinstance(self.epoch, bool) and self.epoch >= 0,
             "version": isinstance(self.version, str) and bool(self.version),
             "previous_version": self.previous_version is None or isinstance(self.previous_version, str),
-            "state": self.state in (RUNNING, COMPLETE),
+            "state": self.state in STATES,
             "instructions": isinstance(self.instructions, Mapping),
             "role_pattern": self.role_pattern is None or _is_pattern(self.role_pattern),
             "members": isinstance(self.members, Mapping)
             and all(isinstance(count, int) for count in self.members.values()),
             "since": isinstance(self.since, int),
+            "word": isinstance(self.word, Mapping),
+            "rollback": isinstance(self.rollback, bool),
+            "stage": isinstance(self.stage, Mapping)
+            and all(isinstance(value, int) and not isinstance(value, bool) for value in self.stage.values()),
         }
         for name, fits in checks.items():
             if not fits:

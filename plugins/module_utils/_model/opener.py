@@ -18,10 +18,13 @@ class Opener:
     """Counters of a rollout, and the queue of each role.
 
     :param queues: role -> hosts that wait to be let through, in order.
-    :param unfinished: role -> hosts that are not upgraded yet, whatever their state.
+    :param unfinished: role -> hosts that others have to wait for, whatever their state.
     :param limits: role -> the limits over it.
     :param busy: hosts that take a slot.
     :param complete_sets: let no host through while one is busy.
+    :param stopped: roles of which no host is let through, whatever the limits say.
+    :param later: the queues and the unfinished hosts of the stages to come; those above are of the current one and those
+        before it.
     """
 
     order: RoleOrder
@@ -30,11 +33,16 @@ class Opener:
     limits: Mapping[str, tuple[Limit, ...]]
     complete_sets: bool = False
     busy: int = 0
+    stopped: frozenset[str] = frozenset()
+    later: deque[tuple[dict[str, deque[str]], dict[str, int]]] = field(default_factory=deque)
     waiting: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         """Roles whose queue is empty are never looked at again."""
-        self.waiting = [role for role in self.order.roles if self.queues.get(role)]
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self.waiting = [role for role in self.order.roles if self.queues.get(role) and role not in self.stopped]
 
     def waits_for(self, role: str) -> list[str]:
         """Return the roles that this one has to wait for now."""
@@ -54,6 +62,14 @@ class Opener:
         """Count hosts that are upgraded and give their slots back."""
         self.take(role, -count)
         self.unfinished[role] -= count
+
+    def next_stage(self) -> bool:
+        """Go on to the next stage, if all hosts of this one are done and there is another."""
+        if not self.later or any(self.unfinished.values()):
+            return False
+        self.queues, self.unfinished = self.later.popleft()
+        self._look_again()
+        return True
 
     def next_set(self) -> list[tuple[str, list[str]]]:
         """Let through as many hosts as the rules allow, and return them by role.
@@ -89,6 +105,8 @@ def forecast(opener: Opener, in_flight: Iterable[tuple[str, int]]) -> list[list[
         for role, count in flying:
             opener.finish(role, count)
         opened = opener.next_set()
+        while not opened and opener.next_stage():
+            opened = opener.next_set()
         if not opened:
             return waves
         waves.append([host for _role, hosts in opened for host in hosts])

@@ -8,15 +8,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from . import states, why
+from .brakes import Brake, brake_of
+from .budgets import Spent, spent_budgets
 from .errors import UpgradeError
 from .fleet import Snapshot
 from .instructions import Instructions
 from .limits import limits_by_role
+from .marks import Mark
 from .names import nearest, plural, some
 from .opener import Opener, forecast
 from .order import RoleOrder, resolve
+from .staging import Staging, read_staging
 from .states import HostState, read_states
 
 
@@ -55,6 +60,14 @@ class Plan:
     :param can_move: whether anything may still change without an operator.
     :param unfinished: the hosts in scope that are not upgraded.
     :param missing: roles of which fewer hosts are known here than the rollout has; nothing may be opened then.
+    :param brake: what stops the whole rollout now.
+    :param spent: role -> its budget of failure, where that is used up.
+    :param stage: name of the stage that the fleet is in, None without stages; ``stage_mark`` is what the ledger has to say
+        of it.
+    :param wants_approval: whether that stage is done but for somebody's approval.
+    :param waits: whether time or somebody's word is all that is missing.
+    :param marks: host -> what is to be remembered of its health, where that is something new; None to forget it.
+    :param wake_at: when a pass may find something else though nothing was written (unix seconds).
     """
 
     version: str | None = None
@@ -69,6 +82,14 @@ class Plan:
     unfinished: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    brake: Brake | None = None
+    spent: Mapping[str, Spent] = field(default_factory=dict)
+    stage: str | None = None
+    stage_mark: Mapping[str, int] = field(default_factory=dict)
+    wants_approval: bool = False
+    waits: bool = False
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    wake_at: float | None = None
 
     def status(self) -> dict[str, list[str]]:
         """Return state -> hosts in natural order, for all six states."""
@@ -87,6 +108,16 @@ def obstacles(plan: Plan, hosts: Mapping[str, HostView]) -> list[str]:
     return [f"{some(found)} ({state}): {reason}" for (state, reason), found in by_reason.items()]
 
 
+def what_stops(plan: Plan) -> dict[str, Any]:
+    """Return what keeps a plan from opening more as plain data: the stage, whether it wants approval, the brake."""
+    brake = plan.brake
+    return {
+        "stage": plan.stage or "",
+        "wants_approval": plan.wants_approval,
+        "brake": {} if brake is None else {"code": brake.code, "reason": brake.reason, "until": brake.until or 0},
+    }
+
+
 def make_plan(
     snapshot: Snapshot,
     members: Mapping[str, str],
@@ -99,31 +130,40 @@ def make_plan(
     :param limit: hosts, roles or groups that may be opened; None for all. The rest still counts under the caps.
     :raises UpgradeError: ``bad_instructions``, ``unknown_limit``.
     """
-    hosts = read_states(snapshot, members)
+    hosts = read_states(snapshot, members, rules.health)
     by_role: dict[str, list[HostState]] = {}
     for one in hosts.values():
         by_role.setdefault(one.role, []).append(one)
     order = resolve(rules, by_role)
     scope = _scope(limit, members, order)
     missing = _missing(snapshot, by_role)
+    broken = {role: [one.host for one in found if one.state in states.BROKEN] for role, found in by_role.items()}
+    counts = {role: len(found) for role, found in by_role.items()}
+    spent_by_all, spent = spent_budgets(rules.failures, order, counts, broken)
+    brake = brake_of(snapshot, rules, spent_by_all)
+    staging = read_staging(snapshot, rules.stages, order, by_role)
 
-    opener = _opener(rules, order, by_role, scope)
-    reopened = _reopened(opener, by_role, scope)
+    opener = _opener(snapshot, rules, order, by_role, scope, staging, frozenset(spent))
     wanted = snapshot.current_version is not None
-    chosen = opener.next_set() if wanted else []
+    may_open = wanted and brake is None
+    reopened = _reopened(opener, by_role, scope) if may_open else []
+    chosen = opener.next_set() if may_open else []
     openings = [*reopened, *_openings(opener, chosen)]
-    views = _views(snapshot, hosts, order, opener, by_role, chosen, scope)
+    views = _views(_Sight(snapshot, opener, by_role, chosen, scope, brake, spent, staging), hosts, order)
     open_roles, open_hosts = _keys(snapshot, opener, by_role, chosen, reopened, scope)
 
     in_flight = {role: sum(1 for one in found if one.can_finish) for role, found in by_role.items()}
     flying = any(in_flight.values())
     for role, names in chosen:
         in_flight[role] += len(names)
-    later = forecast(opener, in_flight.items()) if wanted else []
+    later = forecast(opener, in_flight.items()) if wanted and (brake is None or brake.passes) else []
     now = [one.host for one in openings]
     unfinished = [
         one.host for one in hosts.values() if one.state != states.UPGRADED and (scope is None or one.host in scope)
     ]
+    waits = bool(unfinished) and (staging.waits if brake is None else brake.passes)
+    times = [one.wake_at for one in hosts.values()]
+    times += [brake.until if brake else None, staging.until]
     return Plan(
         version=snapshot.current_version,
         hosts=views,
@@ -133,10 +173,18 @@ def make_plan(
         waves=tuple(tuple(wave) for wave in ([now, *later] if now or later else ())),
         complete=not missing and all(one.state == states.UPGRADED for one in hosts.values()),
         scope_done=not unfinished and not missing,
-        can_move=flying or bool(openings),
+        can_move=flying or bool(openings) or waits,
         unfinished=tuple(unfinished),
         warnings=(*snapshot.warnings, *order.warnings),
         missing=missing,
+        brake=brake,
+        spent=spent,
+        stage=rules.stages[staging.number].name if rules.stages else None,
+        stage_mark=staging.mark or {},
+        wants_approval=staging.waits and staging.until is None,
+        waits=waits,
+        marks={one.host: one.mark for one in hosts.values() if one.mark and one.mark != snapshot.marks.get(one.host)},
+        wake_at=min((at for at in times if at is not None), default=None),
     )
 
 
@@ -175,20 +223,64 @@ def _missing(snapshot: Snapshot, by_role: Mapping[str, Collection[HostState]]) -
 
 
 def _opener(
-    rules: Instructions, order: RoleOrder, by_role: Mapping[str, list[HostState]], scope: frozenset[str] | None
+    snapshot: Snapshot,
+    rules: Instructions,
+    order: RoleOrder,
+    by_role: Mapping[str, list[HostState]],
+    scope: frozenset[str] | None,
+    staging: Staging,
+    stopped: frozenset[str],
 ) -> Opener:
     counts = {role: len(found) for role, found in by_role.items()}
-    unfinished = {role: sum(1 for one in found if one.state != states.UPGRADED) for role, found in by_role.items()}
-    queues = {
-        role: deque(one.host for one in found if one.state == states.PENDING and (scope is None or one.host in scope))
-        for role, found in by_role.items()
-    }
-    opener = Opener(order, queues, unfinished, limits_by_role(rules, order, counts), rules.complete_sets)
+    parts = [_part(snapshot, by_role, scope, staging, staging.number, first=True)]
+    parts += [_part(snapshot, by_role, scope, staging, at) for at in range(staging.number + 1, len(staging.stages))]
+    (queues, unfinished), *later = parts
+    limits = limits_by_role(rules, order, counts)
+    opener = Opener(order, queues, unfinished, limits, rules.complete_sets, stopped=stopped, later=deque(later))
     for role, found in by_role.items():
-        taken = sum(1 for one in found if one.state in states.TAKES_A_SLOT)
+        taken = sum(1 for one in found if one.takes_a_slot)
         if taken:
             opener.take(role, taken)
     return opener
+
+
+def _part(
+    snapshot: Snapshot,
+    by_role: Mapping[str, list[HostState]],
+    scope: frozenset[str] | None,
+    staging: Staging,
+    number: int,
+    *,
+    first: bool = False,
+) -> tuple[dict[str, deque[str]], dict[str, int]]:
+    """Return the queues and the unfinished hosts of a stage, with those of all before it for the first one."""
+    queues, unfinished = {}, {}
+    for role, found in by_role.items():
+        mine = found
+        if staging.of_host is not None:
+            of_host = staging.of_host
+            mine = [one for one in found if of_host[one.host] == number or (first and of_host[one.host] < number)]
+        waiting = [one for one in mine if one.state == states.PENDING and (scope is None or one.host in scope)]
+        queues[role] = deque(one.host for one in _in_turn(snapshot, waiting))
+        unfinished[role] = sum(1 for one in mine if one.is_in_the_way)
+    return queues, unfinished
+
+
+def _in_turn(snapshot: Snapshot, waiting: list[HostState]) -> list[HostState]:
+    """Return hosts in the order in which they go: by name, and in a rollback those first that changed last."""
+    if not (waiting and waiting[0].in_rollback):
+        return waiting
+    former = snapshot.ledger.previous_version if snapshot.ledger else None
+
+    def changed(one: HostState) -> tuple[int, float]:
+        report, record = snapshot.reports.get(one.host), one.record
+        if one.version == former and report is not None:
+            return 0, -(report.at or 0)
+        if record is not None and record.version == former:
+            return 1, -max(record.times.values(), default=0)
+        return 2, 0
+
+    return sorted(waiting, key=changed)
 
 
 def _reopened(opener: Opener, by_role: Mapping[str, list[HostState]], scope: frozenset[str] | None) -> list[Opening]:
@@ -215,25 +307,32 @@ def _openings(opener: Opener, chosen: list[tuple[str, list[str]]]) -> list[Openi
     return openings
 
 
-def _views(
-    snapshot: Snapshot,
-    hosts: Mapping[str, HostState],
-    order: RoleOrder,
-    opener: Opener,
-    by_role: Mapping[str, list[HostState]],
-    chosen: list[tuple[str, list[str]]],
-    scope: frozenset[str] | None,
-) -> dict[str, HostView]:
-    current = snapshot.current_version
-    occupants = {
-        role: [one.host for one in found if one.state in states.TAKES_A_SLOT] for role, found in by_role.items()
-    }
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What the reasons are made from."""
+
+    snapshot: Snapshot
+    opener: Opener
+    by_role: Mapping[str, list[HostState]]
+    chosen: list[tuple[str, list[str]]]
+    scope: frozenset[str] | None
+    brake: Brake | None
+    spent: Mapping[str, Spent]
+    staging: Staging
+
+
+def _views(sight: _Sight, hosts: Mapping[str, HostState], order: RoleOrder) -> dict[str, HostView]:
+    current, scope, staging = sight.snapshot.current_version, sight.scope, sight.staging
+    occupants = {role: [one.host for one in found if one.takes_a_slot] for role, found in sight.by_role.items()}
     opening = set()
-    for role, names in chosen:
+    for role, names in sight.chosen:
         occupants[role] += names
         opening.update(names)
-    unfinished = {role: [one for one in found if one.state != states.UPGRADED] for role, found in by_role.items()}
-    waiting = why.Waiting(opener, occupants, unfinished, opening)
+    unfinished = {
+        role: [one for one in found if one.is_in_the_way and staging.is_due(one.host)]
+        for role, found in sight.by_role.items()
+    }
+    waiting = why.Waiting(sight.opener, occupants, unfinished, opening)
 
     def reason(one: HostState) -> str:
         if one.state != states.PENDING:
@@ -244,6 +343,12 @@ def _views(
             text = "may go now"
         elif scope is not None and one.host not in scope:
             text = "outside of this call's limit"
+        elif sight.brake is not None:
+            text = sight.brake.reason
+        elif one.role in sight.spent:
+            text = f"no more of role {one.role} go: {sight.spent[one.role].words()}"
+        elif not staging.is_due(one.host):
+            text = staging.reason
         else:
             text = waiting.of_role(one.role)
         if one.gate.scope == "unreadable":
@@ -271,7 +376,7 @@ def _keys(
     for role, names in chosen:
         hosts = [one.host for one in by_role[role]]
         whole = scope is None or all(host in scope for host in hosts)
-        if opener.limits[role] or not whole or snapshot.holds.cover_any(hosts, role):
+        if opener.limits[role] or opener.later or not whole or snapshot.holds.cover_any(hosts, role):
             open_hosts += names
         else:
             open_roles.append(role)

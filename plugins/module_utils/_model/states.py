@@ -6,24 +6,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import UpgradeError
 from .fleet import FAILED as RECORDED_FAILED
 from .fleet import STARTED, Record, Snapshot
+from .fleet import UPGRADED as RECORDED_UPGRADED
 from .gates import GateAnswer
+from .health import Judgement, judge, silent_since
+from .health_rules import HealthRules
 from .holds import Hold
+from .marks import Mark
 
 UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING = "upgraded", "failed", "lost", "upgrading", "held", "pending"
 STATES = (UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING)
 
 # The states in which a host is down, or may be, and so takes a slot of every cap over it.
 TAKES_A_SLOT = frozenset((FAILED, LOST, UPGRADING))
+# Those of them that an operator has to see to.
+BROKEN = frozenset((FAILED, LOST))
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A host, its state, and the facts that the state was read from."""
+    """A host, its state, and the facts that the state was read from.
+
+    :param trouble: why it is lost, or why it is not upgraded though it reported; empty for the other states.
+    :param wake_at: when its state may change if nothing happens meanwhile (unix seconds).
+    :param mark: what is to be remembered of its health; None for nothing.
+    :param in_rollback: whether the rollout goes back to where the fleet was.
+    """
 
     host: str
     role: str
@@ -32,6 +44,11 @@ class HostState:
     gate: GateAnswer
     hold: Hold | None
     record: Record | None
+    trouble: str = ""
+    wake_at: float | None = None
+    mark: Mark | None = None
+    in_rollback: bool = False
+    current: str | None = None
 
     @property
     def has_started(self) -> bool:
@@ -46,16 +63,42 @@ class HostState:
     @property
     def needs_its_gate(self) -> bool:
         """Whether it is upgrading behind a closed gate, as after a start that a new rollout or a reset overtook."""
-        return self.state == UPGRADING and not self.gate.is_open and self.hold is None
+        return self.state == UPGRADING and not self.trouble and not self.gate.is_open and self.hold is None
+
+    @property
+    def takes_a_slot(self) -> bool:
+        """Whether it is down, or may be, so that fewer others may go.
+
+        A rollback is not held up by hosts that are broken, nor by those that began to go to the version that it takes
+        back: it can't make them worse, and others wait for it.
+        """
+        if self.state not in TAKES_A_SLOT:
+            return False
+        if not self.in_rollback:
+            return True
+        return self.state == UPGRADING and not (
+            self.has_started and self.record is not None and self.record.version != self.current
+        )
+
+    @property
+    def is_in_the_way(self) -> bool:
+        """Whether roles that wait for its role have to wait for it."""
+        return self.state != UPGRADED and not (self.in_rollback and self.state in BROKEN)
 
 
-def read_states(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, HostState]:
+def read_states(
+    snapshot: Snapshot, members: Mapping[str, str], rules: HealthRules | None = None
+) -> dict[str, HostState]:
     """Return the state of every host, in the order of ``members``.
 
     A host without any gate is open: a fleet that nobody is upgrading runs Puppet as usual. A gate that can't
     be read counts as closed here, because the lookup on the node gives an error and never a yes.
+
+    :param rules: what is asked of hosts beyond their own word.
     """
+    rules = rules or HealthRules()
     current = snapshot.current_version
+    in_rollback = snapshot.ledger is not None and snapshot.ledger.rollback and snapshot.ledger.version == current
     shared: dict[str, GateAnswer] = {}
     states = {}
     for host, role in members.items():
@@ -67,11 +110,32 @@ def read_states(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, Hos
             gate = shared[role]
         hold = snapshot.holds.covering(host, role)
         record = snapshot.records.get(host)
-        report = snapshot.reports.get(host)
-        version = report.version if report else None
-        state = _state(current, version, record, gate, hold)
-        states[host] = HostState(host, role, state, version, gate, hold, record)
+        one = HostState(
+            host,
+            role,
+            PENDING,
+            reported_version(snapshot, host),
+            gate,
+            hold,
+            record,
+            in_rollback=in_rollback,
+            current=current,
+        )
+        states[host] = _with_state(snapshot, one, rules)
     return states
+
+
+def reported_version(snapshot: Snapshot, host: str) -> str | None:
+    """Return the version that a host said last that it runs, None where it never did.
+
+    A host that may write its own record alone says it there, and planners publish it.
+    """
+    report, record = snapshot.reports.get(host), snapshot.records.get(host)
+    version = report.version if report is not None else None
+    if record is None or not record.readable or record.state != RECORDED_UPGRADED or record.version == version:
+        return version
+    said, published = record.times.get(RECORDED_UPGRADED, 0), report.at if report is not None else None
+    return record.version if published is None or said > published else version
 
 
 def _answer(snapshot: Snapshot, host: str, role: str) -> GateAnswer:
@@ -82,13 +146,56 @@ def _answer(snapshot: Snapshot, host: str, role: str) -> GateAnswer:
     return GateAnswer(True) if answer.is_open is None else answer
 
 
-def _state(current: str | None, version: str | None, record: Record | None, gate: GateAnswer, hold: Hold | None) -> str:
+def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostState:
+    current, record = snapshot.current_version, one.record
+    waiting = HELD if one.hold else PENDING
     if current is None:
-        return HELD if hold else PENDING
-    if version == current:
-        return UPGRADED
+        return replace(one, state=waiting)
+    if one.version == current and not _has_left(snapshot, one):
+        if not rules.asks_more:
+            return replace(one, state=UPGRADED)
+        return _judged(
+            one, judge(rules, snapshot.now, current, snapshot.marks.get(one.host), _checks(snapshot, one.host))
+        )
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
-        return FAILED
-    if gate.is_open or (record is not None and record.state == STARTED):
-        return UPGRADING
-    return HELD if hold else PENDING
+        return replace(one, state=FAILED)
+    if one.gate.is_open or one.has_started:
+        return _flying(snapshot, one, rules)
+    return replace(one, state=waiting)
+
+
+def _has_left(snapshot: Snapshot, one: HostState) -> bool:
+    """Return whether a host has begun to go elsewhere since it reported the current version, and not ended there."""
+    record, report = one.record, snapshot.reports.get(one.host)
+    if record is None or not record.readable or record.version == snapshot.current_version:
+        return False
+    if record.state not in (STARTED, RECORDED_FAILED) or report is None:
+        return False
+    return record.times.get(record.state, 0) > (report.at or 0)
+
+
+def _checks(snapshot: Snapshot, host: str) -> Mapping[str, str] | None:
+    return None if snapshot.checks is None else snapshot.checks.get(host, {})
+
+
+def _judged(one: HostState, found: Judgement) -> HostState:
+    state = UPGRADED if found.is_well else FAILED if found.is_broken else UPGRADING
+    return replace(one, state=state, trouble=found.reason, mark=found.mark, wake_at=found.wake_at)
+
+
+def _flying(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostState:
+    upgrading = replace(one, state=UPGRADING)
+    if rules.progress_deadline is None:
+        return upgrading
+    record = one.record
+    times = record.times if record is not None and record.version == snapshot.current_version else None
+    heard = silent_since(snapshot.now, one.gate.at if one.gate.is_open else None, times)
+    if heard is None:
+        return upgrading
+    lost_at = heard + rules.progress_deadline
+    if snapshot.now <= lost_at:
+        return replace(upgrading, wake_at=lost_at)
+    silent = int(snapshot.now - heard)
+    return replace(
+        one, state=LOST, trouble=f"silent for {silent} s, and health.progress_deadline is {rules.progress_deadline} s"
+    )

@@ -17,6 +17,8 @@ def of_state(host: HostState, current: str | None) -> str:
     """Return the reason for every state but pending."""
     if host.state == states.UPGRADED:
         return f"runs {current}"
+    if host.trouble:
+        return host.trouble
     if host.state == states.FAILED and host.record is not None:
         error = host.record.error or "no error was given"
         tries = f" (attempt {host.record.attempt})" if host.record.attempt > 1 else ""

@@ -15,6 +15,7 @@ from .._model.instructions import Instructions, parse
 from .._model.names import nearest
 from .._model.planner import Plan, make_plan
 from .._store.store import Store
+from .notes import with_checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def look(
             warnings.append(
                 f"The rules in {store.keys.ledger} can't be obeyed, so nothing will be opened: {error.message}"
             )
-    plan = make_plan(snapshot, members, rules)
+    plan = make_plan(with_checks(store, snapshot, rules), members, rules)
     warnings += [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
     if name is not None and name not in members:
         raise UpgradeError(

@@ -15,16 +15,18 @@ from .._model.errors import UpgradeError
 from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
 from .._model.gates import OPEN, GateValue
 from .._model.instructions import Instructions
-from .._model.ledger import RUNNING, Ledger
+from .._model.ledger import ABORTED, RUNNING, Ledger
 from .._model.names import check_version
 from .._model.planner import HostView, Opening, Plan, make_plan
 from .._model.states import UPGRADING
+from .._model.windows import shut
 from .._store.client import Operation
 from .._store.errors import Conflict
 from .._store.keys import Keys
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, put, real_changes
 from .._store.store import Store, whoami
+from .notes import note, with_checks
 from .rollout import Move, begin, finish, go_on
 from .rules import effective_rules
 
@@ -42,6 +44,8 @@ class Request:
     :param fleet: host -> role; None where the caller knows none.
     :param limit: hosts, roles or groups that may be opened; None for all.
     :param since: set by a caller that goes on with what it began: such a pass never begins a rollout.
+    :param epoch: the newest epoch that the caller has seen; an older one is refused.
+    :param rollback: whether the rollout that this begins takes another one back.
     """
 
     version: str | None = None
@@ -52,6 +56,8 @@ class Request:
     limit: Sequence[str] | None = None
     converge: bool = False
     since: int | None = None
+    epoch: int = 0
+    rollback: bool = False
 
 
 @dataclass(slots=True)
@@ -96,6 +102,7 @@ def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
     first_version: str | None = None
     for attempt in range(_MOST_TRIES):
         snapshot = store.snapshot("consistent")
+        _refuse_the_past(store.keys, snapshot, request.epoch)
         if attempt == 0:
             first_version = snapshot.current_version
         elif not outcome.begun and snapshot.current_version not in (first_version, request.version):
@@ -121,6 +128,7 @@ def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcom
     # What has to be refused is refused before the first write, so that no rollout begins that can't go on.
     snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=wanted.ledger)
     _refuse_unreadable(snapshot)
+    snapshot = with_checks(writer.store, snapshot, wanted.rules)
     plan = make_plan(snapshot, wanted.members, wanted.rules, request.limit)
     if plan.missing:
         raise UpgradeError("fleet_too_small", f"Nothing is opened: {'; '.join(plan.missing)}.")
@@ -130,8 +138,10 @@ def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcom
     outcome.plan, outcome.index = plan, snapshot.index
     outcome.snapshot, outcome.members, outcome.rules = snapshot, wanted.members, wanted.rules
     outcome.warnings += plan.warnings
-    _open(writer, plan, snapshot, replace(wanted.ledger, state=RUNNING), outcome)
-    end = finish(keys, snapshot, wanted.ledger, converge=request.converge) if plan.complete else None
+    ledger = replace(wanted.ledger, stage=plan.stage_mark)
+    note(writer, snapshot, plan, ledger)
+    _open(writer, plan, snapshot, replace(ledger, state=RUNNING), outcome)
+    end = finish(keys, snapshot, ledger, converge=request.converge) if plan.complete else None
     if end is not None:
         _do(writer, end)
     outcome.ledger = writer.ledger
@@ -160,7 +170,9 @@ def _wanted(keys: Keys, request: Request, snapshot: Snapshot, outcome: Outcome) 
             f"{keys.current_version} is {snapshot.current_version!r}, but the rollout in {keys.ledger} goes "
             f"to {version!r}: something else has set it. Give version to say which of the two you want.",
         )
-    begins = snapshot.current_version != version
+    # A rollout that was aborted is over: who asks for its version again begins it anew.
+    over = old is not None and old.state == ABORTED and request.version is not None and request.since is None
+    begins = snapshot.current_version != version or (over and not outcome.begun)
     if begins and (request.since is not None or outcome.begun):
         raise _overtaken(snapshot)
     same = old if old is not None and old.version == version and not begins else None
@@ -186,6 +198,9 @@ def _wanted(keys: Keys, request: Request, snapshot: Snapshot, outcome: Outcome) 
         members=dict(Counter(members.values())) if request.fleet else dict(old.members if old else {}),
         who=same.who if same else whoami(),
         since=same.since if same else int(time.time()),
+        word=same.word if same else {},
+        rollback=same.rollback if same else request.rollback,
+        stage=same.stage if same else {},
     )
     return _Wanted(ledger, rules, members, begins)
 
@@ -208,6 +223,19 @@ def _previous(snapshot: Snapshot, version: str) -> str | None:
             return one
     running = {report.version for report in snapshot.reports.values()} - {version}
     return running.pop() if len(running) == 1 else None
+
+
+def _refuse_the_past(keys: Keys, snapshot: Snapshot, epoch: int) -> None:
+    found = snapshot.ledger.epoch if snapshot.ledger is not None else 0
+    if found < epoch:
+        raise UpgradeError(
+            "went_back",
+            f"{keys.ledger} is at epoch {found}, and this call has seen epoch {epoch}: Consul was put back to an earlier "
+            "time, as by restoring a snapshot. What was let through since then is forgotten there and may be down. Nothing "
+            "is opened; compare the hosts with status.yml, then begin again with upgrade.yml.",
+            found=found,
+            seen=epoch,
+        )
 
 
 def _overtaken(snapshot: Snapshot) -> UpgradeError:
@@ -243,8 +271,9 @@ class _Gate:
     is_role: bool
     change: Change
 
-    def operation(self) -> Operation:
-        return put(self.change.key, OPEN)
+    def operation(self, at: int) -> Operation:
+        """Return what opens it, and notes when that was."""
+        return put(self.change.key, OPEN, flags=at)
 
 
 def _gates(keys: Keys, plan: Plan, snapshot: Snapshot) -> list[_Gate]:
@@ -264,6 +293,10 @@ def _open(writer: LedgerWriter, plan: Plan, snapshot: Snapshot, ledger: Ledger, 
         if one.host not in own_key:
             by_role.setdefault(one.role, []).append(one)
     for at in range(0, len(gates), MOST_GATES):
+        # Time has passed since the plan was made: other writes, and waiting for them.
+        now = time.time()
+        if shut(outcome.rules.windows, outcome.rules.freezes, now) is not None:
+            return
         piece = gates[at : at + MOST_GATES]
         hosts = [by_host[gate.name] for gate in piece if not gate.is_role]
         roles = {gate.name: by_role.get(gate.name, []) for gate in piece if gate.is_role}
@@ -274,5 +307,5 @@ def _open(writer: LedgerWriter, plan: Plan, snapshot: Snapshot, ledger: Ledger, 
                 role: {"hosts": len(found), "reason": f"nothing limits role {role}"} for role, found in roles.items()
             },
         }
-        writer.write(ledger, event, [gate.operation() for gate in piece], [gate.change for gate in piece])
+        writer.write(ledger, event, [gate.operation(int(now)) for gate in piece], [gate.change for gate in piece])
         outcome.openings += [*hosts, *(one for found in roles.values() for one in found)]

@@ -11,10 +11,10 @@ from typing import Any
 
 from .._model.fleet import Snapshot
 from .._model.gates import CLOSED, OPEN, Gates, GateValue
-from .._model.ledger import COMPLETE, RUNNING, Ledger
+from .._model.ledger import COMPLETE, PAUSED, RUNNING, Ledger
 from .._store.client import Operation
 from .._store.keys import Keys
-from .._store.operations import Change, put, remove_tree
+from .._store.operations import Change, compare_and_put, put, remove_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,21 @@ def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
             "reason": f"{ledger.who} asked for {ledger.version}",
         },
         # What one host did for all belongs to the rollout that is over.
-        (put(keys.current_version, ledger.version), *wiped, remove_tree(keys.onces)),
+        (
+            # Nobody may have set a hold meanwhile: that writes the folder's own key, which from now on is there.
+            compare_and_put(keys.holds, "", snapshot.hold_index),
+            put(keys.current_version, ledger.version),
+            *wiped,
+            *(remove_tree(folder) for folder in (keys.onces, keys.marks, keys.approvals)),
+        ),
         (version, *changes),
         replace(
             snapshot,
             current_version=ledger.version,
             ledger=ledger,
             gates=Gates(GateValue(keys.gate("global"), CLOSED)),
+            marks={},
+            approvals={},
         ),
     )
 
@@ -84,7 +92,7 @@ def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) ->
     if converge and snapshot.gates != plain:
         wiped, changes = _one_gate(keys, snapshot, OPEN)
         after = replace(after, gates=plain)
-    elif ledger.state != RUNNING:
+    elif ledger.state not in (RUNNING, PAUSED):
         return None
     event = {
         "what": "converge" if wiped else "complete",

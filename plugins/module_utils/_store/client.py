@@ -30,12 +30,17 @@ _FILTERED = "X-Consul-Results-Filtered-By-ACLs"
 _MOST_WORDS = 300
 
 
+# From the best to the worst; a check that was not seen is none at all.
+_BADNESS = ("", "passing", "warning", "critical", "maintenance")
+
+
 class Entry(NamedTuple):
-    """A key as it was read."""
+    """A key as it was read; ``flags`` is a number that its writer may put beside the value."""
 
     key: str
     value: bytes
     modify_index: int
+    flags: int = 0
 
 
 class ConsulClient:
@@ -116,6 +121,23 @@ class ConsulClient:
         """
         found, _whole = self._list("/v1/health/state/any", (("filter", f'CheckID == "{check}"'),))
         return {one["Node"]: one["Status"] for one in found if one["CheckID"] == check}
+
+    def statuses(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return node -> check -> the worst of its statuses, for checks of nodes and of services: one request.
+
+        A check is found by its ID or its name. What the token may not read is left out, and so is not passing.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+        wanted = set(names)
+        terms = " or ".join(f"CheckID == {json.dumps(name)} or Name == {json.dumps(name)}" for name in sorted(wanted))
+        found, _whole = self._list("/v1/health/state/any", (("filter", terms),))
+        statuses: dict[str, dict[str, str]] = {}
+        for one in found:
+            of_node = statuses.setdefault(one["Node"], {})
+            for name in wanted & {one["CheckID"], one["Name"]}:
+                of_node[name] = max(of_node.get(name, ""), one["Status"], key=_BADNESS.index)
+        return statuses
 
     def checks(self) -> dict[str, dict[str, Any]]:
         """Return the checks of the agent's own node, by their IDs: one request.
@@ -201,7 +223,10 @@ class ConsulClient:
 
     @staticmethod
     def _entries(found: Iterable[dict[str, Any]]) -> list[Entry]:
-        return [Entry(one["Key"], base64.b64decode(one["Value"] or ""), one["ModifyIndex"]) for one in found]
+        return [
+            Entry(one["Key"], base64.b64decode(one["Value"] or ""), one["ModifyIndex"], one.get("Flags") or 0)
+            for one in found
+        ]
 
     def _transact(self, operations: Sequence[Operation], consistency: str | None = None) -> list[dict[str, Any]]:
         params = ((consistency, "1"),) if consistency else ()

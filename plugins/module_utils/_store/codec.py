@@ -20,6 +20,7 @@ from .._model.fleet import FAILED, POST_STATES, RECORD_STATES, Record, Report, S
 from .._model.gates import Gates, GateValue
 from .._model.holds import Hold, Holds
 from .._model.ledger import Ledger
+from .._model.marks import Approval, Mark
 from .client import Entry
 from .keys import Keys
 
@@ -58,7 +59,11 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
 
 def encode_ledger(ledger: Ledger) -> str:
     """Return the ledger as it is stored."""
-    data = {name: value for name, value in asdict(ledger).items() if value is not None and value != {}}
+    data = {
+        name: value
+        for name, value in asdict(ledger).items()
+        if value is not None and value is not False and value != {}
+    }
     return json.dumps(data, sort_keys=True)
 
 
@@ -110,6 +115,35 @@ def decode_hold(key: str, value: bytes) -> Hold:
         return Hold(key, reason=text) if text and text.isprintable() else Hold(key)
 
 
+def decode_mark(value: bytes) -> Mark | None:
+    """Return what planners have seen of a host's health; what can't be read is seen anew."""
+    try:
+        data = json.loads(value)
+        since = data.get("since")
+        return Mark(str(data["version"]), None if since is None else int(since), upgraded=data.get("upgraded") is True)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+
+
+def encode_mark(mark: Mark) -> str:
+    """Return a mark as it is stored."""
+    return json.dumps(mark.plain(), sort_keys=True)
+
+
+def decode_approval(value: bytes) -> Approval | None:
+    """Return somebody's approval; what can't be read is none."""
+    try:
+        data = json.loads(value)
+        return Approval(str(data["by"]), int(data["at"]), str(data.get("reason") or ""))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+
+
+def encode_approval(word: Mapping[str, object]) -> str:
+    """Return somebody's approval as it is stored."""
+    return json.dumps(dict(word), sort_keys=True)
+
+
 def _optional_text(value: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
@@ -147,8 +181,10 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     gates, holds = _Scoped("gate"), _Scoped("hold")
     records: dict[str, Record] = {}
     driven: set[str] = set()
+    marks: dict[str, Mark] = {}
+    approvals: dict[str, Approval] = {}
     newest = 0
-    for key, value, index in entries:
+    for key, value, index, flags in entries:
         newest = max(newest, index)
         if key.startswith(keys.reports):
             parts = key[len(keys.reports) :].split("/")
@@ -157,13 +193,23 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
             elif parts[-1]:
                 warnings.append(f"{key!r} is passed over: it is not running/versions/<version>/<host>.")
         elif key.startswith(keys.gates):
-            gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value)), warnings)
+            gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags), warnings)
         elif key.startswith(keys.records):
             host = key[len(keys.records) :]
             if host and "/" not in host:
                 records[host] = decode_record(key, value)
         elif key.startswith(keys.drivers):
             driven.add(key[len(keys.drivers) :])
+        elif key.startswith(keys.marks):
+            mark = decode_mark(value)
+            if mark is not None:
+                marks[key[len(keys.marks) :]] = mark
+        elif key.startswith(keys.approvals):
+            approval = decode_approval(value)
+            if approval is not None:
+                approvals[key[len(keys.approvals) :]] = approval
+        elif key == keys.holds:
+            found["hold_index"] = index
         elif key.startswith(keys.holds):
             holds.add(key, key[len(keys.holds) :], decode_hold(key, value), warnings)
         elif key == keys.ledger:
@@ -179,6 +225,8 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         gates=Gates(gates.everywhere, gates.roles, gates.hosts),
         holds=Holds(holds.everywhere, holds.roles, holds.hosts),
         driven=frozenset(driven),
+        marks=marks,
+        approvals=approvals,
         index=newest,
         warnings=tuple(warnings),
         **found,

@@ -68,6 +68,24 @@ class Keys:
         return f"{self.holds}{scope}" if name is None else f"{self.holds}{scope}/{name}"
 
     @property
+    def marks(self) -> str:
+        """The folder of what planners have seen of the hosts' health."""
+        return f"{self.upgrade}health/"
+
+    def mark(self, host: str) -> str:
+        """What planners have seen of one host's health."""
+        return f"{self.marks}{host}"
+
+    @property
+    def approvals(self) -> str:
+        """The folder of who approved that a rollout goes on."""
+        return f"{self.upgrade}approval/"
+
+    def approval(self, stage: str) -> str:
+        """Who approved that the rollout goes on after a stage."""
+        return f"{self.approvals}{stage}"
+
+    @property
     def drivers(self) -> str:
         """The folder of who is driving which host, as long as they are."""
         return f"{self.upgrade}drivers/"

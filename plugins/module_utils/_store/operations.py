@@ -21,9 +21,12 @@ class Change:
     after: str | None
 
 
-def put(key: str, value: str) -> Operation:
-    """Set a key, whatever it holds."""
-    return {"KV": {"Verb": "set", "Key": key, "Value": _encoded(value)}}
+def put(key: str, value: str, flags: int = 0) -> Operation:
+    """Set a key, whatever it holds.
+
+    :param flags: a number beside the value, which those who read the value alone don't see.
+    """
+    return {"KV": {"Verb": "set", "Key": key, "Value": _encoded(value), **({"Flags": flags} if flags else {})}}
 
 
 def compare_and_put(key: str, value: str, index: int) -> Operation:

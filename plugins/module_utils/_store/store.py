@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .._model.errors import UpgradeError
@@ -46,11 +47,13 @@ class Store:
         """
         keys = self.keys
         folders = (keys.reports, keys.gates, keys.records, keys.holds)
+        now = time.time()
         entries = self.client.read(
-            (keys.current_version, keys.ledger, keys.schema, keys.drivers, *folders), consistency
+            (keys.current_version, keys.ledger, keys.schema, keys.drivers, keys.marks, keys.approvals, *folders),
+            consistency,
         )
         self.distrust_silence(entries, folders)
-        snapshot = decode_snapshot(keys, entries)
+        snapshot = replace(decode_snapshot(keys, entries), now=now)
         if snapshot.schema is not None and snapshot.schema > SCHEMA:
             raise UpgradeError(
                 "newer_schema",

@@ -26,6 +26,7 @@ TAKEN = "taken"
 
 # Failures of hosts that other runs drive are seen by looking again this often (seconds).
 _LOOK_AGAIN = 30
+_SHORTEST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Admission:
         self._going: set[str] = set()
         self._watching = False
         self._latest: Look | None = None
+        self._epoch = 0
         self._pulled = [host for host, role in run.fleet.items() if not run.is_driven(role) and host in self._live]
 
     def ended(self, host: str) -> None:
@@ -189,7 +191,7 @@ class Admission:
 
     def _make_pass(self, limit: Collection[str]) -> Look:
         run = self._run
-        request = Request(version=run.version, fleet=run.fleet, limit=[*limit], since=1)
+        request = Request(version=run.version, fleet=run.fleet, limit=[*limit], since=1, epoch=self._epoch)
 
         def act(store: Store) -> Outcome:
             if run.phase == AFTER:
@@ -198,6 +200,7 @@ class Admission:
 
         mark = self._watcher.mark()
         outcome = self._pool.stubbornly(act)
+        self._epoch = max(self._epoch, outcome.ledger.epoch if outcome.ledger else 0)
         self._latest = Look(outcome, outcome.hosts(), mark)
         return self._latest
 
@@ -209,12 +212,18 @@ class Admission:
 
     def _verdict(self, view: HostView) -> Verdict | None:
         """Return the verdict on a host in a state, None for one that has to wait."""
+        if view.state == states.UPGRADING and self._has_reported(view):
+            return Verdict(go=False, state=view.state, reason=view.reason)
         if view.state == states.UPGRADING or (view.state in (states.FAILED, states.LOST) and self._run.retry_failed):
             return Verdict(go=True, state=view.state, reason=view.reason)
         if view.state == states.PENDING:
             return None
         again = "; try it again with -e retry_failed=true once it is mended" if view.state == states.FAILED else ""
         return Verdict(go=False, state=view.state, reason=f"{view.reason}{again}")
+
+    def _has_reported(self, view: HostView) -> bool:
+        """Return whether a host has reported the version, and only its health is still to be seen."""
+        return view.version == self._run.version
 
     def _others(self, look: Look, hosts: Collection[str]) -> bool:
         """Return whether anybody else is at work, for whom it is worth waiting."""
@@ -223,7 +232,7 @@ class Admission:
 
     def _can_move(self, look: Look, still_to_come: Collection[str]) -> bool:
         """Return whether anything may still change without an operator."""
-        if look.outcome.openings or self._going or self._at_work(look, _flying(look)):
+        if look.outcome.openings or look.outcome.plan.waits or self._going or self._at_work(look, _flying(look)):
             return True
         # Hosts of this run that have not asked yet will ask, and others may be waiting for them.
         if any(self._will_go(look.hosts[host]) for host in still_to_come):
@@ -238,11 +247,14 @@ class Admission:
     def _at_work(self, look: Look, flying: Collection[str]) -> bool:
         """Return whether anybody is at work on one of these hosts.
 
-        A host that upgrades itself is; one that Ansible upgrades is only if its run is still there.
+        A host that upgrades itself is, and one whose health is still to be seen; one that Ansible upgrades is only if its
+        run is still there.
         """
         claimed = look.outcome.snapshot.driven
         return any(
-            not self._run.is_driven(look.hosts[host].role) or (host in claimed and host not in self._waiting)
+            not self._run.is_driven(look.hosts[host].role)
+            or self._has_reported(look.hosts[host])
+            or (host in claimed and host not in self._waiting)
             for host in flying
         )
 
@@ -271,6 +283,9 @@ class Admission:
                     self._changed.notify_all()
 
     def _wait(self, look: Look | None, seconds: float) -> None:
+        wake_at = look.outcome.plan.wake_at if look else None
+        if wake_at is not None:
+            seconds = min(seconds, max(_SHORTEST, wake_at - time.time() + _SHORTEST))
         self._watcher.wait(look.mark if look else 0, seconds)
 
 

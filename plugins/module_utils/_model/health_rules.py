@@ -1,0 +1,62 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``health`` of the instructions: when a host that reported counts as upgraded, and when a silent one as lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .reading import duration, mapping, only, refused, texts
+
+_KEYS = ("soak", "progress_deadline", "consul_checks")
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRules:
+    """What is asked of hosts beyond their own word.
+
+    :param soak: seconds for which a host that reported has to pass its checks before it counts as upgraded.
+    :param progress_deadline: seconds after which a host that was let through and is silent is lost; None for never.
+    :param consul_checks: names or IDs of Consul checks that have to pass on each host.
+    """
+
+    soak: int = 0
+    progress_deadline: int | None = None
+    consul_checks: tuple[str, ...] = ()
+
+    @property
+    def asks_more(self) -> bool:
+        """Whether a host that reported may still not be upgraded."""
+        return bool(self.soak or self.consul_checks)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the form that is stored."""
+        plain: dict[str, Any] = {}
+        if self.soak:
+            plain["soak"] = self.soak
+        if self.progress_deadline is not None:
+            plain["progress_deadline"] = self.progress_deadline
+        if self.consul_checks:
+            plain["consul_checks"] = list(self.consul_checks)
+        return plain
+
+
+def parse_health_rules(value: object) -> HealthRules:
+    """Return what ``health`` of the instructions means.
+
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    raw = mapping(value, "health")
+    only(raw, _KEYS, "health.")
+    deadline = raw.get("progress_deadline")
+    seconds = None if deadline is None else duration(deadline, "health.progress_deadline")
+    if seconds == 0:
+        raise refused("health.progress_deadline", deadline, "would have every host lost at once; leave it out for none")
+    checks = raw.get("consul_checks")
+    return HealthRules(
+        duration(raw["soak"], "health.soak") if raw.get("soak") is not None else 0,
+        seconds,
+        texts(checks, "health.consul_checks") if checks not in (None, [], ()) else (),
+    )

@@ -1,0 +1,35 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What planners and operators write down beside the ledger: how well a host was seen to be, and what was approved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What planners have seen of a host that reported a version, from ``upgrade/health/<host>``.
+
+    :param since: since when all its checks pass (unix seconds, of a planner's clock); None while one does not.
+    :param upgraded: whether it has counted as upgraded.
+    """
+
+    version: str
+    since: int | None
+    upgraded: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """Return the mark as it is stored."""
+        return {"version": self.version, "since": self.since, "upgraded": self.upgraded}
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """Somebody's word that a rollout may go on after a stage, from ``upgrade/approval/<stage>``."""
+
+    by: str
+    at: int
+    reason: str = ""

@@ -1,0 +1,107 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Stages at work: which hosts belong to which, how far the fleet is, and what the next one waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .caps import Cap
+from .fleet import Snapshot
+from .ledger import Ledger
+from .names import plural, some
+from .order import RoleOrder
+from .stages import Stage
+from .states import HostState
+
+
+def stage_of_hosts(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Return host -> index of its stage. Takes time linear in hosts for each stage.
+
+    :param by_role: role -> its hosts in natural order; a stage takes the first ones that no earlier stage has.
+    """
+    found: dict[str, int] = {}
+    for at, stage in enumerate(stages):
+        roles = [role for name in stage.roles for role in order.roles_of(name)] if stage.roles else order.roles
+        for role in roles:
+            hosts = by_role.get(role, ())
+            left = [host for host in hosts if host not in found]
+            if isinstance(stage.hosts, Cap):
+                left = left[: stage.hosts.limit(len(hosts))]
+            elif stage.hosts is not None:
+                named = frozenset(stage.hosts)
+                left = [host for host in left if host in named]
+            found.update(dict.fromkeys(left, at))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Where a rollout is in its stages.
+
+    :param number: index of the current stage; hosts of later ones are not let through.
+    :param of_host: host -> index of its stage.
+    :param reason: why hosts of later stages wait.
+    :param until: when that ends by itself (unix seconds), None where it does not.
+    :param waits: whether the current stage is done, and time or an approval is all that is missing.
+    :param mark: what the ledger has to say of it.
+    """
+
+    stages: tuple[Stage, ...] = ()
+    number: int = 0
+    of_host: Mapping[str, int] | None = None
+    reason: str = ""
+    until: float | None = None
+    waits: bool = False
+    mark: Mapping[str, int] | None = None
+
+    def is_due(self, host: str) -> bool:
+        """Return whether a host's stage has come."""
+        return self.of_host is None or self.of_host[host] <= self.number
+
+
+def read_staging(
+    snapshot: Snapshot, stages: tuple[Stage, ...], order: RoleOrder, by_role: Mapping[str, Sequence[HostState]]
+) -> Staging:
+    """Return where the fleet is in its stages, going on by itself as far as nothing has to be waited for.
+
+    :param by_role: role -> its hosts in natural order.
+    """
+    if not stages or snapshot.current_version is None:
+        return Staging()
+    names = {role: [one.host for one in hosts] for role, hosts in by_role.items()}
+    of_host = stage_of_hosts(stages, order, names)
+    left: dict[int, list[str]] = {}
+    for hosts in by_role.values():
+        for one in hosts:
+            if one.is_in_the_way:
+                left.setdefault(of_host[one.host], []).append(one.host)
+    kept = _kept(snapshot.ledger, snapshot.current_version)
+    last = len(stages) - 1
+    number = min(kept.get("number", 0), last)
+    done_at = kept.get("done_at") if number == kept.get("number") else None
+    while True:
+        unfinished = [host for at in range(number + 1) for host in left.get(at, ())]
+        stage = stages[number]
+        if unfinished:
+            reason = f"waits for stage {stage.name} ({plural(len(unfinished), 'host')} to go: {some(unfinished, 3)})"
+            return Staging(stages, number, of_host, reason, mark={"number": number})
+        if number == last:
+            return Staging(stages, number, of_host, mark={"number": number})
+        done_at = int(snapshot.now) if done_at is None else done_at
+        ready = done_at + stage.soak
+        mark = {"number": number, "done_at": done_at}
+        if snapshot.now < ready:
+            shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
+            return Staging(stages, number, of_host, f"stage {stage.name} soaks until {shown}", ready, True, mark)
+        if stage.approve and stage.name not in snapshot.approvals:
+            reason = f"waits for somebody's approval after stage {stage.name}: approve.yml -e stage={stage.name}"
+            return Staging(stages, number, of_host, reason, None, True, mark)
+        number, done_at = number + 1, None
+
+
+def _kept(ledger: Ledger | None, version: str) -> Mapping[str, int]:
+    return ledger.stage if ledger is not None and ledger.version == version else {}

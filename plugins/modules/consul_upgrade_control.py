@@ -1,0 +1,182 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An operator's word on a rollout."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: consul_upgrade_control
+short_description: Pause, resume, abort, retry, approve or take back a rollout
+version_added: 0.4.0
+description:
+  - Writes an operator's word into the ledger, so that all planners obey it from their next pass on, wherever they run, and into the
+    history.
+author: The convoy.upgrade authors (@convoy-upgrade)
+extends_documentation_fragment:
+  - convoy.upgrade.consul
+  - ansible.builtin.action_common_attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  platform:
+    platforms: all
+    support: full
+options:
+  action:
+    description:
+      - V(pause) opens nothing more. Hosts that were let through go on.
+      - V(resume) ends a pause.
+      - V(abort) ends the rollout. Gates of hosts that have not begun are closed; those that have go on. Every record is kept.
+      - V(retry) puts failed and lost hosts back among those that wait, with their gates closed.
+      - V(approve) lets the rollout go on after a stage whose rules have C(approve).
+      - V(rollback) begins a rollout to where the fleet was, under the same rules. The hosts that changed last go first. Hosts that are
+        broken take no slot in it, and nobody waits for them. It opens nothing itself; M(convoy.upgrade.consul_upgrade_plan) does.
+    type: str
+    choices: [pause, resume, abort, retry, approve, rollback]
+    required: true
+  reason:
+    description:
+      - Why, for those who look at it later.
+    type: str
+    default: ""
+  by:
+    description:
+      - Who says it. Without it, the user and the machine that the module runs as.
+    type: str
+    default: ""
+  hosts:
+    description:
+      - Hosts to try again, for O(action=retry). Without it, all that failed or are lost.
+    type: list
+    elements: str
+  stage:
+    description:
+      - The stage that is approved, for O(action=approve). Without it, the one that waits for it.
+    type: str
+  version:
+    description:
+      - Where to go back to, for O(action=rollback). Without it, the version that the ledger says the fleet comes from.
+    type: str
+  fleet:
+    description:
+      - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan).
+    type: dict
+    default: {}
+seealso:
+  - module: convoy.upgrade.consul_upgrade_hold
+  - module: convoy.upgrade.consul_upgrade_plan
+"""
+
+EXAMPLES = r"""
+- name: Open nothing more for now
+  convoy.upgrade.consul_upgrade_control:
+    action: pause
+    reason: the network is being looked at
+
+- name: Go on
+  convoy.upgrade.consul_upgrade_control:
+    action: resume
+
+- name: Go back to where the fleet was
+  convoy.upgrade.consul_upgrade_control:
+    action: rollback
+    reason: logins fail
+"""
+
+RETURN = r"""
+state:
+  description: State of the rollout, V(running), V(paused), V(aborted) or V(complete).
+  returned: success
+  type: str
+version:
+  description: Version that the fleet moves to now.
+  returned: success
+  type: str
+epoch:
+  description: Number of planner writes so far, which is the epoch of the ledger.
+  returned: success
+  type: int
+hosts:
+  description: Hosts that were closed by V(abort), or put back by V(retry).
+  returned: success
+  type: list
+  elements: str
+remarks:
+  description: What is worth knowing, such as that a host was left as it is.
+  returned: success
+  type: list
+  elements: str
+failure:
+  description: The failure, for programs.
+  returned: failure
+  type: dict
+  contains:
+    code:
+      description: A stable word, such as V(unreachable), V(no_rollout), V(not_running), V(nothing_to_approve) or V(unknown_host).
+      type: str
+    message:
+      description: The sentence that RV(ignore:msg) has.
+      type: str
+    details:
+      description: The facts of the failure as data.
+      type: dict
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            **CONNECTION_OPTIONS,
+            "action": {
+                "type": "str",
+                "choices": ["pause", "resume", "abort", "retry", "approve", "rollback"],
+                "required": True,
+            },
+            "reason": {"type": "str", "default": ""},
+            "by": {"type": "str", "default": ""},
+            "hosts": {"type": "list", "elements": "str"},
+            "stage": {"type": "str"},
+            "version": {"type": "str"},
+            "fleet": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
+    options = module.params
+    for option, action in (("hosts", "retry"), ("stage", "approve"), ("version", "rollback")):
+        if options[option] is not None and options["action"] != action:
+            module.fail_json(
+                msg=f"{option} goes with action: {action}, not with {options['action']}. Leave {option} out."
+            )
+
+    def act(store: Store) -> dict[str, Any]:
+        word = control.Word(options["reason"], options["by"], options["fleet"])
+        dry = module.check_mode
+        simple = {"pause": control.pause, "resume": control.resume, "abort": control.abort}
+        if options["action"] in simple:
+            done = simple[options["action"]](store, word, dry=dry)
+        elif options["action"] == "retry":
+            done = control.retry(store, word, options["hosts"], dry=dry)
+        elif options["action"] == "approve":
+            done = control.approve(store, word, options["stage"], dry=dry)
+        else:
+            done = control.roll_back(store, word, options["version"], dry=dry)
+        ledger = done.ledger
+        facts = {"state": ledger.state, "version": ledger.version, "epoch": ledger.epoch}
+        return {**facts, "hosts": done.hosts, "remarks": done.remarks, **changed(done.changes)}
+
+    run(module, act)
+
+
+if __name__ == "__main__":
+    main()

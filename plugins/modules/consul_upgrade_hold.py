@@ -1,0 +1,162 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hold hosts, roles or everything."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: consul_upgrade_hold
+short_description: Keep hosts, roles or everything from being upgraded, and end that
+version_added: 0.4.0
+description:
+  - A host that is held is not opened by any planner, whatever the rules say, and M(convoy.upgrade.consul_upgrade_info) shows who holds
+    it and why. Holds survive every rollout.
+  - A host that has begun its upgrade is not stopped midway. It goes on, keeps its slot, and is held after that.
+author: The convoy.upgrade authors (@convoy-upgrade)
+extends_documentation_fragment:
+  - convoy.upgrade.consul
+  - ansible.builtin.action_common_attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  platform:
+    platforms: all
+    support: full
+options:
+  hosts:
+    description:
+      - Hosts to hold, or to hold no longer.
+    type: list
+    elements: str
+    default: []
+  roles:
+    description:
+      - Roles, with all of their hosts.
+    type: list
+    elements: str
+    default: []
+  everything:
+    description:
+      - The whole fleet.
+    type: bool
+    default: false
+  reason:
+    description:
+      - Why, for those who find the hold. Needed with O(state=present).
+    type: str
+    default: ""
+  by:
+    description:
+      - Who holds. Without it, the user and the machine that the module runs as.
+    type: str
+  state:
+    description:
+      - V(present) holds, V(absent) ends holds. Only those that are named end; a host may still be held by its role.
+    type: str
+    choices: [present, absent]
+    default: present
+seealso:
+  - module: convoy.upgrade.consul_upgrade_control
+"""
+
+EXAMPLES = r"""
+- name: Hold a host that is being repaired
+  convoy.upgrade.consul_upgrade_hold:
+    hosts: [compute7]
+    reason: its disk is being replaced
+    by: alice
+
+- name: Hold a whole role
+  convoy.upgrade.consul_upgrade_hold:
+    roles: [storage]
+    reason: a rebalance is under way
+
+- name: End both
+  convoy.upgrade.consul_upgrade_hold:
+    hosts: [compute7]
+    roles: [storage]
+    state: absent
+"""
+
+RETURN = r"""
+holds:
+  description: The holds that were asked for, as they are now. Empty with O(state=absent).
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    key:
+      description: The Consul key.
+      type: str
+    reason:
+      description: Why.
+      type: str
+    by:
+      description: Who holds.
+      type: str
+    at:
+      description: Since when.
+      type: str
+remarks:
+  description: What is worth knowing, such as that a host has begun its upgrade already, or is still held by something else.
+  returned: success
+  type: list
+  elements: str
+failure:
+  description: The failure, for programs.
+  returned: failure
+  type: dict
+  contains:
+    code:
+      description: A stable word, such as V(unreachable), V(denied), V(nobody) or V(no_reason).
+      type: str
+    message:
+      description: The sentence that RV(ignore:msg) has.
+      type: str
+    details:
+      description: The facts of the failure as data.
+      type: dict
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            **CONNECTION_OPTIONS,
+            "hosts": {"type": "list", "elements": "str", "default": []},
+            "roles": {"type": "list", "elements": "str", "default": []},
+            "everything": {"type": "bool", "default": False},
+            "reason": {"type": "str", "default": ""},
+            "by": {"type": "str"},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        supports_check_mode=True,
+    )
+    options = module.params
+
+    def act(store: Store) -> dict[str, Any]:
+        whom = Whom(options["everything"], options["roles"], options["hosts"])
+        if options["state"] == "present":
+            held = set_holds(store, whom, options["reason"], options["by"], dry=module.check_mode)
+        else:
+            held = end_holds(store, whom, dry=module.check_mode)
+        holds = [asdict(one) for one in held.holds]
+        return {"holds": holds, "remarks": held.remarks, **changed(held.changes)}
+
+    run(module, act)
+
+
+if __name__ == "__main__":
+    main()
