@@ -21,12 +21,17 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold, Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import Plan, make_plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import HostState, read_states
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
 
 KEYS = Keys()
 OLD, NEW = "1.0", "2.0"
+
+
+# When every host said what it runs.
+REPORTED_AT = 1.0
 
 
 @dataclass
@@ -45,6 +50,12 @@ class Fleet:
     gates: dict[str, str | None] = field(default_factory=lambda: {"global": "False"})
     holds: dict[str, Hold] = field(default_factory=dict)
     ledger: Ledger | None = None
+    now: float = 10_000.0
+    marks: dict[str, Mark] = field(default_factory=dict)
+    checks: dict[str, dict[str, str]] | None = None
+    approvals: dict[str, Approval] = field(default_factory=dict)
+    gated_at: int = 0
+    reported_at: dict[str, float] = field(default_factory=dict)
 
     def upgraded(self, *hosts: str) -> Fleet:
         """Let the hosts report the new version."""
@@ -88,14 +99,20 @@ class Fleet:
 
     def snapshot(self) -> Snapshot:
         """Return what a planner would read."""
-        gates = {name: GateValue(KEYS.gate(name), text) for name, text in self.gates.items()}
+        gates = {name: GateValue(KEYS.gate(name), text, self.gated_at) for name, text in self.gates.items()}
         return Snapshot(
             current_version=self.current,
             ledger=self.ledger,
-            reports={host: Report(version, 1.0) for host, version in self.reports.items()},
+            reports={
+                host: Report(version, self.reported_at.get(host, REPORTED_AT)) for host, version in self.reports.items()
+            },
             records=dict(self.records),
             gates=Gates(gates.get("global"), _below("role/", gates), _below("host/", gates)),
             holds=Holds(self.holds.get("global"), _below("role/", self.holds), _below("host/", self.holds)),
+            marks=dict(self.marks),
+            checks=self.checks,
+            approvals=dict(self.approvals),
+            now=self.now,
         )
 
     def plan(self, rules: Mapping[str, Any] | None = None, limit: Collection[str] | None = None) -> Plan:

@@ -93,21 +93,22 @@ def test_a_name_that_stands_twice_in_a_list_counts_once() -> None:
         (
             {"rolling_rule": {"global": 1}},
             "instructions: rolling_rule: unknown key; did you mean 'rolling_rules'? "
-            "Known are: rolling_rules, group_mappings, role_order, role_dependencies.",
+            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, failure_rules, health, stages, windows, freezes.",
         ),
         (
             {"roleorder": {"compute": "controller"}},
             "instructions: roleorder: unknown key; did you mean 'role_order'? "
-            "Known are: rolling_rules, group_mappings, role_order, role_dependencies.",
+            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, failure_rules, health, stages, windows, freezes.",
         ),
         (
             {"zebra": 1},
             "instructions: zebra: unknown key. "
-            "Known are: rolling_rules, group_mappings, role_order, role_dependencies.",
+            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, failure_rules, health, stages, windows, freezes.",
         ),
         (
             {1: 2},
-            "instructions: 1: unknown key. Known are: rolling_rules, group_mappings, role_order, role_dependencies.",
+            "instructions: 1: unknown key. "
+            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, failure_rules, health, stages, windows, freezes.",
         ),
         (
             {"rolling_rules": {"globel": 1}},
@@ -123,13 +124,6 @@ def test_a_name_that_stands_twice_in_a_list_counts_once() -> None:
 )
 def test_an_unknown_key_is_refused_and_the_nearest_offered(raw: dict[Any, Any], message: str) -> None:
     assert refusal(raw).message == message
-
-
-@pytest.mark.parametrize(("key", "value"), [("failure_rules", {"fleet": 3}), ("health", {"soak": 60})])
-def test_rules_that_are_not_yet_supported_are_refused_and_not_ignored(key: str, value: dict[str, int]) -> None:
-    assert refusal({key: value}).message == (
-        f"instructions: {key}: {value!r} can't be obeyed: {key} is not yet supported, so leave it out."
-    )
 
 
 @pytest.mark.parametrize("cap", [-1, 1.5, True, "101%", "many", [1], {"compute": 1}])

@@ -13,18 +13,26 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import COMPLETE, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.rollout import begin, finish, go_on
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.operations import Change, put, remove_tree
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.operations import (
+    Change,
+    compare_and_put,
+    put,
+    remove_tree,
+)
 
 KEYS = Keys("cloud/")
 GATES = "cloud/config_state/enable_puppet/"
 LEDGER = Ledger(4, "2.0", "1.0", instructions={"rolling_rules": {"global": 1}}, who="ann")
 WIPED = remove_tree(GATES)
-# What one host did for all on an earlier rollout is forgotten with the gates.
+# What belongs to an earlier rollout is forgotten with the gates: what one host did for all, health, approvals.
 BEGUN = (
+    compare_and_put("cloud/upgrade/hold/", "", 0),
     put("cloud/current_version", "2.0"),
     WIPED,
     put(f"{GATES}global", "False"),
     remove_tree("cloud/upgrade/once/"),
+    remove_tree("cloud/upgrade/health/"),
+    remove_tree("cloud/upgrade/approval/"),
 )
 
 OPEN_FLEET = Snapshot(

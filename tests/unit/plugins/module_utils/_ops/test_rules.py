@@ -209,7 +209,7 @@ def test_bad_inline_rules_are_told_as_they_are() -> None:
     with pytest.raises(UpgradeError) as caught:
         given_rules({"zebra": 1}, None)
 
-    assert caught.value.message.endswith("role_dependencies.")
+    assert caught.value.message.endswith("freezes.")
 
 
 # Rules that hold

@@ -1,0 +1,141 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``stages``: who belongs to which, what the next one waits for, and what the ledger keeps of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.caps import Cap
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import Plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.stages import Stage, parse_stages
+from fleets import NEW, Fleet, fleet
+
+CANARY = {"name": "canary", "hosts": 1, "soak": 60, "approve": True}
+
+
+def test_every_key_is_read_and_the_rest_goes_last() -> None:
+    stages = parse_stages([CANARY, {"hosts": "25%", "roles": ["web"]}, {"hosts": ["db1"]}])
+    assert stages == (
+        Stage("canary", Cap(1), (), 60, True),
+        Stage("stage 2", Cap(25, is_percent=True), ("web",)),
+        Stage("stage 3", ("db1",)),
+        Stage("rest"),
+    )
+    assert parse_stages([one.plain() for one in stages]) == stages
+    assert parse_stages(None) == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({}, "stages: {} is not a list."),
+        ([CANARY, CANARY], "stages[1].name: 'canary' is the name of an earlier stage too."),
+        (
+            [{"name": "all"}, CANARY],
+            "stages[0]: 'all' takes all hosts that are left, so none is left for those after it.",
+        ),
+        ([{"hosts": 0}], "stages[0].hosts: 0 is a stage without hosts; leave the stage out."),
+        ([{"hosts": []}], "stages[0].hosts: [] is neither a text nor a list of texts."),
+        ([{"aprove": True}], "stages[0].aprove: unknown key; did you mean 'approve'?"),
+        ([{"approve": "yes"}], "stages[0].approve: 'yes' is neither true nor false."),
+        ([{"name": "a/b"}], "stages[0].name: the stage 'a/b' has a '/'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(raw: Any, message: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        parse_stages(raw)
+    assert message in caught.value.message
+
+
+def go(site: Fleet, stages: list[dict[str, Any]], **more: Any) -> Plan:
+    """Make a pass, and keep what it says for the ledger."""
+    plan = site.plan({"stages": stages, **more})
+    site.ledger = replace(site.ledger or Ledger(1, NEW), stage=plan.stage_mark)
+    return plan
+
+
+def opened(plan: Plan) -> list[str]:
+    return [one.host for one in plan.openings]
+
+
+def test_the_first_hosts_of_each_role_go_and_the_others_wait_for_them() -> None:
+    site = fleet(compute=3, web=2)
+    plan = go(site, [{"name": "canary", "hosts": 1}])
+    assert opened(plan) == ["compute1", "web1"]
+    assert plan.hosts["compute2"].reason == "waits for stage canary (2 hosts to go: compute1, web1)"
+    assert plan.waves == (("compute1", "web1"), ("compute2", "compute3", "web2"))
+    assert plan.open_roles == ()
+    site.upgraded("compute1")
+    assert opened(go(site, [{"name": "canary", "hosts": 1}])) == ["web1"]
+    site.upgraded("web1")
+    plan = go(site, [{"name": "canary", "hosts": 1}])
+    assert (opened(plan), plan.stage) == (["compute2", "compute3", "web2"], "rest")
+
+
+def test_a_stage_soaks_and_then_waits_for_an_approval() -> None:
+    site = fleet(compute=2).upgraded("compute1")
+    plan = go(site, [CANARY])
+    assert opened(plan) == []
+    assert (plan.can_move, plan.wants_approval, plan.wake_at) == (True, False, 10_060)
+    assert plan.stage_mark == {"number": 0, "done_at": 10_000}
+    assert plan.hosts["compute2"].reason.startswith("stage canary soaks until ")
+    site.now = 10_060
+    plan = go(site, [CANARY])
+    assert opened(plan) == []
+    assert (plan.can_move, plan.wants_approval, plan.wake_at) == (True, True, None)
+    assert plan.hosts["compute2"].reason == (
+        "waits for somebody's approval after stage canary: approve.yml -e stage=canary"
+    )
+    site.approvals["canary"] = Approval("ann", 10_061)
+    plan = go(site, [CANARY])
+    assert (opened(plan), plan.stage_mark) == (["compute2"], {"number": 1})
+
+
+def test_a_canary_that_is_not_well_any_more_is_waited_for_again() -> None:
+    site = fleet(compute=2).upgraded("compute1")
+    go(site, [CANARY])
+    site.reports["compute1"] = "1.0"
+    plan = go(site, [CANARY])
+    assert plan.stage_mark == {"number": 0}
+    assert opened(plan) == ["compute1"]
+
+
+def test_order_between_roles_holds_within_a_stage() -> None:
+    site = fleet(controller=2, web=2)
+    rules = {"role_order": {"web": "controller"}}
+    assert opened(go(site, [{"name": "canary", "hosts": 1}], **rules)) == ["controller1"]
+    site.upgraded("controller1")
+    assert opened(go(site, [{"name": "canary", "hosts": 1}], **rules)) == ["web1"]
+    site.upgraded("web1")
+    assert opened(go(site, [{"name": "canary", "hosts": 1}], **rules)) == ["controller2"]
+
+
+def test_caps_hold_in_every_stage() -> None:
+    site = fleet(compute=6)
+    rules = {"rolling_rules": {"global": 2}}
+    passes = []
+    while not site.plan({"stages": [{"hosts": 3}], **rules}).complete:
+        plan = go(site, [{"hosts": 3}], **rules)
+        passes.append(opened(plan))
+        site.open(plan)
+        site.finish()
+    assert passes == [["compute1", "compute2"], ["compute3"], ["compute4", "compute5"], ["compute6"]]
+
+
+def test_the_forecast_tells_what_comes_in_reality() -> None:
+    site = fleet(compute=5, web=3)
+    rules = {"stages": [{"hosts": 1}, {"hosts": ["compute4"]}], "rolling_rules": {"global": 2}}
+    waves = site.plan(rules).waves
+    assert [tuple(one) for one in waves] == [one for one in site.run(rules) if one]
+
+
+def test_a_stage_that_cannot_end_by_itself_ends_the_forecast() -> None:
+    site = fleet(compute=3).failed("compute1")
+    assert go(site, [{"hosts": 1}]).waves == ()

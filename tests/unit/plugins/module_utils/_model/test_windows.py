@@ -1,0 +1,138 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``windows`` and ``freezes``: hours and days in time zones, and when the next window begins."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.windows import parse_freezes, parse_windows, shut
+from fleets import fleet
+from hypothesis import given
+from hypothesis import strategies as st
+
+NIGHT = {"days": ["mon-thu"], "from": "22:00", "to": "05:00", "timezone": "Europe/Berlin"}
+FREEZE = {"from": "2026-12-20", "to": "2027-01-06T08:00", "timezone": "Europe/Berlin", "reason": "holidays"}
+
+
+def at(text: str, zone: str = "Europe/Berlin") -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("moment", "is_open"),
+    [
+        ("2026-11-23T21:59", False),
+        ("2026-11-23T22:00", True),
+        ("2026-11-24T04:59", True),
+        ("2026-11-24T05:00", False),
+        # Thursday's window ends on Friday morning, and Friday has none.
+        ("2026-11-27T04:59", True),
+        ("2026-11-27T22:30", False),
+        ("2026-11-29T23:00", False),
+    ],
+)
+def test_a_window_may_pass_midnight(moment: str, is_open: bool) -> None:
+    found = shut(parse_windows([NIGHT]), (), at(moment))
+    assert (found is None) is is_open
+
+
+def test_the_next_window_is_told() -> None:
+    found = shut(parse_windows([NIGHT]), (), at("2026-11-27T12:00"))
+    assert found is not None
+    assert found.reason == "outside of all windows; the next one begins Mon 2026-11-30 22:00 (Europe/Berlin)"
+    assert found.until == at("2026-11-30T22:00")
+
+
+def test_hours_are_those_of_the_time_zone_when_clocks_change() -> None:
+    # On 2026-10-25 the clocks of Berlin go back at 3:00, so this window lasts an hour longer.
+    (window,) = parse_windows([{"from": "01:00", "to": "04:00", "timezone": "Europe/Berlin"}])
+    lengths = {end - begin for begin, end in window.spans(at("2026-10-24T12:00"))}
+    assert lengths == {3 * 3600.0, 4 * 3600.0}
+
+
+def test_a_freeze_wins_over_a_window() -> None:
+    found = shut(parse_windows([NIGHT]), parse_freezes([FREEZE]), at("2026-12-21T23:00"))
+    assert found is not None
+    assert found.reason == (
+        "frozen from 2026-12-20 to 2027-01-06T08:00 (Europe/Berlin): holidays; take it out of freezes to go on before that"
+    )
+    assert found.until == at("2027-01-06T08:00")
+    assert shut((), parse_freezes([FREEZE]), at("2027-01-06T08:00")) is None
+
+
+def test_what_yaml_makes_of_times_and_dates_is_taken() -> None:
+    (window,) = parse_windows([{"from": 22 * 60, "to": "05:00"}])
+    assert window.plain() == {
+        "days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"],
+        "from": "22:00",
+        "to": "05:00",
+        "timezone": "UTC",
+    }
+    (freeze,) = parse_freezes([{"from": date(2026, 12, 20), "to": datetime(2026, 12, 21, 8)}])
+    assert freeze.plain() == {"from": "2026-12-20", "to": "2026-12-21T08:00:00", "timezone": "UTC"}
+
+
+def test_they_are_read_back_as_they_were_written() -> None:
+    windows, freezes = parse_windows([NIGHT]), parse_freezes([FREEZE])
+    assert parse_windows([one.plain() for one in windows]) == windows
+    assert parse_freezes([one.plain() for one in freezes]) == freezes
+
+
+@pytest.mark.parametrize(
+    ("read", "raw", "message"),
+    [
+        (parse_windows, {}, "windows: {} is not a list."),
+        (parse_windows, [{"from": "25:00", "to": "5:00"}], "windows[0].from: '25:00' is no time of day"),
+        (parse_windows, [{"to": "5:00"}], "windows[0].from: None is no time of day"),
+        (parse_windows, [{**NIGHT, "days": "funday"}], "windows[0].days: 'funday' is no day of the week"),
+        (parse_windows, [{**NIGHT, "days": []}], "windows[0].days: [] is neither a day nor a list of days"),
+        (
+            parse_windows,
+            [{**NIGHT, "timezone": "Berlin"}],
+            "windows[0].timezone: 'Berlin' is no time zone that is known",
+        ),
+        (parse_windows, [{**NIGHT, "day": "mon"}], "windows[0].day: unknown key; did you mean 'days'?"),
+        (parse_freezes, [{**FREEZE, "to": "2026-12-19"}], "freezes[0].to: '2026-12-19' does not come after from"),
+        (parse_freezes, [{**FREEZE, "from": "Christmas"}], "freezes[0].from: 'Christmas' is no time: give a date"),
+        (parse_freezes, [{**FREEZE, "reason": 3}], "freezes[0].reason: 3 is not a text"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(read: Any, raw: Any, message: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        read(raw)
+    assert message in caught.value.message
+
+
+@given(st.floats(1.6e9, 2e9), st.integers(0, 1439), st.integers(0, 1439), st.sets(st.integers(0, 6), min_size=1))
+def test_the_next_window_is_open_when_it_begins_and_none_was_before(
+    now: float, begin: int, end: int, days: set[int]
+) -> None:
+    names = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+    raw = {"days": [names[day] for day in sorted(days)], "from": begin, "to": end, "timezone": "America/New_York"}
+    windows = parse_windows([raw])
+    found = shut(windows, (), now)
+    if found is not None:
+        assert found.until is not None
+        assert found.until > now
+        assert shut(windows, (), found.until) is None
+        assert shut(windows, (), (now + found.until) / 2) is not None
+
+
+def test_nothing_is_opened_outside_of_the_windows_and_it_is_worth_waiting() -> None:
+    site = fleet(compute=2)
+    site.now = at("2026-11-24T12:00")
+    plan = site.plan({"windows": [NIGHT]})
+    assert plan.openings == ()
+    assert (plan.can_move, plan.wake_at) == (True, at("2026-11-24T22:00"))
+    assert (
+        plan.hosts["compute1"].reason
+        == "outside of all windows; the next one begins Tue 2026-11-24 22:00 (Europe/Berlin)"
+    )
+    site.now = at("2026-11-24T22:00")
+    assert len(site.plan({"windows": [NIGHT]}).openings) == 2
