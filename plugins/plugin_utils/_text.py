@@ -20,7 +20,23 @@ _MOST_HOSTS = 8
 _COLUMNS = (UPGRADED, UPGRADING, PENDING, HELD, FAILED, LOST)
 
 # What happens within one second happens in this order.
-_FLOW = ("begin", "adopt", "rules", "open", "started", "failed", "upgraded", "complete", "converge")
+_FLOW = (
+    *(
+        "begin",
+        "adopt",
+        "rules",
+        "resume",
+        "approve",
+        "stage",
+        "retry",
+        "retried",
+        "open",
+        "started",
+        "failed",
+        "upgraded",
+    ),
+    *("publish", "health", "hold", "unhold", "pause", "abort", "close", "complete", "converge"),
+)
 
 
 def table(rows: Sequence[Sequence[str]], *, left: Iterable[int] = (0,)) -> list[str]:
@@ -44,7 +60,17 @@ def status(info: Mapping[str, Any]) -> list[str]:
 
     :param info: a result of ``consul_upgrade_info`` or ``consul_upgrade_plan``.
     """
-    return [headline(info), "", *_by_role(info["hosts"]), *_reasons(info["hosts"])]
+    return [headline(info), *_standing(info), "", *_by_role(info["hosts"]), *_reasons(info["hosts"])]
+
+
+def _standing(info: Mapping[str, Any]) -> list[str]:
+    """Return what stands above all hosts: the stage, and what keeps everything from going on."""
+    lines = []
+    if info.get("stage"):
+        lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["wants_approval"] else ""))
+    if info.get("brake"):
+        lines.append(f"Nothing opens: {info['brake']['reason']}")
+    return lines
 
 
 def headline(info: Mapping[str, Any]) -> str:
@@ -106,10 +132,12 @@ def plan(result: Mapping[str, Any]) -> list[str]:
     waves, rules = result["waves"], result["instructions"]
     lines = [f"Plan: {headline(result)[len('Rollout ') :]}"]
     lines.append(f"Rules: {json.dumps(rules, sort_keys=True) if rules else 'none, so all at once'}")
+    lines += _standing(result)
     if not waves:
         lines.append("Nothing is left to open.")
     for number, wave in enumerate(waves[:_MOST_WAVES], 1):
-        names = some(wave, _MOST_HOSTS) or "nobody: every slot is taken"
+        brake = result.get("brake")
+        names = some(wave, _MOST_HOSTS) or f"nobody: {brake['reason'] if brake else 'every slot is taken'}"
         lines.append(f"  {'now' if number == 1 else f'wave {number}':>8}  {plural(len(wave), 'host'):>10}  {names}")
     if len(waves) > _MOST_WAVES:
         left = sum(len(wave) for wave in waves[_MOST_WAVES:])
@@ -137,15 +165,23 @@ def story(host: Mapping[str, Any]) -> list[str]:
     ]
     record = host["record"] or {}
     said = [
-        (at, _FLOW.index(state), f"the host said: {state} {record['version']}")
+        (
+            at,
+            _place(state),
+            f"{'an operator said' if state == 'retried' else 'the host said'}: {state} {record['version']}",
+        )
         for state, at in (record.get("times") or {}).items()
     ]
     for event in reversed(host["events"]):
         hosts, roles = event.get("hosts") or {}, event.get("roles") or {}
         reason = hosts.get(host["name"]) or (roles.get(host["role"]) or {}).get("reason") or event.get("reason") or ""
         what = f"{event['what']} {event['version']}: {reason} (epoch {event['epoch']})"
-        said.append((event["at"], _FLOW.index(event["what"]) if event["what"] in _FLOW else 0, what))
+        said.append((event["at"], _place(event["what"]), what))
     return [*lines, *(f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2]))]
+
+
+def _place(what: str) -> int:
+    return _FLOW.index(what) if what in _FLOW else 0
 
 
 def composition(result: Mapping[str, Any]) -> list[str]:

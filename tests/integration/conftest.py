@@ -17,6 +17,7 @@ from devkit.agent import Agent, consul_binary
 from devkit.kv import RawKV
 from integration.support.playbook import Runner
 from integration.support.seen import Seen
+from integration.support.shipped import Shipped
 
 HERE = Path(__file__).parent
 _LAST = "test_reference.py"
@@ -60,6 +61,11 @@ def seen() -> Seen:
 @pytest.fixture
 def run(agent: Agent, consul: RawKV, tmp_path: Path, seen: Seen) -> Runner:  # noqa: ARG001  it wipes
     return Runner(tmp_path, agent.environ, seen)
+
+
+@pytest.fixture
+def play(agent: Agent, consul: RawKV, tmp_path: Path) -> Shipped:  # noqa: ARG001  it wipes
+    return Shipped(tmp_path, agent)
 
 
 @pytest.fixture

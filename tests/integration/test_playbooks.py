@@ -6,67 +6,23 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from devkit.agent import Agent
-from devkit.child import start
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.nodes import living_nodes
+from integration.support.shipped import Shipped, inventory
 
-ROOT = Path(__file__).resolve().parents[2]
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
 RULES = {"rolling_rules": {"global": 1, "roles": {"compute": 2}}}
 
-Play = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def play(agent: Agent, consul: RawKV, tmp_path: Path) -> Play:  # noqa: ARG001  it wipes
-    """Run a shipped playbook on an inventory; ``inventory`` maps groups to hosts."""
-
-    def run(
-        name: str, *arguments: str, inventory: Mapping[str, list[str]] | None = None, **variables: Any
-    ) -> subprocess.CompletedProcess[str]:
-        groups = {group: {"hosts": dict.fromkeys(hosts)} for group, hosts in (inventory or {}).items()}
-        (tmp_path / "inventory.yml").write_text(json.dumps({"all": {"children": groups}}))
-        environ = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
-        process = start(
-            [
-                Path(sys.executable).parent / "ansible-playbook",
-                ROOT / "playbooks" / f"{name}.yml",
-                "-i",
-                tmp_path / "inventory.yml",
-                "-e",
-                json.dumps({"ansible_python_interpreter": sys.executable, **variables}),
-                *arguments,
-            ],
-            env={**environ, **agent.environ, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_NOCOLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=tmp_path,
-        )
-        stdout, _none = process.communicate(timeout=90)
-        return subprocess.CompletedProcess([], process.returncode, stdout)
-
-    return run
-
-
-def inventory(hosts: Mapping[str, str]) -> dict[str, list[str]]:
-    return {role: [host for host, its in hosts.items() if its == role] for role in set(hosts.values())}
-
 
 def test_an_upgrade_runs_to_its_end_controllers_first_and_a_second_one_changes_nothing(
-    play: Play, agent: Agent, consul: RawKV
+    play: Shipped, agent: Agent, consul: RawKV
 ) -> None:
     hosts = names(controller=2, compute=3)
     seed(consul, hosts)
@@ -94,7 +50,7 @@ def test_an_upgrade_runs_to_its_end_controllers_first_and_a_second_one_changes_n
     assert consul.tree() == before
 
 
-def test_check_mode_shows_the_whole_plan_and_writes_nothing(play: Play, consul: RawKV) -> None:
+def test_check_mode_shows_the_whole_plan_and_writes_nothing(play: Shipped, consul: RawKV) -> None:
     hosts = names(controller=2, compute=3)
     seed(consul, hosts)
     before = consul.tree()
@@ -110,7 +66,7 @@ def test_check_mode_shows_the_whole_plan_and_writes_nothing(play: Play, consul: 
     assert consul.tree() == before
 
 
-def test_hosts_of_the_inventory_that_never_reported_are_part_of_the_fleet(play: Play, consul: RawKV) -> None:
+def test_hosts_of_the_inventory_that_never_reported_are_part_of_the_fleet(play: Shipped, consul: RawKV) -> None:
     done = play(
         "status", inventory={"controller": ["controller1"], "compute": ["web-a"]}, version="2", upgrade_roles=ROLES
     )
@@ -119,7 +75,7 @@ def test_hosts_of_the_inventory_that_never_reported_are_part_of_the_fleet(play: 
     assert consul.tree() == {}
 
 
-def test_without_roles_the_fleet_is_what_has_reported(play: Play, consul: RawKV) -> None:
+def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     done = play("upgrade", "--check", version="2", instructions=RULES)
     assert done.returncode == 0, done.stdout
@@ -157,7 +113,7 @@ def test_without_roles_the_fleet_is_what_has_reported(play: Play, consul: RawKV)
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_written(
-    play: Play, consul: RawKV, variables: dict[str, Any], sentence: str
+    play: Shipped, consul: RawKV, variables: dict[str, Any], sentence: str
 ) -> None:
     seed(consul, names(compute=2))
     before = consul.tree()
@@ -167,7 +123,7 @@ def test_what_is_wrong_is_told_before_anything_is_written(
     assert consul.tree() == before
 
 
-def test_a_rollout_that_stops_shows_the_table_and_says_why(play: Play, consul: RawKV) -> None:
+def test_a_rollout_that_stops_shows_the_table_and_says_why(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     consul.put("upgrade/hold/role/compute", json.dumps({"reason": "disk swap", "by": "ann", "at": "today"}))
     done = play("upgrade", version="2")
@@ -179,7 +135,7 @@ def test_a_rollout_that_stops_shows_the_table_and_says_why(play: Play, consul: R
     assert '"hosts":' not in text, "the whole result is no message"
 
 
-def test_status_tells_one_host_its_story(play: Play, agent: Agent, consul: RawKV) -> None:
+def test_status_tells_one_host_its_story(play: Shipped, agent: Agent, consul: RawKV) -> None:
     hosts = names(compute=2)
     seed(consul, hosts)
     with living_nodes(Settings(port=agent.http_port), hosts, "2"):
@@ -196,7 +152,7 @@ def test_status_tells_one_host_its_story(play: Play, agent: Agent, consul: RawKV
     assert "'compute3' has not reported" in unknown.stdout
 
 
-def test_global_disable_closes_everything_at_once(play: Play, consul: RawKV) -> None:
+def test_global_disable_closes_everything_at_once(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(compute=2), gates={"global": "True", "role/compute": "True", "host/compute1": "True"})
     before = consul.tree()
     assert play("global_disable", "--check").returncode == 0
@@ -208,7 +164,7 @@ def test_global_disable_closes_everything_at_once(play: Play, consul: RawKV) -> 
 
 
 def test_an_inventory_that_could_not_be_read_is_not_taken_for_an_empty_one(
-    play: Play, consul: RawKV, tmp_path: Path
+    play: Shipped, consul: RawKV, tmp_path: Path
 ) -> None:
     seed(consul, names(controller=1, compute=1))
     source = tmp_path / "fleet.consul_fleet.yml"

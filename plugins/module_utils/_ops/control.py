@@ -107,7 +107,7 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
         gates = _to_close(writer.store.keys, snapshot, _members(snapshot, ledger, word.fleet))
         for at in range(0, len(gates), MOST_GATES):
             piece = gates[at : at + MOST_GATES]
-            event = {"what": "close", "keys": [one.key for one in piece], "reason": "the rollout was aborted"}
+            event = {"what": "close", **_closed(writer.store.keys, piece)}
             writer.write(ledger, event, [put(one.key, one.after or "") for one in piece], piece)
         prefix = writer.store.keys.gate("host", "")
         closed = [one.key[len(prefix) :] for one in gates if one.after == CLOSED and one.key.startswith(prefix)]
@@ -188,14 +188,14 @@ def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool
     """
     snapshot = store.snapshot("consistent")
     ledger = _ledger(store.keys, snapshot)
+    if ledger.rollback and ledger.state in (RUNNING, PAUSED) and version in (None, ledger.version):
+        return Done(ledger, remarks=[f"The fleet is being taken back to {ledger.version} already."])
     target = version or ledger.previous_version
     if target is None:
         raise UpgradeError(
             "no_previous_version",
             f"{store.keys.ledger} does not say where the fleet was before {ledger.version}. Give version.",
         )
-    if target == ledger.version and ledger.rollback and version is None:
-        return Done(ledger)
     if target == ledger.version:
         raise UpgradeError("no_previous_version", f"version: the fleet is on its way to {target} already.")
     request = Request(target, rules=ledger.instructions, fleet=dict(word.fleet) or None, limit=[], rollback=True)
@@ -268,6 +268,19 @@ def _to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> lis
     closed = [("host", host, gates.hosts[host].text) for host in open_ones(gates.hosts) if host not in begun]
     closed += [("role", role, gates.roles[role].text) for role in sorted(roles)]
     return own + [Change(keys.gate(scope, name), text, CLOSED) for scope, name, text in closed]
+
+
+def _closed(keys: Keys, gates: Sequence[Change]) -> dict[str, object]:
+    """Return whose gates an abort writes, as the history tells it."""
+    hosts, roles = {}, {}
+    for one in gates:
+        scope, _slash, name = one.key[len(keys.gates) :].partition("/")
+        if scope == "role":
+            roles[name] = {"reason": "the rollout was aborted"}
+        else:
+            closed = one.after == CLOSED
+            hosts[name] = "the rollout was aborted" if closed else "it has begun, so it goes on, and its role is closed"
+    return {"hosts": hosts, "roles": roles}
 
 
 def _put_back(

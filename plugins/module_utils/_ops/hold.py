@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
@@ -124,12 +125,22 @@ def _write(store: Store, change: object, what: str, reason: str, *, dry: bool) -
                 if snapshot.ledger is None:
                     store.client.write(operations)
                 else:
-                    keys = [one.key for _operation, one in piece]
-                    writer.write(snapshot.ledger, {"what": what, "keys": keys, "reason": reason}, operations)
+                    told = _told([one.key[len(store.keys.holds) :] for _operation, one in piece], reason)
+                    writer.write(snapshot.ledger, {"what": what, "reason": reason, **told}, operations)
         except Conflict:
             continue
         return held
     raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
+
+
+def _told(names: Sequence[str], reason: str) -> dict[str, Any]:
+    """Return whom holds are for, as the history tells it; nobody by name means everybody."""
+    if "global" in names:
+        return {}
+    of = {
+        scope: [name.partition("/")[2] for name in names if name.startswith(f"{scope}/")] for scope in ("role", "host")
+    }
+    return {"hosts": dict.fromkeys(of["host"], reason), "roles": {role: {"reason": reason} for role in of["role"]}}
 
 
 def _old(snapshot: Snapshot, scope: str, name: str | None) -> Hold | None:

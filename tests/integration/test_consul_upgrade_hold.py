@@ -1,0 +1,125 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Holds that operators set: what is written, who is kept, and planners that did not see them come."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support.fleet import gates, history, names, seed
+from integration.support.playbook import Runner, Task, ask, info
+
+FLEET = names(compute=3, web=1)
+RULES = {"rolling_rules": {"global": 2}}
+
+
+def hold(**options: Any) -> Task:
+    return {"convoy.upgrade.consul_upgrade_hold": options}
+
+
+def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    make_pass(store, Request("2", {"rolling_rules": {"global": 0}}))
+    given = {"hosts": ["compute1"], "roles": ["web"], "reason": "RAM test", "by": "ann"}
+    checked = run([hold(**given)], check=True, diff=True)[0]
+    assert checked["changed"]
+    assert "upgrade/hold/host/compute1 = " in checked["diff"]["after"]
+    assert consul.texts("upgrade/hold/") == {"upgrade/hold/": ""}
+
+    set_one, again, other, seen = run(
+        [hold(**given), hold(**given), hold(**{**given, "reason": "disk"}), info(history=0)]
+    )
+    assert [one["changed"] for one in (set_one, again, other)] == [True, False, True]
+    assert set_one["holds"] == [
+        {"key": "upgrade/hold/role/web", "reason": "RAM test", "by": "ann", "at": set_one["holds"][0]["at"]},
+        {"key": "upgrade/hold/host/compute1", "reason": "RAM test", "by": "ann", "at": set_one["holds"][0]["at"]},
+    ]
+    assert json.loads(consul.get("upgrade/hold/host/compute1") or b"")["reason"] == "disk"
+    assert seen["status"]["held"] == ["compute1", "web1"]
+    assert seen["hosts"]["compute1"]["reason"].startswith("held by ann since ")
+    make_pass(store, Request("2", {}))
+    assert not gates(consul).keys() & {"host/compute1", "role/compute", "role/web", "host/web1"}
+
+    ended, twice = run([hold(**{**given, "reason": ""}, state="absent"), hold(hosts=["compute1"], state="absent")])
+    assert (ended["changed"], twice["changed"], ended["holds"]) == (True, False, [])
+    assert consul.texts("upgrade/hold/") == {"upgrade/hold/": ""}
+    assert [event["what"] for event in history(consul) if "hold" in event["what"]] == ["hold", "hold", "unhold"]
+
+
+def test_everything_is_held_and_a_rollout_does_not_end_it(run: Runner, store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    held, ended, answers = run(
+        [hold(everything=True, reason="audit"), hold(hosts=["web1"], state="absent"), ask("web1")]
+    )
+    assert held["changed"]
+    assert ended["remarks"][0].startswith("Everything is still held: held by ")
+    assert answers["msg"] == [False]
+    outcome = make_pass(store, Request("2", RULES))
+    assert outcome.openings == []
+    assert set(outcome.plan.status()["held"]) == set(FLEET)
+
+
+def test_a_host_that_has_begun_is_told_and_goes_on(run: Runner, store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    make_pass(store, Request("2", RULES))
+    report(store, Word("compute1", "2", "started"))
+    held = run([hold(hosts=["compute1"], reason="RAM test")])[0]
+    assert held["remarks"] == [
+        "compute1 has begun its upgrade to 2 and is not stopped by a hold: it goes on, keeps its slot, and is held after that."
+    ]
+    assert make_pass(store, Request()).plan.hosts["compute1"].state == "upgrading"
+
+
+def test_nobody_and_no_reason_are_refused(run: Runner, consul: RawKV) -> None:
+    nobody, no_reason, name = run([hold(reason="x"), hold(everything=True), hold(hosts=["a/b"], reason="x")])
+    assert nobody["msg"] == "Nobody is named: give hosts, roles, or everything: true."
+    assert no_reason["msg"] == "reason is empty. Say why, for those who find the hold later."
+    assert name["failure"]["code"] == "bad_name"
+    assert consul.tree() == {}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_planner_that_did_not_see_a_hold_come_opens_nothing_under_it(
+    store: Store, consul: RawKV, begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed(consul, FLEET)
+    if begun:
+        make_pass(store, Request("2", {"rolling_rules": {"global": 0}}))
+    write = store.client.write
+    other = Store(store.settings)
+
+    def late(operations: Any) -> Any:
+        monkeypatch.undo()
+        set_holds(other, Whom(hosts=["compute1"]), "RAM test")
+        return write(operations)
+
+    monkeypatch.setattr(store.client, "write", late)
+    outcome = make_pass(store, Request("2", {}))
+    assert outcome.plan.hosts["compute1"].state == "held"
+    assert "host/compute1" not in gates(consul)
+    assert "role/compute" not in gates(consul)
+
+
+def test_holds_of_many_hosts_are_set_and_ended_in_pieces(store: Store, consul: RawKV) -> None:
+    hosts = [f"compute{number}" for number in range(150)]
+    set_holds(store, Whom(hosts=hosts), "move")
+    assert len(consul.tree("upgrade/hold/host/")) == 150
+    seed(consul, hosts)
+    make_pass(store, Request("2", RULES))
+    end_holds(store, Whom(hosts=hosts))
+    assert consul.tree("upgrade/hold/host/") == {}
+
+
+def test_what_is_no_role_is_no_error_but_a_bad_name_is(store: Store) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        set_holds(store, Whom(roles=[" "]), "x")
+    assert caught.value.code == "bad_name"

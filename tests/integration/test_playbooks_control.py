@@ -1,0 +1,101 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The playbooks with which operators hold, pause, approve, retry and take back."""
+
+from __future__ import annotations
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support.fleet import gates, history, ledger, names, seed
+from integration.support.nodes import living_nodes
+from integration.support.shipped import Shipped, inventory
+
+FLEET = names(controller=1, compute=3)
+ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
+RULES = {"rolling_rules": {"global": 1}}
+MORE = {"inventory": inventory(FLEET), "upgrade_roles": ROLES}
+
+
+def upgrade(store: Store, *hosts: str) -> None:
+    for host in hosts:
+        report(store, Word(host, "2", "started"))
+        report(store, Word(host, "2", "upgraded"))
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_hold_and_unhold(play: Shipped, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    consul.put("current_version", "2")
+    consul.put("config_state/enable_puppet/global", "False")
+    held = play("hold", host="compute1, compute2", reason="RAM test", by="ann", **MORE)
+    assert held.returncode == 0, held.stdout
+    assert "compute1: held by ann since " in held.stdout
+    assert set(consul.tree("upgrade/hold/host/")) == {f"upgrade/hold/host/compute{number}" for number in (1, 2)}
+    assert play("hold", role="controller", reason="RAM test", **MORE).returncode == 0
+    ended = play("unhold", host="compute1", role="controller", **MORE)
+    assert ended.returncode == 0, ended.stdout
+    assert set(consul.tree("upgrade/hold/")) == {"upgrade/hold/", "upgrade/hold/host/compute2"}
+    nobody = play("hold", reason="RAM test")
+    assert nobody.returncode == 2
+    assert "Nobody is named: give hosts, roles, or everything: true." in words(nobody.stdout)
+
+
+def test_pause_resume_and_abort(play: Shipped, store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    make_pass(store, Request("2", RULES, fleet=FLEET))
+    paused = play("pause", reason="logins fail", **MORE)
+    assert paused.returncode == 0, paused.stdout
+    assert "Nothing opens: the rollout is paused by " in paused.stdout
+    told = play("status", host="compute2", **MORE).stdout
+    assert "pause 2: logins fail (epoch 3)" in told
+    resumed = play("resume", **MORE)
+    assert (resumed.returncode, "Nothing opens" in resumed.stdout) == (0, False)
+    aborted = play("abort", reason="enough", **MORE)
+    assert "Nothing opens: the rollout was aborted by " in aborted.stdout
+    assert gates(consul) == {"global": "False", "host/controller1": "False", "host/compute1": "False"}
+    assert play("pause", **MORE).returncode == 2
+
+
+def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    rules = {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}
+    make_pass(store, Request("2", rules, fleet=FLEET))
+    report(store, Word("compute1", "2", "started"))
+    report(store, Word("compute1", "2", "failed", error="no disk"))
+    retried = play("retry", host="compute1", reason="mended", **MORE)
+    assert retried.returncode == 0, retried.stdout
+    assert "mended" in [event.get("reason") for event in history(consul) if event["what"] == "retry"]
+    make_pass(store, Request(fleet=FLEET))
+    upgrade(store, "controller1", "compute1")
+    make_pass(store, Request(fleet=FLEET))
+    assert "Stage canary; it waits for approval" in play("status", **MORE).stdout
+    approved = play("approve", stage="canary", reason="fine", **MORE)
+    assert approved.returncode == 0, approved.stdout
+    assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute2", "compute3"]
+
+
+def test_rollback_goes_to_the_end(play: Shipped, store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET, "1")
+    make_pass(store, Request("2", RULES, fleet=FLEET))
+    upgrade(store, "controller1", "compute1")
+    report(store, Word("compute2", "2", "started"))
+    report(store, Word("compute2", "2", "failed", error="no disk"))
+    # As if the playbook had been cut short right after its first word: the same command goes on.
+    control.roll_back(store, control.Word("logins fail", fleet=FLEET))
+    with living_nodes(store.settings, {host: FLEET[host] for host in ("controller1", "compute1", "compute2")}, "1"):
+        back = play("rollback", reason="logins fail", **MORE)
+    assert back.returncode == 0, back.stdout
+    assert (ledger(consul)["state"], ledger(consul)["rollback"], consul.get("current_version")) == (
+        "complete",
+        True,
+        b"1",
+    )
+    assert set(consul.tree("running/versions/1/")) == {f"running/versions/1/{host}" for host in FLEET}
+    assert gates(consul) == {"global": "True"}
