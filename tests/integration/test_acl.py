@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import lo
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report as report_to
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.operations import put, remove, remove_tree
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.agent import Agent
@@ -182,3 +183,53 @@ def test_the_lookup_makes_sure_once_that_nothing_is_hidden(guarded: Agent, kv: R
     fresh = store_with(guarded, MASTER)
     ask_store(fresh, {"compute1": "compute"})
     assert fresh.client.requests == 1
+
+
+# What a node needs: its gates, the holds, and its own record.
+NODE = """
+key "current_version" { policy = "read" }
+key_prefix "config_state/enable_puppet/" { policy = "read" }
+key_prefix "upgrade/hold/" { policy = "read" }
+key "upgrade/hosts/compute1" { policy = "write" }
+"""
+
+
+def test_a_node_that_may_write_its_own_record_alone_is_upgraded_all_the_same(guarded: Agent, kv: RawKV) -> None:
+    planner, node = store_with(guarded, MASTER), store_with(guarded, new_token(kv, NODE))
+    make_pass(planner, Request("2", {"rolling_rules": {"global": 1}}))
+    assert ask_store(node, {"compute1": "compute"})["compute1"].value
+    report_to(node, Word("compute1", "2", "started"))
+    before = kv.tree()
+    assert [one.key for one in report_to(node, Word("compute1", "2", "upgraded"), dry=True)[1]] == [
+        "upgrade/hosts/compute1"
+    ]
+    assert kv.tree() == before
+    report_to(node, Word("compute1", "2", "upgraded"))
+    assert report_to(node, Word("compute1", "2", "upgraded"))[1] == []
+    assert set(kv.tree("running/versions/")) == {"running/versions/1/compute1", "running/versions/1/compute2"}
+    assert look(planner).plan.hosts["compute1"].state == "upgraded"
+    outcome = make_pass(planner, Request())
+    assert [one.host for one in outcome.openings] == ["compute2"]
+    assert set(kv.tree("running/versions/")) == {"running/versions/2/compute1", "running/versions/1/compute2"}
+    assert not make_pass(planner, Request()).changes
+
+
+@pytest.mark.parametrize(
+    ("what", "act"),
+    [
+        ("open its gate", lambda store: set_gate(store, "host", "compute1", value=True)),
+        ("speak for another host", lambda store: report_to(store, Word("compute2", "2", "upgraded"))),
+        ("begin a rollout", lambda store: make_pass(store, Request("3"))),
+        ("touch the ledger", lambda store: store.client.write([put("upgrade/ledger", "{}")])),
+        ("publish a report", lambda store: store.client.write([put("running/versions/2/compute1", "1")])),
+        ("end a hold", lambda store: store.client.write([remove("upgrade/hold/global")])),
+        ("wipe all", lambda store: store.client.write([remove_tree("")])),
+    ],
+)
+def test_a_node_can_do_nothing_else(guarded: Agent, kv: RawKV, what: str, act: Callable[[Store], object]) -> None:
+    kv.put("upgrade/hold/global", "{}")
+    before = kv.tree()
+    with pytest.raises(UpgradeError) as caught:
+        act(store_with(guarded, new_token(kv, NODE)))
+    assert caught.value.code == "denied", what
+    assert kv.tree() == before

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .._model.errors import UpgradeError
 from .._model.fleet import FAILED, STARTED, UPGRADED, Record
 from .._model.names import check_name, check_version
-from .._store.client import Entry
+from .._store.client import Entry, Operation
 from .._store.codec import decode_record, encode_record, text_of
 from .._store.errors import Conflict
 from .._store.operations import Change, compare_and_put, put, remove
@@ -44,7 +44,8 @@ def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list
 
     ``upgraded`` puts the host under its version and takes it away from the one that it stood under, in one
     transaction. Which one that is stands in the host's own record, so the cost does not grow with the fleet;
-    only a host that has never reported this way has its former versions looked for.
+    only a host that has never reported this way has its former versions looked for. A host whose token allows its own
+    record alone writes that, and planners publish what it says.
 
     :raises UpgradeError: ``bad_name``, ``bad_report``, ``busy``.
     """
@@ -68,24 +69,66 @@ def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change
     entries = {entry.key: entry for entry in store.client.read((key, own), "consistent")}
     entry = entries.get(key)
     before = decode_record(key, entry.value) if entry else None
-    now = int(time.time())
-    after = next_record(before, word, now)
-    changes = []
-    operations = []
-    if after != before:
-        text = encode_record(after)
-        changes.append(Change(key, text_of(entry.value) if entry else None, text))
-        operations.append(compare_and_put(key, text, entry.modify_index if entry else 0))
-    if word.state == UPGRADED:
+    after = next_record(before, word, int(time.time()))
+    published = _publication(store, before, word, is_there=own in entries) if word.state == UPGRADED else _Writes()
+    for writes in (published, None):
+        if writes is None or writes.denied:
+            # A host that may write its own record alone: planners publish what it says there.
+            after = replace(after, reported=before.reported if before is not None else None)
+            writes = _Writes()
+        own_record = _record_writes(key, entry, before, after)
+        operations = [*own_record.operations, *writes.operations]
+        try:
+            if operations and not dry:
+                store.client.write(operations)
+        except UpgradeError as error:
+            if error.code != "denied" or not writes.operations:
+                raise
+            continue
+        return after, [*own_record.changes, *writes.changes]
+    raise AssertionError("the last turn returns or raises")
+
+
+@dataclass(slots=True)
+class _Writes:
+    """Operations, and what they change.
+
+    :param denied: whether the token is known not to allow them.
+    """
+
+    operations: list[Operation] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    denied: bool = False
+
+
+def _record_writes(key: str, entry: Entry | None, before: Record | None, after: Record) -> _Writes:
+    if after == before:
+        return _Writes()
+    text = encode_record(after)
+    change = Change(key, text_of(entry.value) if entry else None, text)
+    return _Writes([compare_and_put(key, text, entry.modify_index if entry else 0)], [change])
+
+
+def _publication(store: Store, before: Record | None, word: Word, *, is_there: bool) -> _Writes:
+    """Return what puts a host under its version and takes it away from others."""
+    own = store.keys.report(word.version, word.host)
+    writes = _Writes()
+    try:
+        if store.settings.token and not is_there:
+            # What a token may not read comes back as if it were not there.
+            store.client.get(own)
         for old in _elsewhere(store, before, word):
-            changes.append(Change(old.key, text_of(old.value) or "", None))
-            operations.append(remove(old.key))
-        if own not in entries:
-            changes.append(Change(own, None, str(now)))
-            operations.append(put(own, str(now)))
-    if operations and not dry:
-        store.client.write(operations)
-    return after, changes
+            writes.changes.append(Change(old.key, text_of(old.value) or "", None))
+            writes.operations.append(remove(old.key))
+    except UpgradeError as error:
+        if error.code != "denied":
+            raise
+        return _Writes(denied=True)
+    if not is_there:
+        now = str(int(time.time()))
+        writes.changes.append(Change(own, None, now))
+        writes.operations.append(put(own, now))
+    return writes
 
 
 def _elsewhere(store: Store, before: Record | None, word: Word) -> list[Entry]:
