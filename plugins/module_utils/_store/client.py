@@ -174,6 +174,30 @@ class ConsulClient:
         names, found = self._keys(prefix, "/", params, seconds)
         return found, bool(names)
 
+    def read_acl(self, what: str, **params: str) -> Any:
+        """Return what ``/v1/acl/<what>`` has.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+        return self._retrying(
+            lambda: self._json(self._checked(self._send("get", f"/v1/acl/{what}", tuple(params.items()))))
+        )
+
+    def write_acl(self, what: str, facts: dict[str, Any]) -> dict[str, Any]:
+        """Create or change a policy or a token; return it as it is then. Never sent twice.
+
+        :raises UpgradeError: what :meth:`write` raises.
+        """
+        found: dict[str, Any] = self._json(self._checked(self._send("put", f"/v1/acl/{what}", data=json.dumps(facts))))
+        return found
+
+    def delete_acl(self, what: str) -> None:
+        """Delete a policy or a token.
+
+        :raises UpgradeError: what :meth:`write` raises.
+        """
+        self._checked(self._send("delete", f"/v1/acl/{what}"))
+
     def open_session(self, name: str, seconds: int) -> str:
         """Begin a session that ends when it is not renewed for so long; keys that it has locked are deleted then.
 

@@ -1,0 +1,86 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Makes policies and tokens on the controller, and brings a token to its host without showing it to anybody."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.acl import KINDS, NODE, Granted, Part, grant, revoke
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+
+_PLAIN = {name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    **_PLAIN,
+    "kv_prefix": {"type": "str", "default": ""},
+    "kind": {"type": "str", "choices": list(KINDS), "required": True},
+    "name": {"type": "str", "default": ""},
+    "publishes_health": {"type": "bool", "default": True},
+    "token_file": {"type": "path"},
+    "token_file_owner": {"type": "str"},
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+}
+
+
+class ActionModule(ActionBase):
+    """The action behind the module of the same name."""
+
+    TRANSFERS_FILES = True
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Make sure of the policy and the token, and of the file with it."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _checked, options = self.validate_argument_spec(_OPTIONS)
+        name = options["name"]
+        if options["kind"] == NODE and not name:
+            name = str((task_vars or {}).get("inventory_hostname"))
+        dry = bool(self._task.check_mode)
+        try:
+            store = Store(read_settings(options.get, os.environ))
+            part = Part(options["kind"], name, options["publishes_health"])
+            granted = (grant if options["state"] == "present" else revoke)(store, part, dry=dry)
+        except UpgradeError as error:
+            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
+        facts = {"policy": granted.policy, "accessor_id": granted.accessor, **changed(granted.changes)}
+        if not options["token_file"]:
+            return {**result, **facts}
+        file = self._file(options, granted, task_vars)
+        if file.get("failed"):
+            return {**result, **facts, "failed": True, "msg": f"{options['token_file']}: {file.get('msg')}"}
+        facts["changed"] = facts["changed"] or bool(file.get("changed"))
+        return {**result, **facts, "token_file": options["token_file"]}
+
+    def _file(self, options: dict[str, Any], granted: Granted, task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Write the file, or remove it; the diff and all else that could show the token stay here."""
+        path = options["token_file"]
+        task = self._task.copy()
+        # Nothing of it may be shown, at whatever verbosity.
+        task.no_log = True
+        if options["state"] == "absent" or not granted.secret:
+            if options["state"] != "absent":
+                return {"changed": True}
+            found: dict[str, Any] = self._execute_module(
+                module_name="ansible.builtin.file", module_args={"path": path, "state": "absent"}, task_vars=task_vars
+            )
+            return found
+        task.args = {"content": f"{granted.secret}\n", "dest": path, "mode": "0600"}
+        if options["token_file_owner"]:
+            task.args["owner"] = options["token_file_owner"]
+        copy = self._shared_loader_obj.action_loader.get(
+            "ansible.builtin.copy",
+            task=task,
+            connection=self._connection,
+            play_context=self._play_context,
+            loader=self._loader,
+            templar=self._templar,
+            shared_loader_obj=self._shared_loader_obj,
+        )
+        told: dict[str, Any] = copy.run(task_vars=task_vars)
+        return {name: told.get(name) for name in ("changed", "failed", "msg") if name in told}

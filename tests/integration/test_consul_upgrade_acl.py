@@ -1,0 +1,179 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Policies and tokens of each part, on a server that denies by default: what they allow, and that nobody sees them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.acl import Part, grant
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask as ask_store
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.claims import claim, open_session
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.health import Check, publish
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report as report_to
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.agent import Agent
+from devkit.kv import RawKV
+from integration.support.fleet import names, seed
+from integration.support.playbook import Runner, Task
+from integration.support.seen import Seen
+
+MASTER = str(uuid.uuid4())
+PREFIX = "cloud/"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Agent]:
+    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
+    # The node's own name is that of the host, so that it may set checks.
+    with Agent({"acl": acl, "node_name": "compute1"}) as running:
+        yield running
+
+
+@pytest.fixture
+def kv(guarded: Agent) -> RawKV:
+    assert guarded.kv.delete("", tree=True)
+    seed(guarded.kv, names(compute=2), gates={"global": "False"}, prefix=PREFIX)
+    return guarded.kv
+
+
+def store_with(guarded: Agent, token: str) -> Store:
+    return Store(Settings(port=guarded.http_port, token=token, timeout=2, kv_prefix=PREFIX))
+
+
+def acl(kind: str, **options: Any) -> Task:
+    return {"convoy.upgrade.consul_upgrade_acl": {"kind": kind, "kv_prefix": PREFIX, **options}}
+
+
+def part(guarded: Agent, *given: Any) -> Store:
+    """Return a store with the token of a part."""
+    return store_with(guarded, grant(store_with(guarded, MASTER), Part(*given)).secret)
+
+
+def test_each_part_can_do_what_it_is_for(guarded: Agent, kv: RawKV) -> None:
+    controller = part(guarded, "controller")
+    node = part(guarded, "node", "compute1")
+    viewer = part(guarded, "viewer")
+    make_pass(controller, Request("2", {"rolling_rules": {"global": 1}, "health": {"consul_checks": ["puppet"]}}))
+    assert ask_store(node, {"compute1": "compute"})["compute1"].value
+    report_to(node, Word("compute1", "2", "upgraded"))
+    publish(node, [Check("puppet", "passing")])
+    outcome = make_pass(controller, Request())
+    assert outcome.plan.hosts["compute1"].state == "upgraded"
+    assert kv.get(f"{PREFIX}running/versions/2/compute1")
+    set_holds(controller, Whom(hosts=["compute2"]), "RAM test")
+    control.pause(controller, control.Word("night"))
+    assert claim(controller, open_session(controller), "compute2") is None
+    assert look(viewer, history=5).snapshot.ledger is not None
+    assert look(viewer).plan.hosts["compute1"].state == "upgraded"
+
+
+FORBIDDEN: list[tuple[str, Callable[[Store], object]]] = [
+    ("open a gate", lambda store: set_gate(store, "host", "compute1", value=True)),
+    ("open all gates", lambda store: set_gate(store, "global", None, value=True)),
+    ("speak for another host", lambda store: report_to(store, Word("compute2", "2", "started"))),
+    ("begin a rollout", lambda store: make_pass(store, Request("3"))),
+    ("pause a rollout", lambda store: control.pause(store, control.Word())),
+    ("hold", lambda store: set_holds(store, Whom(everything=True), "x")),
+    ("drive a host", lambda store: claim(store, open_session(store), "compute1")),
+]
+
+
+@pytest.mark.parametrize("who", [("node", "compute1"), ("viewer",)])
+@pytest.mark.parametrize(("what", "act"), FORBIDDEN)
+def test_nodes_and_viewers_can_do_nothing_else(
+    guarded: Agent, kv: RawKV, who: tuple[str, ...], what: str, act: Callable[[Store], object]
+) -> None:
+    make_pass(store_with(guarded, MASTER), Request("2", {"rolling_rules": {"global": 0}}))
+    before = kv.tree()
+    with pytest.raises(UpgradeError) as caught:
+        act(part(guarded, *who))
+    assert caught.value.code == "denied", what
+    assert kv.tree() == before
+
+
+def test_a_viewer_reports_for_nobody_and_a_node_sees_nothing_of_others(guarded: Agent, kv: RawKV) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        report_to(part(guarded, "viewer"), Word("compute1", "2", "started"))
+    assert caught.value.code == "denied"
+    kv.put(f"{PREFIX}upgrade/hosts/compute2", "{}")
+    with pytest.raises(UpgradeError) as caught:
+        part(guarded, "node", "compute1").client.get(f"{PREFIX}upgrade/hosts/compute2")
+    assert caught.value.code == "denied"
+
+
+@pytest.mark.usefixtures("kv")
+def test_policies_and_tokens_are_made_once_and_their_secrets_are_seen_nowhere(
+    tmp_path: Path, guarded: Agent, seen: Seen
+) -> None:
+    run = Runner(tmp_path, guarded.environ, seen)
+    file = tmp_path / "token"
+    given = {"name": "compute9", "token_file": str(file), "publishes_health": False}
+    environ = {"CONSUL_HTTP_TOKEN": MASTER}
+    dry = run([acl("node", **given)], check=True, diff=True, environ=environ)[0]
+    assert (dry["changed"], file.exists()) == (True, False)
+    played = run([acl("node", **given)] * 2, diff=True, verbosity=5, environ=environ)
+    made, again = played
+    assert (made["changed"], again["changed"], made["policy"]) == (True, False, "convoy-upgrade-node-compute9")
+    assert (made["accessor_id"], made["token_file"]) == (again["accessor_id"], str(file))
+    assert 'key "cloud/upgrade/hosts/compute9"' in made["diff"]["after"]
+    secret = file.read_text().strip()
+    assert file.stat().st_mode & 0o777 == 0o600
+    for hidden in (secret, MASTER):
+        assert hidden not in played.stdout
+        assert hidden not in json.dumps(played)
+    assert ask_store(store_with(guarded, secret), {"compute9": "compute"})["compute9"].scope == "global"
+
+    # Where its rules are others now, the token stays.
+    more = run([acl("node", **{**given, "publishes_health": True})], environ=environ)[0]
+    assert (more["changed"], more["accessor_id"], file.read_text().strip()) == (True, made["accessor_id"], secret)
+    absent = {**given, "state": "absent"}
+    gone, still = run([acl("node", **absent)] * 2, environ=environ)
+    assert (gone["changed"], still["changed"], file.exists()) == (True, False, False)
+    with pytest.raises(UpgradeError):
+        ask_store(store_with(guarded, secret), {"compute9": "compute"})
+
+
+@pytest.mark.usefixtures("kv")
+def test_the_host_of_the_task_is_the_node_and_strangers_policies_are_left_alone(
+    tmp_path: Path, guarded: Agent, seen: Seen
+) -> None:
+    run = Runner(tmp_path, guarded.environ, seen)
+    environ = {"CONSUL_HTTP_TOKEN": MASTER}
+    guarded.kv.call("PUT", "acl/policy", {"Name": "convoy-upgrade-viewer-old", "Rules": ""})
+    own, foreign, dotted, clash, bad = run(
+        [
+            acl("node"),
+            acl("viewer", name="old"),
+            acl("node", name="a.b"),
+            acl("node", name="a_b"),
+            acl("node", name="a/b"),
+        ],
+        environ=environ,
+    )
+    assert own["policy"] == "convoy-upgrade-node-localhost"
+    assert foreign["failure"]["code"] == "foreign_policy"
+    assert "Consul has a policy convoy-upgrade-viewer-old already, for 'something else'" in foreign["msg"]
+    assert not dotted["failed"]
+    assert clash["failure"]["code"] == "foreign_policy"
+    assert bad["failure"]["code"] == "bad_name"
+    weak = run([acl("viewer")], environ={"CONSUL_HTTP_TOKEN": part(guarded, "viewer").settings.token or ""})[0]
+    assert weak["failure"]["code"] == "denied"
+
+
+def test_a_server_without_acls_says_so(run: Runner) -> None:
+    assert "ACL support disabled" in run([acl("viewer")])[0]["msg"]
