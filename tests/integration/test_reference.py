@@ -63,8 +63,18 @@ def _for_a_step(roles: Roles) -> list[Task]:
     return [*_for_a_turn(roles), turn("begun"), step("stop/nginx")]
 
 
+def _for_control(_roles: Roles) -> list[Task]:
+    """Return what comes before an operator's word on a rollout."""
+    return [plan(version="2.10", instructions={"rolling_rules": {"global": 0}})]
+
+
 # What has to be there before the examples of a plugin.
-BEFORE = {"upgrade_driver": _for_a_run, "upgrade_turn": _for_a_turn, "upgrade_step": _for_a_step}
+BEFORE = {
+    "consul_upgrade_control": _for_control,
+    "upgrade_driver": _for_a_run,
+    "upgrade_turn": _for_a_turn,
+    "upgrade_step": _for_a_step,
+}
 
 # Results whose keys below are names of hosts, and not of the documentation.
 _BY_HOST = ("hosts",)

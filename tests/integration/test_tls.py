@@ -80,12 +80,20 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
     options["token"] = "any"
     writes = [
         plan(version="1", **options),
+        {"convoy.upgrade.consul_upgrade_hold": {"everything": True, "reason": "audit", **options}},
+        {"convoy.upgrade.consul_upgrade_hold": {"everything": True, "state": "absent", **options}},
+        {"convoy.upgrade.consul_upgrade_control": {"action": "rollback", "version": "0", **options}},
+        plan(version="1", **options),
         report("compute1", "1", "upgraded", **options),
         gate(scope="global", value=True, **options),
         health("puppet", **options),
     ]
     written = run(writes)
-    assert [result["changed"] for result in written] == [True] * 4, written.stdout
+    assert [result["changed"] for result in written] == [True] * 8, written.stdout
+    # This server has no ACLs.
+    assert (
+        "ACL support disabled" in run([{"convoy.upgrade.consul_upgrade_acl": {"kind": "viewer", **options}}])[0]["msg"]
+    )
     by_options = run([info(**options), ask("compute1", **options)])
     by_environment = run([info(), ask("compute1")], environ=environ)
     unverified = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": "", "CONSUL_HTTP_SSL_VERIFY": "0"})

@@ -17,6 +17,9 @@ COLLECTION = "convoy.upgrade"
 CONNECTED = (
     "consul_enable_puppet",
     "consul_health",
+    "consul_upgrade_acl",
+    "consul_upgrade_control",
+    "consul_upgrade_hold",
     "consul_upgrade_info",
     "consul_upgrade_plan",
     "consul_upgrade_report",
