@@ -1,0 +1,118 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is done to planners and servers, and when: drawn from a seed, so that a run can be repeated."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from devkit.kv import RawKV
+from lab.lab import Lab
+from lab.node import Node
+
+from .processes import Child
+from .proxy import CuttingProxy
+
+
+class Faults:
+    """Injects faults until it is told to stop, and mends all of them in the end.
+
+    :param planners: those that may be killed, stopped, and have their clocks set.
+    """
+
+    def __init__(
+        self, seed: int, lab: Lab, planners: Sequence[Child], proxies: Sequence[CuttingProxy], over: Callable[[], bool]
+    ) -> None:
+        self._chance = random.Random(seed)
+        self._lab = lab
+        self._planners = planners
+        self._proxies = proxies
+        self._over = over
+        self.count: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Inject faults, a moment apart."""
+        kinds = [self.kill, self.kill, self.stop, self.clock, self.reset, self.reset, self.leader, self.partition]
+        while not self._over():
+            self._sleep(0.1, 0.5)
+            act = self._chance.choice(kinds)
+            act()
+            self.count[act.__name__] += 1
+        for planner in self._planners:
+            planner.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill a planner, and start it again."""
+        planner = self._chance.choice(self._planners)
+        if planner.code is None:
+            planner.kill()
+            planner.start()
+
+    def stop(self) -> None:
+        """Let a planner sleep while others go on, and wake it up."""
+        planner = self._chance.choice(self._planners)
+        planner.signal(signal.SIGSTOP)
+        self._sleep(0.3, 1.5)
+        planner.signal(signal.SIGCONT)
+
+    def clock(self) -> None:
+        """Set a planner's clock to some other time."""
+        self._chance.choice(self._planners).clock.value = self._chance.uniform(-7200, 7200)
+
+    def reset(self) -> None:
+        """Have the next replies to writes lost after Consul has carried them out, or the writes before that."""
+        self._chance.choice(self._proxies).lose_next(self._chance.randint(1, 3), after=self._chance.random() < 0.7)
+
+    def leader(self) -> None:
+        """Cut the power of the server that leads, and bring it back."""
+        node = self._leader()
+        if node is not None:
+            node.kill()
+            self._sleep(0.3, 1.0)
+            node.boot()
+            self._wait_for_three()
+
+    def partition(self) -> None:
+        """Cut a server off, with the planner that asks it."""
+        node = self._chance.choice(list(self._lab.servers.values()))
+        node.cut()
+        self._sleep(0.5, 1.5)
+        node.mend()
+        self._wait_for_three()
+
+    def _leader(self) -> Node | None:
+        for node in self._lab.servers.values():
+            try:
+                code, _headers, body = RawKV(f"http://{node.address}:8500").call("GET", "status/leader", timeout=2)
+            except OSError:
+                continue
+            address = body.decode().strip().strip('"').partition(":")[0] if code == 200 else ""
+            for one in self._lab.servers.values():
+                if one.address == address:
+                    return one
+        return None
+
+    def _wait_for_three(self) -> None:
+        """Let the cluster be whole again before the next server goes, as two of three are needed."""
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            if all(self._is_well(node) for node in self._lab.servers.values()):
+                return
+            time.sleep(0.1)
+
+    @staticmethod
+    def _is_well(node: Node) -> bool:
+        try:
+            return RawKV(f"http://{node.address}:8500").has_leader()
+        except OSError:
+            return False
+
+    def _sleep(self, least: float, most: float) -> None:
+        until = time.monotonic() + self._chance.uniform(least, most)
+        while time.monotonic() < until and not self._over():
+            time.sleep(0.05)

@@ -1,0 +1,100 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Between a planner and its server: forwards, and on demand loses writes, or the replies to writes that were done."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import struct
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class CuttingProxy:
+    """Forwards to a server by address."""
+
+    def __init__(self, address: str, port: int = 8500) -> None:
+        self._target = (address, port)
+        self._lock = threading.Lock()
+        self._fates: list[bool] = []
+        self.lost = 0
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                proxy._forward(self)
+
+            do_PUT = do_DELETE = do_GET
+
+            def log_message(self, *_arguments: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def lose_next(self, count: int, *, after: bool) -> None:
+        """Lose the next writes, or with ``after`` the replies to them."""
+        with self._lock:
+            self._fates = [after] * count
+
+    def _forward(self, handler: BaseHTTPRequestHandler) -> None:
+        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        fate = self._fate(handler.path, body)
+        if fate is False:
+            _cut(handler)
+            return
+        try:
+            line = http.client.HTTPConnection(*self._target, timeout=70)
+            line.request(handler.command, handler.path, body or None)
+            answer = line.getresponse()
+            found = answer.read()
+            line.close()
+        except OSError:
+            _cut(handler)
+            return
+        if fate is True:
+            _cut(handler)
+            return
+        with contextlib.suppress(OSError):
+            self._answer(handler, answer, found)
+
+    @staticmethod
+    def _answer(handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse, found: bytes) -> None:
+        handler.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection", "date"):
+                handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(found)))
+        handler.end_headers()
+        handler.wfile.write(found)
+
+    def _fate(self, path: str, body: bytes) -> bool | None:
+        """Return whether a request is lost after it was carried out, before that (False), or not at all (None)."""
+        if not path.startswith("/v1/txn") or all(one["KV"]["Verb"].startswith("get") for one in json.loads(body)):
+            return None
+        with self._lock:
+            if not self._fates:
+                return None
+            self.lost += 1
+            return self._fates.pop(0)
+
+
+def _cut(handler: BaseHTTPRequestHandler) -> None:
+    """Reset the connection, as a machine on the way that forgot it does."""
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.close_connection = True
+    handler.connection.close()

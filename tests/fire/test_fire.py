@@ -1,0 +1,42 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rollouts on a real cluster of three servers, under fire: nothing more is opened than was allowed, at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+from lab.guard import guarded
+from lab.lab import Lab, obstacle
+
+from .run import run
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    if reason := obstacle():
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{reason}, and under CI nothing is skipped")
+        pytest.skip(reason)
+    with guarded("fire") as found:
+        found.up({}, servers=3)
+        yield found
+
+
+def seeds() -> list[int]:
+    """Return the seeds of the runs: ten anew each time, or the one that CONVOY_TEST_SEED repeats."""
+    given = os.environ.get("CONVOY_TEST_SEED")
+    return [int(given)] if given else [random.SystemRandom().randrange(10**6) for _run in range(10)]
+
+
+@pytest.mark.parametrize("seed", seeds(), ids=lambda seed: f"CONVOY_TEST_SEED={seed}")
+def test_nothing_is_opened_that_was_not_allowed(lab: Lab, seed: int) -> None:
+    result = run(lab, seed)
+    assert result.violations == [], f"again with CONVOY_TEST_SEED={seed}"
+    assert result.openings >= 20
+    assert result.views > 20
+    assert sum(result.faults.values()) >= 5
