@@ -26,6 +26,8 @@ integration() { python -m pytest -q tests/integration; }
 # On the lab: these need root, and are passed over without it; under CI=true that is a failure.
 push() { python -m pytest -q -n 3 tests/push; }
 services() { python -m pytest -q -n 2 --dist loadfile tests/services; }
+# Ten runs; the nightly ones are: python tests/fire --runs 200
+fire() { python -m pytest -q tests/fire; }
 nodes() { python -m pytest -q -n 2 --dist loadfile tests/nodes; }
 molecule() {
     local log
@@ -46,7 +48,7 @@ benchmarks() { python tests/benchmarks --hosts 100 1000 10000 && python tests/be
 matrix() { tools/checks/matrix.sh; }
 
 checks=("$@")
-[ ${#checks[@]} -gt 0 ] || checks=(style types changelog docs lint unit artifact integration push services nodes molecule demo benchmarks sanity matrix)
+[ ${#checks[@]} -gt 0 ] || checks=(style types changelog docs lint unit artifact integration push fire services nodes molecule demo benchmarks sanity matrix)
 
 tools/setup.sh test
 for check in "${checks[@]}"; do

@@ -15,6 +15,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_arguments: Any) -> None:
+        """Say nothing: that others hang up, or are killed, is what this is for."""
+
+
 class CuttingProxy:
     """Forwards to a server by address."""
 
@@ -36,8 +43,7 @@ class CuttingProxy:
             def log_message(self, *_arguments: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.port: int = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -52,7 +58,12 @@ class CuttingProxy:
             self._fates = [after] * count
 
     def _forward(self, handler: BaseHTTPRequestHandler) -> None:
-        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        length = int(handler.headers.get("Content-Length") or 0)
+        body = handler.rfile.read(length)
+        if len(body) < length:
+            # It was killed while it spoke.
+            _cut(handler)
+            return
         fate = self._fate(handler.path, body)
         if fate is False:
             _cut(handler)

@@ -7,24 +7,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 
 import pytest
-from lab.guard import guarded
-from lab.lab import Lab, obstacle
+from lab.lab import Lab
 
 from .run import run
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    if reason := obstacle():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{reason}, and under CI nothing is skipped")
-        pytest.skip(reason)
-    with guarded("fire") as found:
-        found.up({}, servers=3)
-        yield found
 
 
 def seeds() -> list[int]:

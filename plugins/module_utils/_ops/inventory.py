@@ -86,8 +86,9 @@ def combine(
     """
     nodes = {str(node["Node"]): node for node in catalog}
     members, without, warnings = _place(snapshot, nodes, wanted)
-    plan = _plan(snapshot, members, ledger_key, warnings)
-    states = read_states(snapshot, members)
+    rules = _rules(snapshot, ledger_key, warnings)
+    plan = make_plan(snapshot, members, rules)
+    states = read_states(snapshot, members, rules.health)
     reported = snapshot.reports
     hosts: dict[str, Facts] = {}
     left_out: list[str] = []
@@ -202,13 +203,13 @@ def _refuse_unplaced(without: list[str], seen: set[str], wanted: Wanted, rules: 
         )
 
 
-def _plan(snapshot: Snapshot, members: Mapping[str, str], ledger_key: str, warnings: list[str]) -> Plan:
+def _rules(snapshot: Snapshot, ledger_key: str, warnings: list[str]) -> Instructions:
     if snapshot.ledger is not None:
         try:
-            return make_plan(snapshot, members, parse(snapshot.ledger.instructions))
+            return parse(snapshot.ledger.instructions)
         except UpgradeError as error:
             warnings.append(f"The rules in {ledger_key} can't be obeyed, so nothing will be opened: {error.message}")
-    return make_plan(snapshot, members, Instructions())
+    return Instructions()
 
 
 def _facts(plan: Plan, state: HostState, stage: str | None) -> Facts:

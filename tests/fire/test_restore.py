@@ -1,0 +1,43 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A snapshot of an earlier time is restored while planners are at work: they stop, and say why."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from lab.lab import Lab
+
+from .fleet import FLEET, NEW, OLD, RULES
+from .run import wait_for_cluster
+
+
+def test_a_planner_notices_that_the_epoch_went_back(lab: Lab) -> None:
+    wait_for_cluster(lab)
+    assert lab.kv.delete("", tree=True)
+    lab.kv.load([*((f"running/versions/{OLD}/{host}", "1") for host in FLEET), ("current_version", OLD)])
+    server = next(iter(lab.servers.values()))
+    store = Store(Settings(host=server.address, port=8500))
+    begun = make_pass(store, Request(NEW, RULES, fleet=FLEET))
+    code, _headers, snapshot = lab.kv.call("GET", "snapshot")
+    assert code == 200
+    for host in [one.host for one in begun.openings]:
+        report(store, Word(host, NEW, "upgraded"))
+    later = make_pass(store, Request(NEW, RULES, fleet=FLEET))
+    assert later.openings
+    assert lab.kv.call("PUT", "snapshot", snapshot)[0] == 200
+    wait_for_cluster(lab)
+
+    before = lab.kv.texts()
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(store, Request(NEW, fleet=FLEET, epoch=later.ledger.epoch if later.ledger else 0))
+    assert caught.value.code == "went_back"
+    assert "Consul was put back to an earlier time" in caught.value.message
+    assert lab.kv.texts() == before
+    # Somebody who knows of it goes on: what was let through since then is counted by what its hosts say.
+    assert make_pass(store, Request(NEW, fleet=FLEET)).plan.hosts
