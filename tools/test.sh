@@ -44,7 +44,7 @@ molecule() {
 artifact() { tools/checks/artifact.sh; }
 sanity() { tools/checks/sanity.sh; }
 demo() { python tools/demo; }
-benchmarks() { python tests/benchmarks --hosts 100 1000 10000 && python tests/benchmarks/window.py --hosts 12; }
+benchmarks() { python tests/benchmarks --hosts 100 1000 10000 && python tests/benchmarks/window.py --hosts 6; }
 matrix() { tools/checks/matrix.sh; }
 
 checks=("$@")

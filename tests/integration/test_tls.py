@@ -17,6 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.agent import Agent
 from integration.support.playbook import Runner, ask, gate, health, info, plan, report
+from integration.support.push import WATCHED, driver, prepared, stopped
 from integration.support.seen import Seen
 from integration.support.tls import Authority, Pair
 
@@ -95,6 +96,11 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
         "ACL support disabled" in run([{"convoy.upgrade.consul_upgrade_acl": {"kind": "viewer", **options}}])[0]["msg"]
     )
     by_options = run([info(**options), ask("compute1", **options)])
+    nothing = {"version": "1", "fleet": {"compute1": "compute"}, "composition": {"roles": {}}, "scope": ["compute1"]}
+    driven = [driver(state="started", **nothing, **options), driver(state="settled", scope=["compute1"]), stopped()]
+    driven = run([prepared(), *driven], environ=WATCHED)
+    assert [result["failed"] for result in driven] == [False] * 4, driven.stdout
+    assert driven[2]["done"]
     by_environment = run([info(), ask("compute1")], environ=environ)
     unverified = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": "", "CONSUL_HTTP_SSL_VERIFY": "0"})
     refused = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": secure.other_ca})

@@ -15,7 +15,7 @@ ROLES = {f"compute{n}": "compute" for n in range(1, 6)}
 RULES = {"rolling_rules": {"roles": {"compute": 4}}}
 
 # A check that takes its time once it is asked to, and one that fails while the node is broken.
-SLOW = "#!/bin/sh\nif [ -e /root/slow ]; then rm /root/slow; sleep 20; fi\n"
+SLOW = "#!/bin/sh\nif [ -e /root/slow ]; then rm /root/slow; sleep 40; fi\n"
 BROKEN = "#!/bin/sh\nif [ -e /root/broken ]; then echo the disk is full; exit 3; fi\n"
 
 
@@ -35,15 +35,14 @@ def test_bad_nodes_stop_the_rest_from_following_until_they_are_repaired(make_fle
         wait_for(lambda name=name: fleet.version_of(name) == "v1", f"{name} is at rest")
         nodes[name].write("/root/slow", "")
     upgrade = fleet.start("upgrade", version="v2", instructions=RULES)
-    # A node whose daily run took the slow check before is given another one.
-    for name in ("compute3", "compute4"):
+    # A node whose daily run took the slow check before is given another one. Each is struck while its own check lasts.
+    for name, strike in (("compute3", nodes["compute3"].cut), ("compute4", nodes["compute4"].kill)):
         wait_for(lambda name=name: fleet.record(name).get("version") == "v2", f"{name} has started")
         nodes[name].write("/root/slow", "")
         wait_for(
             lambda name=name: nodes[name].read("/etc/fleet-release") == "manifest v2 on v2\n", f"{name} is half done"
         )
-    nodes["compute3"].cut()
-    nodes["compute4"].kill()
+        strike()
 
     # One after the other, as those that failed try again, and are upgrading while they do.
     for name, state in expected_states().items():
