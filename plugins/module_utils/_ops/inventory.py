@@ -86,8 +86,7 @@ def combine(
     """
     nodes = {str(node["Node"]): node for node in catalog}
     members, without, warnings = _place(snapshot, nodes, wanted)
-    rules = _rules(snapshot, ledger_key, warnings)
-    plan = make_plan(snapshot, members, rules)
+    plan, rules = _plan(snapshot, members, ledger_key, warnings)
     states = read_states(snapshot, members, rules.health)
     reported = snapshot.reports
     hosts: dict[str, Facts] = {}
@@ -203,13 +202,17 @@ def _refuse_unplaced(without: list[str], seen: set[str], wanted: Wanted, rules: 
         )
 
 
-def _rules(snapshot: Snapshot, ledger_key: str, warnings: list[str]) -> Instructions:
+def _plan(
+    snapshot: Snapshot, members: Mapping[str, str], ledger_key: str, warnings: list[str]
+) -> tuple[Plan, Instructions]:
+    """Return the plan under the rules of the ledger, and these; under none where they can't be obeyed."""
     if snapshot.ledger is not None:
         try:
-            return parse(snapshot.ledger.instructions)
+            rules = parse(snapshot.ledger.instructions)
+            return make_plan(snapshot, members, rules), rules
         except UpgradeError as error:
             warnings.append(f"The rules in {ledger_key} can't be obeyed, so nothing will be opened: {error.message}")
-    return Instructions()
+    return make_plan(snapshot, members, Instructions()), Instructions()
 
 
 def _facts(plan: Plan, state: HostState, stage: str | None) -> Facts:
