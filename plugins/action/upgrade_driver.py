@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ansible import context
 from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
@@ -75,6 +76,7 @@ class ActionModule(ActionBase):
             scope=tuple(options["scope"]),
             retry_failed=options["retry_failed"],
             patience=options["wait_timeout"],
+            forks=int(context.CLIARGS.get("forks") or 1),
         )
         process.start(run, os.getppid())
         return {"driver": run.folder}

@@ -24,11 +24,12 @@ def start_of(pid: int) -> int | None:
 def this_machine() -> str:
     """Return what tells this machine, since it was booted, from all others; empty where that can't be told.
 
-    Containers count as machines, as the processes of one are not seen from another.
+    Containers and users count as machines: the processes of one container are not seen from another, nor have those of
+    one user to be seen by another (``hidepid``, see proc(5)).
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.getuid()}"
     except OSError:
         return ""
 

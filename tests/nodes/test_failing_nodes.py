@@ -44,9 +44,17 @@ def test_bad_nodes_stop_the_rest_from_following_until_they_are_repaired(make_fle
         )
         strike()
 
-    # One after the other, as those that failed try again, and are upgrading while they do.
-    for name, state in expected_states().items():
-        wait_for(lambda name=name, state=state: fleet.states()[name] == state, f"{name} is {state}")
+    # Those that fail try again, and are upgrading while they do; nothing else is ever seen of any of the nodes.
+    expected, failed = expected_states(), set[str]()
+
+    def all_have_failed() -> bool:
+        found = fleet.states()
+        for name, state in expected.items():
+            assert found[name] in ((state, "upgrading") if state == "failed" else (state,)), found
+        failed.update(name for name in expected if found[name] == "failed")
+        return failed == {name for name, state in expected.items() if state == "failed"}
+
+    wait_for(all_have_failed, "the nodes that can fail have failed")
     each_shows_its_reason(fleet)
     # The nodes' timers go on trying; whatever they do, nobody follows.
     wait_for(lambda: fleet.record("compute1")["attempt"] > 2, "compute1 tries again")

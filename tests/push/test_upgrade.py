@@ -170,9 +170,8 @@ def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Si
     # It can be reached until its connection is changed by the first step.
     lost = {"ansible_connection": "{{ 'ssh' if lookup('ansible.builtin.fileglob', gone) else 'local' }}"}
     lost |= {"gone": str(site.log / "fail-gone"), "ansible_host": "127.0.0.1", "ansible_port": 1}
-    site.inventory(
-        {"web": {"stage": "dataplane", "services": ["app"]}}, {"web": ["web1", "web2", "web3"]}, web1=lost, web2={}
-    )
+    roles = {"web": {"stage": "dataplane", "services": ["app"]}}
+    site.inventory(roles, {"web": ["web1", "web2", "web3"]}, web1=lost)
     site.sleep(1.5, "web1")
     process = site.start("upgrade", version="v1", instructions={"rolling_rules": {"roles": {"web": 1}}})
     wait_for(lambda: [one for one in site.entries("web1") if one.task == "app/prepare"], "web1 has begun")
@@ -189,6 +188,16 @@ def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Si
     site.play("upgrade", version="v1", retry_failed=True)
     assert site.reported("v1") == {"web1", "web2", "web3"}
     assert site.done("web1") == ["app/prepare", "app/upgrade"]
+
+
+def test_hosts_go_in_the_order_of_the_plan_whichever_asks_first(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    # Before each task of the first one, Ansible has to find out what takes a while.
+    slow = {"ansible_connection": "{{ lookup('ansible.builtin.pipe', 'sleep 0.4; echo local') }}"}
+    hosts = ["web1", "web2", "web3", "web4"]
+    site.inventory({"web": {"stage": "dataplane", "services": ["app"]}}, {"web": hosts}, web1=slow)
+    site.play("upgrade", version="v1", instructions={"rolling_rules": {"roles": {"web": 1}}})
+    assert [one.host for one in site.entries() if one.what == "begin"] == hosts
 
 
 def test_a_held_host_is_left_out_and_named(fleet: Site) -> None:

@@ -28,6 +28,10 @@ TAKEN = "taken"
 _LOOK_AGAIN = 30
 _SHORTEST = 0.5
 
+# Hosts ask as Ansible's forks get to them, in no certain order. The first of them wait for the others to come, so that they
+# go in the order of the plan; for no longer than this after the last one that came (seconds).
+_LINE_UP = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -74,6 +78,11 @@ class Admission:
         self._watching = False
         self._latest: Look | None = None
         self._epoch = 0
+        driven = [host for host in run.scope if run.is_driven(run.fleet.get(host, ""))]
+        self._places = min(run.forks, len(driven))
+        self._came: dict[str, None] = {}
+        self._came_at = 0.0
+        self._passed = False
         self._pulled = [host for host, role in run.fleet.items() if not run.is_driven(role) and host in self._live]
 
     def ended(self, host: str) -> None:
@@ -81,6 +90,7 @@ class Admission:
         with self._lock:
             self._live.pop(host, None)
             self._going.discard(host)
+            self._come([host])
             if any(verdict is None for verdict in self._waiting.values()):
                 self._pass()
 
@@ -136,11 +146,16 @@ class Admission:
         with self._lock:
             if whole:
                 return verdicts | self._wave(mine, deadline)
+            self._come(hosts)
+            if not mine:
+                return verdicts
             for host in mine:
                 self._waiting[host] = None
-            self._pass()
+            self._line_up()
+            if not self._passed:
+                self._pass()
             self._start_watching()
-            while mine and self._waiting[mine[0]] is None:
+            while self._waiting[mine[0]] is None:
                 if (
                     not self._changed.wait(timeout=max(0.0, deadline - time.monotonic()))
                     and time.monotonic() >= deadline
@@ -151,6 +166,22 @@ class Admission:
                 if verdict is not None:
                     verdicts[host] = verdict
         return verdicts
+
+    def _come(self, hosts: Collection[str]) -> None:
+        self._came.update(dict.fromkeys(hosts))
+        self._came_at = time.monotonic()
+        self._passed = False
+        self._changed.notify_all()
+
+    def _line_up(self) -> None:
+        """Wait until as many hosts have come as Ansible has at work at once, or until no more of them come."""
+        while len(self._came) < self._places:
+            left = self._came_at + _LINE_UP - time.monotonic()
+            if left <= 0:
+                self._places = 0
+                self._changed.notify_all()
+            else:
+                self._changed.wait(left)
 
     def _wave(self, hosts: Collection[str], deadline: float) -> dict[str, Verdict]:
         while True:
@@ -176,9 +207,10 @@ class Admission:
     def _pass(self) -> None:
         """Make a pass for all who wait, and tell those whose waiting is over."""
         waiting = [host for host, verdict in self._waiting.items() if verdict is None]
-        if not waiting:
+        if not waiting or len(self._came) < self._places:
             return
         look = self._make_pass([*waiting, *self._pulled])
+        self._passed = True
         for host in waiting:
             verdict = self._waiting[host] = self._verdict(look.hosts[host])
             if verdict is not None and verdict.go:

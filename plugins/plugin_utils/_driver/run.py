@@ -35,6 +35,7 @@ class Run:
     :param scope: the hosts that this run is for, in the order in which they go.
     :param retry_failed: whether failed hosts are tried again.
     :param patience: seconds for which a host waits to be let through.
+    :param forks: how many hosts Ansible has at work at once, so how many ask before the first one is let through.
     """
 
     settings: Settings
@@ -46,6 +47,7 @@ class Run:
     scope: tuple[str, ...]
     retry_failed: bool = False
     patience: float = 14400.0
+    forks: int = 1
     role_pattern: str | None = None
     previous: Mapping[str, str] = field(default_factory=dict)
 
