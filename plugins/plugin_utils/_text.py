@@ -13,6 +13,9 @@ from typing import Any
 from ..module_utils._model.names import in_order, plural, some
 from ..module_utils._model.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 
+# As the reason of a spent budget begins, where it stands for a host alone.
+_OF_BUDGETS = "nothing opens any more: "
+
 _MOST_WAVES = 12
 _MOST_HOSTS = 8
 
@@ -69,7 +72,7 @@ def _standing(info: Mapping[str, Any]) -> list[str]:
     if info.get("stage"):
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["wants_approval"] else ""))
     if info.get("brake"):
-        lines.append(f"Nothing opens: {info['brake']['reason']}")
+        lines.append(f"Nothing opens: {info['brake']['reason'].removeprefix(_OF_BUDGETS)}")
     return lines
 
 
@@ -175,7 +178,9 @@ def story(host: Mapping[str, Any]) -> list[str]:
     for event in reversed(host["events"]):
         hosts, roles = event.get("hosts") or {}, event.get("roles") or {}
         reason = hosts.get(host["name"]) or (roles.get(host["role"]) or {}).get("reason") or event.get("reason") or ""
-        what = f"{event['what']} {event['version']}: {reason} (epoch {event['epoch']})"
+        who = event.get("by") or event.get("who")
+        told = f": {reason}" if reason else f" by {who}" if who else ""
+        what = f"{event['what']} {event['version']}{told} (epoch {event['epoch']})"
         said.append((event["at"], _place(event["what"]), what))
     return [*lines, *(f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2]))]
 

@@ -8,6 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.brakes import brake_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.budgets import Spent
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import Instructions
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import Plan, what_stops
 from ansible_collections.convoy.upgrade.plugins.plugin_utils import _text
 
 
@@ -17,6 +22,9 @@ def view(role: str, state: str, version: str | None = "v1", reason: str = "becau
 
 def result(hosts: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"version": "v2", "previous_version": "v1", "hosts": hosts, "waves": [], "instructions": {}, **more}
+
+
+PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; resume.yml lets it go on", "until": 0}
 
 
 def test_columns_are_aligned() -> None:
@@ -174,3 +182,143 @@ def test_a_composition_is_told_step_by_step() -> None:
         "a and b require each other, so they go together.",
         "Mind this.",
     ]
+
+
+# What stands above all hosts
+
+
+@pytest.mark.parametrize(
+    ("found", "lines"),
+    [
+        ({}, []),
+        ({"stage": "", "wants_approval": False, "brake": {}}, []),
+        ({"stage": "canary", "wants_approval": False, "brake": {}}, ["Stage canary"]),
+        ({"stage": "canary", "wants_approval": True, "brake": {}}, ["Stage canary; it waits for approval"]),
+        (
+            {"stage": "", "wants_approval": False, "brake": PAUSED},
+            ["Nothing opens: the rollout is paused by ann; resume.yml lets it go on"],
+        ),
+        (
+            {"stage": "canary", "wants_approval": True, "brake": PAUSED},
+            [
+                "Stage canary; it waits for approval",
+                "Nothing opens: the rollout is paused by ann; resume.yml lets it go on",
+            ],
+        ),
+    ],
+)
+def test_stage_and_brake_stand_right_below_the_head_of_a_status(found: dict[str, Any], lines: list[str]) -> None:
+    shown = _text.status(result({"c1": view("compute", "pending")}, **found))
+    assert shown[: len(lines) + 2] == ["Rollout to v2 from v1: 0 of 1 host upgraded", *lines, ""]
+
+
+def test_stage_and_brake_stand_below_the_rules_of_a_plan_and_the_brake_says_why_nobody_goes_now() -> None:
+    hosts = {"c1": view("compute", "pending")}
+    shown = _text.plan(result(hosts, waves=[[], ["c1"]], stage="canary", wants_approval=False, brake=PAUSED))
+    assert shown == [
+        "Plan: to v2 from v1: 0 of 1 host upgraded",
+        "Rules: none, so all at once",
+        "Stage canary",
+        "Nothing opens: the rollout is paused by ann; resume.yml lets it go on",
+        "       now     0 hosts  nobody: the rollout is paused by ann; resume.yml lets it go on",
+        "    wave 2      1 host  c1",
+    ]
+
+
+def test_what_an_abort_leaves_is_not_expected_to_go() -> None:
+    reason = "the rollout was aborted by ann; begin another one, or roll back with rollback.yml"
+    hosts = {"c1": view("compute", "upgrading", reason="open"), "c2": view("compute", "pending", reason=reason)}
+    stopped = {"brake": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "wants_approval": False}
+    assert _text.plan(result(hosts, **stopped)) == [
+        "Plan: to v2 from v1: 0 of 2 hosts upgraded",
+        "Rules: none, so all at once",
+        f"Nothing opens: {reason}",
+        "Nothing is left to open.",
+        "",
+        "Not expected to go without an operator:",
+        "pending:",
+        f"  c2: {reason}",
+    ]
+
+
+def test_a_spent_budget_says_once_that_nothing_opens() -> None:
+    spent = Spent("the fleet", "failure_rules.fleet", 1, ("c1",))
+    brake = brake_of(Snapshot(current_version="v2"), Instructions(), spent)
+    shown = _text.status(result({}, **what_stops(Plan(brake=brake))))
+    assert shown[1] == (
+        "Nothing opens: the fleet has 1 failed or lost host (c1), and failure_rules.fleet stops at 1: mend and retry it, "
+        "or raise failure_rules.fleet"
+    )
+
+
+def test_lost_hosts_are_counted_and_come_after_the_failed_ones() -> None:
+    hosts = {
+        "c1": view("compute", "lost", reason="silent for 90 s"),
+        "c2": view("compute", "failed", reason="failed: no disk"),
+        "c3": view("compute", "upgrading", reason="reported v2 and soaks for 30 s more"),
+    }
+    lines = _text.status(result(hosts))
+    assert lines[2:4] == [
+        "role     hosts  upgraded  upgrading  pending  held  failed  lost  versions",
+        "compute      3         -          1        -     -       1     1  v1 (3)",
+    ]
+    assert lines[5:] == [
+        "failed:",
+        "  c2: failed: no disk",
+        "",
+        "lost:",
+        "  c1: silent for 90 s",
+        "",
+        "upgrading:",
+        "  c3: reported v2 and soaks for 30 s more",
+    ]
+
+
+# An operator's words in a host's story
+
+
+def story(events: list[dict[str, Any]], record: dict[str, Any] | None = None) -> list[str]:
+    """Return what a story says after its head, without the times; the events are given with the oldest first."""
+    told = [{"at": 10, "epoch": number, "version": "v2", **event} for number, event in enumerate(events, 1)]
+    host = {**view("compute", "pending"), "name": "c1", "record": record, "events": told[::-1]}
+    return [line.split("  ")[2] for line in _text.story(host)[2:]]
+
+
+def test_a_second_full_of_operators_words_is_told_in_the_order_of_cause() -> None:
+    words = ["complete", "abort", "pause", "unhold", "hold", "health", "publish", "open", "stage", "approve", "resume"]
+    told = story([{"what": what, "reason": "so"} for what in [*words, "rules", "begin"]])
+    assert [line.partition(" ")[0] for line in told] == [
+        *("begin", "rules", "resume", "approve", "stage", "open", "publish", "health", "hold", "unhold", "pause"),
+        *("abort", "complete"),
+    ]
+
+
+def test_a_retry_is_the_operators_word_and_not_the_hosts() -> None:
+    told = story(
+        [
+            {"what": "open", "hosts": {"c1": "a slot was free"}, "at": 11},
+            {"what": "retry", "hosts": {"c1": "failed: no disk"}, "reason": "mended", "by": "ann"},
+        ],
+        {"version": "v2", "times": {"retried": 10, "failed": 9}},
+    )
+    assert told == [
+        "the host said: failed v2",
+        "retry v2: failed: no disk (epoch 2)",
+        "an operator said: retried v2",
+        "open v2: a slot was free (epoch 1)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        ({"what": "pause", "reason": "logins fail", "by": "ann", "who": "x@y"}, "pause v2: logins fail (epoch 1)"),
+        ({"what": "pause", "reason": "", "by": "ann", "who": "x@y"}, "pause v2 by ann (epoch 1)"),
+        ({"what": "unhold", "reason": "", "hosts": {"c1": ""}, "who": "x@y"}, "unhold v2 by x@y (epoch 1)"),
+        ({"what": "unhold", "reason": ""}, "unhold v2 (epoch 1)"),
+        ({"what": "close", "hosts": {"c1": "the rollout was aborted"}}, "close v2: the rollout was aborted (epoch 1)"),
+        ({"what": "hold", "roles": {"compute": {"reason": "RAM test"}}}, "hold v2: RAM test (epoch 1)"),
+    ],
+)
+def test_a_word_without_a_reason_says_whose_it_is(event: dict[str, Any], line: str) -> None:
+    assert story([event]) == [line]
