@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import COMPLETE, RUNNING, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import COMPLETE, RUNNING, STATES, Ledger
 
 
 def test_a_ledger_needs_an_epoch_and_a_version_only() -> None:
@@ -21,6 +21,12 @@ def test_a_full_ledger() -> None:
     ledger = Ledger(9, "2.0", "1.0", COMPLETE, {"rolling_rules": {"global": 1}}, r"(\w+?)\d", {"compute": 3}, "ann", 7)
 
     assert (ledger.previous_version, ledger.members["compute"]) == ("1.0", 3)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_rollout_may_be_in_any_of_four_states(state: str) -> None:
+    assert STATES == ("running", "paused", "aborted", "complete")
+    assert Ledger(1, "2.0", state=state).state == state
 
 
 @pytest.mark.parametrize(
@@ -37,6 +43,9 @@ def test_a_full_ledger() -> None:
         ("rollback", 1),
         ("stage", [1]),
         ("stage", {"number": "1"}),
+        ("stage", {"number": True}),
+        ("word", ["by"]),
+        ("rollback", "yes"),
         ("instructions", []),
         ("role_pattern", "(["),
         ("role_pattern", 3),

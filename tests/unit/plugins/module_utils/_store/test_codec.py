@@ -21,15 +21,20 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import Gates, GateValue
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold, Holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import ABORTED, PAUSED, STATES, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Entry
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.codec import (
+    decode_approval,
     decode_hold,
     decode_ledger,
+    decode_mark,
     decode_record,
     decode_snapshot,
     decode_version,
+    encode_approval,
     encode_ledger,
+    encode_mark,
     encode_record,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
@@ -232,10 +237,56 @@ def test_a_ledger_is_stored_without_what_goes_without_saying() -> None:
     [
         Ledger(0, "2.0"),
         Ledger(9, "2.0", "1.0", "complete", {"rolling_rules": {"global": 1}}, r"(\w)\d", {"compute": 3}, "ann", 7),
+        Ledger(4, "2.0", state=PAUSED, word={"by": "ann", "at": 7, "reason": "größe"}),
+        Ledger(4, "2.0", state=ABORTED, word={"by": "ann", "at": 7}, stage={"number": 0}),
+        Ledger(4, "1.0", "2.0", rollback=True, stage={"number": 2, "done_at": 0}),
     ],
 )
 def test_a_ledger_comes_back_as_it_was(ledger: Ledger) -> None:
     assert decode_ledger("upgrade/ledger", encode_ledger(ledger).encode()) == ledger
+
+
+@given(
+    st.builds(
+        Ledger,
+        st.integers(0, 2**40),
+        st.text(min_size=1),
+        st.none() | st.text(),
+        st.sampled_from(STATES),
+        st.dictionaries(st.text(), st.integers()),
+        st.none(),
+        st.dictionaries(st.text(), st.integers(0, 99)),
+        st.text(),
+        st.integers(0, 2**40),
+        st.dictionaries(st.sampled_from(("by", "at", "reason")), st.text() | st.integers()),
+        st.booleans(),
+        st.dictionaries(st.sampled_from(("number", "done_at")), st.integers(0, 2**40)),
+    )
+)
+def test_any_ledger_comes_back_as_it_was(ledger: Ledger) -> None:
+    assert decode_ledger("upgrade/ledger", encode_ledger(ledger).encode()) == ledger
+
+
+def test_a_paused_rollback_is_stored_with_its_word_and_its_stage() -> None:
+    ledger = Ledger(
+        4, "1", "2", PAUSED, who="ann", since=7, word={"by": "bob", "at": 9}, rollback=True, stage={"number": 0}
+    )
+    assert json.loads(encode_ledger(ledger)) == {
+        "epoch": 4,
+        "version": "1",
+        "previous_version": "2",
+        "state": "paused",
+        "who": "ann",
+        "since": 7,
+        "word": {"by": "bob", "at": 9},
+        "rollback": True,
+        "stage": {"number": 0},
+    }
+
+
+def test_a_ledger_of_before_there_were_pauses_runs_and_is_no_rollback() -> None:
+    old = decode_ledger("k", b'{"epoch": 1, "version": "2.0", "state": "running", "who": "ann", "since": 7}')
+    assert (old.word, old.rollback, old.stage) == ({}, False, {})
 
 
 def test_fields_that_a_later_release_added_are_left_alone() -> None:
@@ -252,6 +303,10 @@ def test_fields_that_a_later_release_added_are_left_alone() -> None:
         (b'{"epoch": 1, "version": ""}', "version is ''"),
         (b'{"epoch": 1, "version": "2.0", "state": "lost"}', "state is 'lost'"),
         (b'{"epoch": 1, "version": "2.0", "instructions": null}', "instructions is None"),
+        (b'{"epoch": 1, "version": "2.0", "word": "ann"}', "word is 'ann'"),
+        (b'{"epoch": 1, "version": "2.0", "rollback": "yes"}', "rollback is 'yes'"),
+        (b'{"epoch": 1, "version": "2.0", "stage": "canary"}', "stage is 'canary'"),
+        (b'{"epoch": 1, "version": "2.0", "stage": {"number": true}}', "stage is {'number': True}"),
         (b"[]", "missing 2 required positional arguments: 'epoch' and 'version'"),
         (b'["epoch"]', "list indices must be integers or slices, not str"),
         (b'"epoch"', "string indices must be integers"),
@@ -393,6 +448,90 @@ def test_whatever_stands_in_a_hold_it_holds(value: bytes, hold: Hold) -> None:
     assert decode_hold("k", value) == hold
 
 
+# Marks of health
+
+
+@pytest.mark.parametrize(
+    "mark", [Mark("2.0", None), Mark("2.0", 0), Mark("2.0", 1_700_000_000, upgraded=True), Mark("größe", None, True)]
+)
+def test_a_mark_comes_back_as_it_was(mark: Mark) -> None:
+    assert decode_mark(encode_mark(mark).encode()) == mark
+    assert read({"upgrade/health/compute1": encode_mark(mark).encode()}).marks == {"compute1": mark}
+
+
+def test_a_mark_is_stored_with_all_that_it_says() -> None:
+    assert json.loads(encode_mark(Mark("2.0", None))) == {"version": "2.0", "since": None, "upgraded": False}
+
+
+@pytest.mark.parametrize(
+    ("value", "mark"),
+    [
+        (b'{"version": "2.0"}', Mark("2.0", None)),
+        (b'{"version": "2.0", "since": "5", "mood": "good"}', Mark("2.0", 5)),
+        # A word that is not plainly true makes nobody upgraded.
+        (b'{"version": "2.0", "since": 5, "upgraded": "true"}', Mark("2.0", 5)),
+        (b'{"version": "2.0", "since": 5, "upgraded": 1}', Mark("2.0", 5)),
+    ],
+)
+def test_what_a_mark_lacks_makes_it_say_less(value: bytes, mark: Mark) -> None:
+    assert decode_mark(value) == mark
+
+
+UNREADABLE = [b"", b"{", b"[]", b"7", b"null", b"{}", NOT_TEXT]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *UNREADABLE,
+        b'{"since": 5}',
+        b'{"version": "2.0", "since": "noon"}',
+        b'{"version": "2.0", "since": [5]}',
+        b'{"version": "2.0", "since": 1e999}',
+        b'{"version": "2.0", "since": NaN}',
+    ],
+)
+def test_a_mark_that_can_not_be_read_is_none_and_stops_nobody(value: bytes) -> None:
+    assert read({"upgrade/health/compute1": value}) == Snapshot(index=5)
+
+
+# Approvals
+
+
+@pytest.mark.parametrize(
+    ("word", "approval"),
+    [
+        ({"by": "ann", "at": 7, "reason": "fine"}, Approval("ann", 7, "fine")),
+        ({"by": "ann", "at": 7}, Approval("ann", 7)),
+    ],
+)
+def test_an_approval_comes_back_as_it_was_said(word: dict[str, Any], approval: Approval) -> None:
+    value = encode_approval(word).encode()
+
+    assert decode_approval(value) == approval
+    assert read({"upgrade/approval/stage 2": value}).approvals == {"stage 2": approval}
+
+
+@pytest.mark.parametrize(
+    "value", [*UNREADABLE, b"yes", b'{"at": 7}', b'{"by": "ann"}', b'{"by": "ann", "at": "noon"}', b'["by", "at"]']
+)
+def test_an_approval_that_can_not_be_read_approves_nothing(value: bytes) -> None:
+    assert read({"upgrade/approval/canary": value}) == Snapshot(index=5)
+
+
+def test_marks_and_approvals_are_found_beside_each_other_and_their_folders_are_none() -> None:
+    found = read(
+        {
+            "upgrade/approval/": b"",
+            "upgrade/approval/canary": b'{"by": "ann", "at": 7}',
+            "upgrade/health/": b"",
+            "upgrade/health/canary": b'{"version": "2.0"}',
+        }
+    )
+
+    assert found == Snapshot(approvals={"canary": Approval("ann", 7)}, marks={"canary": Mark("2.0", None)}, index=8)
+
+
 # Anything
 
 
@@ -400,7 +539,16 @@ def test_whatever_stands_in_a_hold_it_holds(value: bytes, hold: Hold) -> None:
     st.dictionaries(
         st.tuples(
             st.sampled_from(
-                ("running/versions/", "config_state/enable_puppet/", "upgrade/hosts/", "upgrade/hold/", "upgrade/")
+                (
+                    *(
+                        "running/versions/",
+                        "config_state/enable_puppet/",
+                        "upgrade/hosts/",
+                        "upgrade/hold/",
+                        "upgrade/",
+                    ),
+                    *("upgrade/health/", "upgrade/approval/", "upgrade/drivers/"),
+                )
             ),
             st.text(alphabet="a1/ glob\ufffd", max_size=8),
         ).map("".join),
@@ -411,13 +559,15 @@ def test_no_key_and_no_bytes_stop_the_reader(entries: dict[str, bytes]) -> None:
     assert isinstance(read(entries), Snapshot)
 
 
-FIELDS = st.sampled_from(("version", "state", "times", "attempt", "reason", "by", "started"))
+FIELDS = st.sampled_from(("version", "state", "times", "attempt", "reason", "by", "at", "since", "started"))
 SCALARS = st.none() | st.booleans() | st.floats() | st.text()
 
 
 @given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(FIELDS, inner), max_leaves=12))
-def test_no_json_stops_the_reader_of_records_and_holds(data: Any) -> None:
+def test_no_json_stops_the_reader_of_records_and_holds_marks_and_approvals(data: Any) -> None:
     value = json.dumps(data).encode()
 
     assert decode_record("k", value).state in RECORD_STATES
     assert decode_hold("k", value).key == "k"
+    assert isinstance(decode_mark(value), Mark | None)
+    assert isinstance(decode_approval(value), Approval | None)
