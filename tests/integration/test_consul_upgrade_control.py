@@ -10,6 +10,8 @@ import time
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
@@ -123,6 +125,60 @@ def test_failed_hosts_are_put_back_among_those_that_wait(run: Runner, begun: Sto
     assert [one.host for one in make_pass(begun, Request()).openings] == ["controller1"]
     report(begun, Word("controller1", "2", "started"))
     assert record(consul, "controller1")["attempt"] == 2
+
+
+def cut_short(store: Store, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Let another operator be faster than a write of this store, the one with this number from now on."""
+    write = store.client.write
+    writes: list[Any] = []
+
+    def late(operations: Any) -> Any:
+        writes.append(operations)
+        if len(writes) == at:
+            set_holds(Store(store.settings), Whom(roles=["web"]), "audit")
+        return write(operations)
+
+    monkeypatch.setattr(store.client, "write", late)
+
+
+def test_a_retry_of_many_that_is_cut_short_tells_of_all_that_it_put_back(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = names(compute=50)
+    seed(consul, many)
+    make_pass(store, Request("2", {}))
+    for host in many:
+        consul.put(f"upgrade/hosts/{host}", json.dumps({"version": "2", "state": "failed", "error": "no disk"}))
+    cut_short(store, monkeypatch, 2)
+    done = operator.retry(store, operator.Word("mended"), [*many])
+    assert (done.hosts, done.remarks) == ([*many], [])
+    assert {json.loads(value)["state"] for value in consul.tree("upgrade/hosts/").values()} == {"retried"}
+    retries = [event["hosts"] for event in history(consul) if event["what"] == "retry"]
+    assert sorted(host for hosts in retries for host in hosts) == sorted(many)
+    assert {change.key for change in done.changes} >= {f"upgrade/hosts/{host}" for host in many}
+
+
+def test_an_abort_of_many_that_is_cut_short_tells_of_all_that_it_closed(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = names(compute=100)
+    seed(consul, many)
+    make_pass(store, Request("2", {"rolling_rules": {"global": 99}}))
+    cut_short(store, monkeypatch, 3)
+    done = operator.abort(store, operator.Word("enough"))
+    assert done.hosts == [*many][:99]
+    assert set(gates(consul).values()) == {"False"}
+    assert [event["what"] for event in history(consul)][-4:] == ["abort", "close", "hold", "close"]
+
+
+def test_an_abort_goes_on_past_a_gate_that_can_not_be_read(run: Runner, store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=3))
+    make_pass(store, Request("2", {"rolling_rules": {"global": 2}}))
+    consul.put("config_state/enable_puppet/host/compute1", "Flase")
+    consul.put("config_state/enable_puppet/role/web", "")
+    aborted = run([control("abort")])[0]
+    assert (aborted["failed"], aborted["state"], aborted["hosts"]) == (False, "aborted", ["compute2"])
+    assert gates(consul) == {"global": "False", "host/compute1": "Flase", "host/compute2": "False", "role/web": ""}
 
 
 def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: RawKV) -> None:

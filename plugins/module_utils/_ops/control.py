@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from .._model import states
 from .._model.errors import UpgradeError
 from .._model.fleet import RETRIED, Record, Snapshot, place
-from .._model.gates import CLOSED, OPEN
+from .._model.gates import CLOSED, OPEN, GateValue
 from .._model.instructions import parse
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._model.names import in_order, nearest, some
@@ -97,6 +97,8 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
 
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``busy``.
     """
+    # Of all tries: one that somebody else's write cut short has closed some already.
+    closed: set[str] = set()
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
         if ledger.state != ABORTED:
@@ -109,8 +111,8 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
             piece = gates[at : at + MOST_GATES]
             event = {"what": "close", **_closed(writer.store.keys, piece)}
             writer.write(ledger, event, [put(one.key, one.after or "") for one in piece], piece)
-        prefix = writer.store.keys.gate("host", "")
-        closed = [one.key[len(prefix) :] for one in gates if one.after == CLOSED and one.key.startswith(prefix)]
+            prefix = writer.store.keys.gate("host", "")
+            closed.update(one.key[len(prefix) :] for one in piece if one.after == CLOSED and one.key.startswith(prefix))
         return Done(writer.ledger or ledger, hosts=in_order(closed))
 
     return _write(store, act, dry=dry)
@@ -122,6 +124,8 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
     :param hosts: these; None for all that failed or are lost.
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``busy``.
     """
+    # Of all tries: one that somebody else's write cut short has put back some already.
+    put_back: set[str] = set()
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
         _refuse_unless(ledger, (RUNNING, PAUSED), "retried")
@@ -131,11 +135,10 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
                 raise UpgradeError(
                     "unknown_host", f"hosts: {name!r} is no host of this fleet{nearest(name, plan.hosts) or '.'}"
                 )
-        broken = [
-            host for host, view in plan.hosts.items() if view.state in states.BROKEN and host in (hosts or plan.hosts)
-        ]
-        done = Done(ledger, hosts=broken)
-        well = [host for host in hosts or () if host not in set(broken)]
+        asked = frozenset(hosts or plan.hosts) - put_back
+        broken = [host for host, view in plan.hosts.items() if view.state in states.BROKEN and host in asked]
+        done = Done(ledger)
+        well = [host for host in dict.fromkeys(hosts or ()) if host not in {*broken, *put_back}]
         if well:
             done.remarks.append(f"Neither failed nor lost, and left as they are: {some(well)}.")
         for at in range(0, len(broken), MOST_GATES // 3):
@@ -143,7 +146,8 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
             operations, changes = _put_back(writer.store, snapshot, piece, ledger.version)
             event = {"what": "retry", "hosts": {host: plan.hosts[host].reason for host in piece}, **_said(word.plain())}
             writer.write(ledger, event, operations, changes)
-        done.ledger = writer.ledger or ledger
+            put_back.update(piece)
+        done.ledger, done.hosts = writer.ledger or ledger, in_order(put_back)
         return done
 
     return _write(store, act, dry=dry)
@@ -256,8 +260,8 @@ def _to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> lis
     begun = {host for host, one in found.items() if one.has_started} | set(snapshot.driven)
     gates = snapshot.gates
 
-    def open_ones(of: Mapping[str, object]) -> list[str]:
-        return [name for name, gate in of.items() if gate.is_open(snapshot.current_version)]  # type: ignore[attr-defined]
+    def open_ones(of: Mapping[str, GateValue]) -> list[str]:
+        return [name for name, gate in of.items() if _is_open(gate, snapshot.current_version)]
 
     roles = set(open_ones(gates.roles))
     own = [
@@ -268,6 +272,14 @@ def _to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> lis
     closed = [("host", host, gates.hosts[host].text) for host in open_ones(gates.hosts) if host not in begun]
     closed += [("role", role, gates.roles[role].text) for role in sorted(roles)]
     return own + [Change(keys.gate(scope, name), text, CLOSED) for scope, name, text in closed]
+
+
+def _is_open(gate: GateValue, current_version: str | None) -> bool:
+    """Return whether a gate lets anybody through. One that can't be read does not, and so is no reason not to abort."""
+    try:
+        return gate.is_open(current_version)
+    except UpgradeError:
+        return False
 
 
 def _closed(keys: Keys, gates: Sequence[Change]) -> dict[str, object]:
