@@ -338,7 +338,9 @@ def test_a_schema_that_can_not_be_read_stops_everything(value: bytes) -> None:
         read({"upgrade/schema": value})
 
     assert caught.value.code == "unreadable_schema"
-    assert caught.value.message == f"cloud/upgrade/schema holds {value!r}, which is no version of the layout."
+    assert caught.value.message == (
+        f"cloud/upgrade/schema holds {value!r}, which is no version of the layout. Restore it from a backup, or delete it."
+    )
 
 
 # Records

@@ -1,0 +1,121 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An operator's word as the ledger keeps it, and which gates an abort closes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import (
+    ABORTED,
+    COMPLETE,
+    PAUSED,
+    RUNNING,
+    Ledger,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.operations import Change
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import whoami
+from fleets import KEYS, OLD, Fleet, fleet
+
+# Words
+
+
+def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one() -> None:
+    before = int(time.time())
+    with_all, bare = control.Word("logins fail", "ann").plain(), control.Word().plain()
+    assert {**with_all, "at": 0} == {"by": "ann", "at": 0, "reason": "logins fail"}
+    assert {**bare, "at": 0} == {"by": whoami(), "at": 0}
+    for said in (with_all, bare):
+        assert isinstance(said["at"], int)
+        assert before <= said["at"] <= time.time()
+        # It fits into a ledger as it is.
+        assert Ledger(1, "2", state=PAUSED, word=said).word == said
+
+
+@pytest.mark.parametrize(
+    ("state", "hint"),
+    [
+        (COMPLETE, "Begin one with upgrade.yml."),
+        (ABORTED, "Begin one with upgrade.yml."),
+        (PAUSED, "Look at it with status.yml."),
+        (RUNNING, "Look at it with status.yml."),
+    ],
+)
+def test_a_word_that_comes_too_late_is_told_what_to_do_instead(state: str, hint: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        control._refuse_unless(Ledger(1, "2.0", state=state), (), "paused")
+    assert caught.value.message == f"The rollout to 2.0 is {state}, so it can't be paused. {hint}"
+    assert (caught.value.code, caught.value.details) == ("not_running", {"state": state})
+    control._refuse_unless(Ledger(1, "2.0", state=state), (state,), "paused")
+
+
+# What an abort closes
+
+
+def closing(site: Fleet, *driven: str) -> list[tuple[str, str | None, str | None]]:
+    """Return the gates that an abort writes, in order: name, before, after."""
+    snapshot = replace(site.snapshot(), driven=frozenset(driven))
+    found = control._to_close(KEYS, snapshot, site.members)
+    return [(one.key.removeprefix(KEYS.gates), one.before, one.after) for one in found]
+
+
+def test_open_hosts_are_closed_and_those_that_have_begun_go_on() -> None:
+    site = fleet(compute=4).opened("compute1", "compute2", "compute3").started("compute2")
+    assert closing(site, "compute3") == [("host/compute1", "True", "False")]
+
+
+def test_a_host_that_has_begun_gets_a_gate_of_its_own_before_its_role_is_closed() -> None:
+    site = fleet(compute=3).gated("True", "role/compute").started("compute1", "compute2").upgraded("compute2")
+    assert closing(site, "compute3") == [
+        ("host/compute1", None, "True"),
+        ("host/compute3", None, "True"),
+        ("role/compute", "True", "False"),
+    ]
+
+
+def test_a_host_that_failed_gets_no_gate_and_one_that_has_a_gate_keeps_it() -> None:
+    site = fleet(compute=3).gated("True", "role/compute").started("compute1", "compute2").failed("compute3")
+    site.gated("False", "host/compute2")
+    assert closing(site) == [("host/compute1", None, "True"), ("role/compute", "True", "False")]
+
+
+def test_a_gate_that_is_open_for_the_version_is_open_and_one_for_another_is_not() -> None:
+    site = fleet(compute=3).gated("2.0", "host/compute1").gated(OLD, "host/compute2", "role/compute")
+    assert closing(site) == [("host/compute1", "2.0", "False")]
+
+
+def test_gates_of_hosts_that_nobody_knows_are_closed_too() -> None:
+    assert closing(fleet(compute=1).opened("gone7").gated("true", "role/gone")) == [
+        ("host/gone7", "True", "False"),
+        ("role/gone", "true", "False"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "Flase", None])
+def test_gates_that_can_not_be_read_let_nobody_through_and_are_left_as_they_are(text: str | None) -> None:
+    site = fleet(compute=2).gated(text, "host/compute1", "role/compute").opened("compute2")
+    assert closing(site) == [("host/compute2", "True", "False")]
+
+
+def test_where_all_is_closed_nothing_is_written() -> None:
+    assert closing(fleet(compute=2).gated("False", "host/compute1", "role/compute").started("compute2")) == []
+
+
+def test_the_history_says_of_each_gate_why_an_abort_wrote_it() -> None:
+    gates = [
+        Change(KEYS.gate("host", "compute1"), None, "True"),
+        Change(KEYS.gate("host", "compute2"), "True", "False"),
+        Change(KEYS.gate("role", "compute"), "True", "False"),
+    ]
+    assert control._closed(KEYS, gates) == {
+        "hosts": {
+            "compute1": "it has begun, so it goes on, and its role is closed",
+            "compute2": "the rollout was aborted",
+        },
+        "roles": {"compute": {"reason": "the rollout was aborted"}},
+    }
