@@ -106,6 +106,9 @@ hosts:
     reason:
       description: Why it is in its state; for a host that waits, what it waits for.
       type: str
+    soaking:
+      description: Whether it reported the version, and its health is still to be seen.
+      type: bool
 waves:
   description: Hosts that the next pass would let through, then the forecast of those that come after them.
   returned: success

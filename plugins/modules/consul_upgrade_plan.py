@@ -201,6 +201,9 @@ hosts:
     reason:
       description: Why it is in its state; for a host that waits, what it waits for.
       type: str
+    soaking:
+      description: Whether it reported the version, and its health is still to be seen.
+      type: bool
 transitions:
   description: Hosts that this call let through. With O(wait), over all its passes.
   returned: success

@@ -27,13 +27,18 @@ from .states import HostState, read_states
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """A host as an operator sees it. ``reason`` says why it is in its state, or why it waits."""
+    """A host as an operator sees it.
+
+    :param reason: why it is in its state, or why it waits.
+    :param soaking: whether it reported the version, and its health is still to be seen.
+    """
 
     role: str
     group: str | None
     state: str
     version: str | None
     reason: str
+    soaking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +361,7 @@ def _views(sight: _Sight, hosts: Mapping[str, HostState], order: RoleOrder) -> d
         return text if one.version else f"never reported; {text}"
 
     return {
-        one.host: HostView(one.role, order.group.get(one.role), one.state, one.version, reason(one))
+        one.host: HostView(one.role, order.group.get(one.role), one.state, one.version, reason(one), one.is_soaking)
         for one in hosts.values()
     }
 

@@ -56,6 +56,11 @@ class HostState:
         return self.record is not None and self.record.state == STARTED
 
     @property
+    def is_soaking(self) -> bool:
+        """Whether it reported the version, and its health is still to be seen."""
+        return self.state == UPGRADING and bool(self.trouble)
+
+    @property
     def can_finish(self) -> bool:
         """Whether an upgrading host can be expected to go on by itself: a hold closes one that has not started."""
         return self.state == UPGRADING and (self.has_started or self.hold is None)
@@ -63,7 +68,7 @@ class HostState:
     @property
     def needs_its_gate(self) -> bool:
         """Whether it is upgrading behind a closed gate, as after a start that a new rollout or a reset overtook."""
-        return self.state == UPGRADING and not self.trouble and not self.gate.is_open and self.hold is None
+        return self.state == UPGRADING and not self.is_soaking and not self.gate.is_open and self.hold is None
 
     @property
     def takes_a_slot(self) -> bool:

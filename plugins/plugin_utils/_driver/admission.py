@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ...module_utils._model import states
+from ...module_utils._model.ledger import ABORTED
 from ...module_utils._model.planner import HostView, Plan, make_plan, obstacles
 from ...module_utils._ops.after import make_after_pass
 from ...module_utils._ops.plan import Outcome, Request, make_pass
@@ -55,6 +56,11 @@ class Look:
     outcome: Outcome
     hosts: Mapping[str, HostView]
     mark: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will ever open: the rollout was aborted, and hosts that have begun need nobody's leave."""
+        return self.outcome.ledger is not None and self.outcome.ledger.state == ABORTED
 
 
 class Admission:
@@ -244,7 +250,7 @@ class Admission:
 
     def _verdict(self, view: HostView) -> Verdict | None:
         """Return the verdict on a host in a state, None for one that has to wait."""
-        if view.state == states.UPGRADING and self._has_reported(view):
+        if view.soaking:
             return Verdict(go=False, state=view.state, reason=view.reason)
         if view.state == states.UPGRADING or (view.state in (states.FAILED, states.LOST) and self._run.retry_failed):
             return Verdict(go=True, state=view.state, reason=view.reason)
@@ -253,17 +259,15 @@ class Admission:
         again = "; try it again with -e retry_failed=true once it is mended" if view.state == states.FAILED else ""
         return Verdict(go=False, state=view.state, reason=f"{view.reason}{again}")
 
-    def _has_reported(self, view: HostView) -> bool:
-        """Return whether a host has reported the version, and only its health is still to be seen."""
-        return view.version == self._run.version
-
     def _others(self, look: Look, hosts: Collection[str]) -> bool:
         """Return whether anybody else is at work, for whom it is worth waiting."""
         mine = set(hosts)
-        return self._at_work(look, [host for host in _flying(look) if host not in mine])
+        return not look.is_over and self._at_work(look, [host for host in _flying(look) if host not in mine])
 
     def _can_move(self, look: Look, still_to_come: Collection[str]) -> bool:
         """Return whether anything may still change without an operator."""
+        if look.is_over:
+            return False
         if look.outcome.openings or look.outcome.plan.waits or self._going or self._at_work(look, _flying(look)):
             return True
         # Hosts of this run that have not asked yet will ask, and others may be waiting for them.
@@ -285,7 +289,7 @@ class Admission:
         claimed = look.outcome.snapshot.driven
         return any(
             not self._run.is_driven(look.hosts[host].role)
-            or self._has_reported(look.hosts[host])
+            or look.hosts[host].soaking
             or (host in claimed and host not in self._waiting)
             for host in flying
         )

@@ -1,0 +1,135 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What operators say in the middle of a run reaches it, and so do rules that stop it by themselves."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from typing import Any
+
+import pytest
+
+from .site import Site, spans, wait_for
+
+WEB = [f"web{number}" for number in range(1, 6)]
+ONE: dict[str, Any] = {"rolling_rules": {"roles": {"web": 1}}}
+
+
+@pytest.fixture
+def fleet(site: Site) -> Site:
+    site.service("app", ["prepare", "upgrade"])
+    site.inventory({"web": {"stage": "dataplane", "services": ["app"]}}, {"web": WEB})
+    return site
+
+
+def begun(fleet: Site) -> set[str]:
+    """Return the hosts at which something was done."""
+    return {one.host for one in fleet.entries()}
+
+
+def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_word_to_go_on(fleet: Site) -> None:
+    fleet.sleep(1.5, "web1")
+    process = fleet.start("upgrade", version="v1", instructions=ONE)
+    wait_for(lambda: fleet.entries("web1"), "web1 has begun")
+    fleet.play("pause", reason="logins fail", by="ann")
+    wait_for(lambda: fleet.record("web1").get("state") == "upgraded", "web1 is upgraded")
+    assert "Nothing opens: the rollout is paused by ann" in fleet.play("status")
+    assert begun(fleet) == {"web1"}
+    assert process.poll() is None
+    fleet.play("resume")
+    ended = fleet.end(process)
+    assert ended.code == 0, ended.stdout
+    assert fleet.reported("v1") == set(WEB)
+
+
+def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fleet: Site) -> None:
+    fleet.sleep(1.5, "web1")
+    process = fleet.start("upgrade", version="v1", instructions=ONE)
+    wait_for(lambda: fleet.entries("web1"), "web1 has begun")
+    fleet.play("abort", reason="the release is broken", by="ann")
+    ended = fleet.end(process)
+    assert ended.code == 2, ended.stdout
+    assert "the release is broken" in ended.stdout
+    assert begun(fleet) == {"web1"}
+    assert fleet.done("web1") == ["app/prepare", "app/upgrade"]
+    assert fleet.reported("v1") == {"web1"}
+    # Whoever asks for it again begins it anew.
+    fleet.play("upgrade", version="v1", instructions=ONE)
+    assert fleet.reported("v1") == set(WEB)
+    assert fleet.done("web1") == ["app/prepare", "app/upgrade"]
+
+
+def test_a_host_keeps_its_slot_while_it_soaks(fleet: Site) -> None:
+    fleet.play("upgrade", version="v1", instructions={**ONE, "health": {"soak": 2}})
+    found = spans(fleet.entries())
+    for before, after in itertools.pairwise(WEB):
+        assert found[after][0] - found[before][1] >= 2, (before, after)
+    assert fleet.reported("v1") == set(WEB)
+
+
+def test_a_host_whose_check_fails_while_it_soaks_stops_what_the_budget_says(fleet: Site) -> None:
+    catalog = {"Node": "web1", "Address": "127.0.0.1"}
+    check = {"Node": "web1", "CheckID": "app", "Name": "app", "Status": "passing"}
+    fleet.consul.call("PUT", "catalog/register", json.dumps({**catalog, "Check": check}).encode())
+    rules = {**ONE, "health": {"soak": 4, "consul_checks": ["app"]}, "failure_rules": {"fleet": 1}}
+    process = fleet.start("upgrade", version="v1", instructions=rules)
+    try:
+        wait_for(lambda: fleet.reported("v1"), "web1 has reported")
+        check["Status"] = "critical"
+        fleet.consul.call("PUT", "catalog/register", json.dumps({**catalog, "Check": check}).encode())
+        time.sleep(5)
+        assert begun(fleet) == {"web1"}
+    finally:
+        # It may take as long as it likes to pass; what is at stake is that nobody follows it.
+        fleet.play("abort", reason="seen enough")
+        ended = fleet.end(process)
+        fleet.consul.call("PUT", "catalog/deregister", json.dumps(catalog).encode())
+    assert ended.code == 2, ended.stdout
+    assert begun(fleet) == {"web1"}
+
+
+def test_a_budget_that_is_spent_stops_the_run_and_names_the_hosts(fleet: Site) -> None:
+    fleet.fail("web1", "app/upgrade")
+    for host in ("web2", "web3"):
+        fleet.sleep(1.5, host)
+    rules = {"rolling_rules": {"roles": {"web": 3}}, "failure_rules": {"fleet": 1}}
+    ended = fleet.end(fleet.start("upgrade", version="v1", instructions=rules))
+    assert ended.code == 2, ended.stdout
+    assert "failure_rules.fleet" in ended.stdout
+    assert "app-upgrade is broken here" in ended.stdout
+    # Those that had begun with it finish, and nobody follows them.
+    assert begun(fleet) == set(WEB[:3])
+    assert fleet.reported("v1") == {"web2", "web3"}
+
+
+def test_a_rollback_takes_the_last_first_and_the_broken_when_the_others_are_well(fleet: Site) -> None:
+    fleet.play("upgrade", version="v1", instructions=ONE)
+    broken = fleet.fail("web3", "app/upgrade")
+    fleet.play("upgrade", version="v2", instructions=ONE, code=2)
+    assert fleet.reported("v2") == {"web1", "web2"}
+    broken.unlink()
+    before = len(fleet.entries())
+    fleet.play("rollback", reason="it is slow")
+    assert fleet.reported("v1") == set(WEB)
+    assert fleet.consul.get("current_version") == b"v1"
+    back = [one.host for one in fleet.entries()[before:] if one.what == "begin" and one.task == "app/prepare"]
+    assert back == ["web2", "web1", "web3"]
+
+
+def test_a_run_that_finds_consul_put_back_to_an_earlier_time_stops_and_says_so(fleet: Site) -> None:
+    fleet.sleep(2, "web2")
+    process = fleet.start("upgrade", version="v1", instructions=ONE)
+    wait_for(lambda: fleet.entries("web1"), "web1 has begun")
+    code, _headers, snapshot = fleet.consul.call("GET", "snapshot")
+    assert code == 200
+    wait_for(lambda: fleet.entries("web2"), "web2 has begun")
+    assert fleet.consul.call("PUT", "snapshot", snapshot)[0] == 200
+    ended = fleet.end(process)
+    assert ended.code == 2, ended.stdout
+    assert "Consul was put back to an earlier time" in " ".join(ended.stdout.split())
+    assert begun(fleet) == {"web1", "web2"}
+    fleet.play("upgrade", version="v1", retry_failed=True)
+    assert fleet.reported("v1") == set(WEB)
