@@ -6,14 +6,20 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask as ask_store
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word
@@ -24,8 +30,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, names, seed
-from integration.support.playbook import Runner, ask, gate, info, plan, report
+from integration.support.playbook import Runner, Task, ask, gate, health, info, plan, report
 from integration.support.seen import Seen
+from integration.support.shipped import Shipped, inventory
+from integration.support.tls import Authority
 
 MASTER = str(uuid.uuid4())
 UNKNOWN = str(uuid.uuid4())
@@ -60,6 +68,34 @@ def store_with(guarded: Agent, token: str | None) -> Store:
     return Store(Settings(port=guarded.http_port, token=token, timeout=2))
 
 
+def folders(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """Make a folder for each of two authorities."""
+    for name in ("our-authority", "other-authority"):
+        (tmp_path / name).mkdir()
+        yield tmp_path / name, name
+
+
+@contextmanager
+def echo() -> Iterator[int]:
+    """Answer all requests with an error that repeats them, as some proxies do; give the port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(400)
+            self.end_headers()
+            self.wfile.write(str(self.headers).encode())
+
+        do_PUT = do_GET
+
+        def log_message(self, *_arguments: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
 WRITES = [plan(version="2"), report("compute1", "2", "upgraded"), gate(scope="global", value=True), gate(state="reset")]
 
 
@@ -89,14 +125,150 @@ def test_every_plugin_says_what_is_wrong_with_its_token_and_never_shows_it(
     assert kv.tree() == before
 
 
+def hold(**options: Any) -> Task:
+    return {"convoy.upgrade.consul_upgrade_hold": options}
+
+
+def control(action: str, **options: Any) -> Task:
+    return {"convoy.upgrade.consul_upgrade_control": {"action": action, **options}}
+
+
+def grants(**options: Any) -> Task:
+    return {"convoy.upgrade.consul_upgrade_acl": {"kind": "viewer", "name": "leaks", **options}}
+
+
+WORDS = [control(action) for action in ("pause", "resume", "approve", "retry", "abort", "rollback")]
+OPERATORS = [hold(everything=True, reason="audit"), hold(everything=True, state="absent"), *WORDS, grants()]
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_operators_are_told_what_is_wrong_with_their_token_and_never_shown_it(
+    tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen, check: bool
+) -> None:
+    make_pass(store_with(guarded, MASTER), Request(version="2", rules={"rolling_rules": {"global": 1}}))
+    set_holds(store_with(guarded, MASTER), Whom(roles=["web"]), "audit")
+    before = kv.tree()
+    run = Runner(tmp_path, guarded.environ, seen)
+    reader = new_token(kv, 'key_prefix "" { policy = "read" }')
+    with_web = [hold(roles=["web"], reason="disk"), hold(roles=["web"], state="absent")]
+    for token, said in ((UNKNOWN, "does not know the token that it was given"), (reader, "permission denied")):
+        played = run([*OPERATORS, *with_web], check=check, diff=True, environ={"CONSUL_HTTP_TOKEN": token}, verbosity=5)
+        told = {result["msg"] for result in played if result["failed"]}
+        denied = [result for result in played if result["failed"] and result["failure"]["code"] == "denied"]
+        assert any(said in words for words in told)
+        if token == UNKNOWN:
+            assert len(denied) == len(played)
+        elif not check:
+            # Where nothing was to be ended, resumed or tried again, nothing was written.
+            failed = [True, False, True, False, True, False, *[True] * 5]
+            assert [result["failed"] for result in played] == failed
+        assert token not in played.stdout
+        assert token not in json.dumps(played)
+    assert kv.tree() == before
+
+
+def test_operators_whose_token_is_good_are_not_shown_it(tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen) -> None:
+    make_pass(store_with(guarded, MASTER), Request(version="2", rules={"rolling_rules": {"global": 1}}))
+    run = Runner(tmp_path, guarded.environ, seen)
+    tasks = [task for task in OPERATORS if task != control("approve")]
+    for check in (True, False):
+        played = run(tasks, check=check, diff=True, environ={"CONSUL_HTTP_TOKEN": MASTER}, verbosity=5)
+        assert check or not any(result["failed"] for result in played), played.stdout
+        made = json.loads(kv.call("GET", "acl/tokens")[2])
+        secrets = [one["SecretID"] for one in made if one.get("SecretID")]
+        for token in (MASTER, *secrets):
+            assert token not in played.stdout
+            assert token not in json.dumps(played)
+    assert any(one["Description"] == "convoy.upgrade: viewer leaks" for one in made)
+
+
+@pytest.mark.parametrize("wrong", ["unreachable", "other authority", "plain HTTP", "echo", "option"])
+def test_where_there_is_no_consul_no_token_is_shown(
+    tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen, wrong: str
+) -> None:
+    environ = {"CONSUL_HTTP_TOKEN": MASTER}
+    options: dict[str, Any] = {"timeout": 0.2}
+    with ExitStack() as stack:
+        if wrong == "unreachable":
+            environ["CONSUL_HTTP_ADDR"] = "127.0.0.1:1"
+        elif wrong == "other authority":
+            ours, theirs = (Authority(folder, name) for folder, name in folders(tmp_path))
+            server = ours.sign("consul.example.com", "127.0.0.1")
+            secure = stack.enter_context(Agent({"key_file": server.key, "cert_file": server.cert}))
+            environ |= {"CONSUL_HTTP_ADDR": f"https://127.0.0.1:{secure.https_port}", "CONSUL_CACERT": theirs.cert}
+        elif wrong == "plain HTTP":
+            environ["CONSUL_HTTP_ADDR"] = f"https://127.0.0.1:{guarded.http_port}"
+        elif wrong == "echo":
+            environ["CONSUL_HTTP_ADDR"] = f"127.0.0.1:{stack.enter_context(echo())}"
+        else:
+            options["port"] = "eighty"
+        tasks = [hold(everything=True, reason="audit"), control("pause"), control("rollback"), grants(), info(), plan()]
+        tasks = [{name: {**given, **options} for name, given in task.items()} for task in tasks]
+        tasks += [health("puppet", **options), ask("compute1", **({} if wrong == "option" else options))]
+        played = Runner(tmp_path, guarded.environ, seen)(tasks, diff=True, environ=environ, verbosity=5)
+    failed = [result["failed"] for result in played]
+    assert all(failed[:-1])
+    assert wrong == "option" or failed[-1], played.stdout
+    if wrong == "echo":
+        assert all("X-Consul-Token: ********" in result["msg"] for result in played)
+    assert MASTER not in played.stdout
+    assert MASTER not in json.dumps(played)
+    assert kv.tree("upgrade/") == {}
+
+
+PLAYBOOKS = {
+    "hold": {"everything": True, "reason": "audit"},
+    "unhold": {"everything": True},
+    "pause": {"reason": "logins fail"},
+    "resume": {},
+    "retry": {},
+    "approve": {},
+    "abort": {},
+    "rollback": {"version": "1"},
+}
+
+
+@pytest.mark.parametrize("name", PLAYBOOKS)
+def test_the_playbooks_of_operators_show_no_token(tmp_path: Path, guarded: Agent, kv: RawKV, name: str) -> None:
+    """Not even where it stands in a variable of the inventory."""
+    hosts = names(controller=1, compute=2)
+    seed(kv, hosts)
+    rules = {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}
+    planner = store_with(guarded, MASTER)
+    make_pass(planner, Request(version="2", rules=rules, fleet=hosts))
+    if name == "resume":
+        operator.pause(planner, operator.Word())
+    if name == "approve":
+        for host in ("controller1", "compute1"):
+            report_to(planner, Word(host, "2", "upgraded"))
+        make_pass(planner, Request(fleet=hosts))
+    play = Shipped(tmp_path, guarded)
+    (tmp_path / "group_vars").mkdir()
+    # What is refused comes from one of two modules.
+    for token, code in ([(UNKNOWN, 2)] if name in ("hold", "pause") else []) + [(MASTER, 0)]:
+        (tmp_path / "group_vars" / "all.yml").write_text(json.dumps({"upgrade_consul_token": token}))
+        roles = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
+        given = {"inventory": inventory(hosts), "upgrade_roles": roles, **PLAYBOOKS[name]}
+        done = play(name, "-vvvvv", "--diff", **given)
+        assert done.returncode == code, done.stdout
+        assert ("does not know the token that it was given" in " ".join(done.stdout.split())) == (token == UNKNOWN)
+        assert token not in done.stdout
+
+
 @pytest.mark.usefixtures("kv")
 def test_a_token_given_as_an_option_is_not_shown_either(tmp_path: Path, guarded: Agent, seen: Seen) -> None:
     run = Runner(tmp_path, guarded.environ, seen)
     secrets = tmp_path / "secrets.json"
     secrets.write_text(json.dumps({"upgrade_consul_token": MASTER, "unknown": UNKNOWN}))
     tasks = [info(token="{{ upgrade_consul_token }}"), info(token="{{ unknown }}"), info(token=""), ask("compute1")]
-    played = run(tasks, play={"vars_files": [str(secrets)]}, verbosity=4)
-    assert [result["failed"] for result in played] == [False, True, True, False]
+    for token, choice in (("{{ upgrade_consul_token }}", "viewer"), ("{{ unknown }}", "viewer"), (MASTER, "nobody")):
+        tasks.append(hold(everything=True, reason="audit", token=token))
+        tasks.append(control("pause", token=token))
+        tasks.append(grants(token=token, kind=choice))
+    played = run(tasks, play={"vars_files": [str(secrets)]}, diff=True, verbosity=5)
+    assert [result["failed"] for result in played[:4]] == [False, True, True, False]
+    # There is no rollout to be paused.
+    assert [result["failed"] for result in played[4:]] == [False, True, False, *[True] * 3, False, True, True]
     assert played[0]["status"]["upgraded"] == ["compute1", "compute2"]
     assert "permission denied; no token was given, and without it" in played[2]["msg"]
     assert played[3]["msg"] == [False]

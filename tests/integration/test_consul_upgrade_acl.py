@@ -148,6 +148,67 @@ def test_policies_and_tokens_are_made_once_and_their_secrets_are_seen_nowhere(
         ask_store(store_with(guarded, secret), {"compute9": "compute"})
 
 
+def secret_of(guarded: Agent, accessor: str) -> str:
+    """Return the secret of a token as Consul has it."""
+    _code, _headers, body = guarded.kv.call("GET", f"acl/token/{accessor}")
+    return str(json.loads(body)["SecretID"])
+
+
+@pytest.mark.usefixtures("kv")
+@pytest.mark.parametrize(("check", "diff"), [(False, True), (True, False)])
+def test_a_secret_that_can_not_be_brought_to_its_file_is_not_shown_instead(
+    tmp_path: Path, guarded: Agent, seen: Seen, check: bool, diff: bool
+) -> None:
+    run = Runner(tmp_path, guarded.environ, seen)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "full").write_text("another's\n")
+    made = grant(store_with(guarded, MASTER), Part("viewer", "late"))
+    files = {
+        "no such folder": {"token_file": str(tmp_path / "none" / "token")},
+        "no such owner": {"token_file": str(tmp_path / "owned"), "token_file_owner": "nobody-of-that-name"},
+        "a file below a file": {"token_file": str(tmp_path / "full" / "token")},
+        "another's file": {"token_file": str(tmp_path / "full")},
+    }
+    played = run(
+        [acl("viewer", name="late", **file) for file in files.values()],
+        check=check,
+        diff=diff,
+        verbosity=5,
+        environ={"CONSUL_HTTP_TOKEN": MASTER},
+    )
+    results = dict(zip(files, played, strict=True))
+    if not check:
+        assert [result["failed"] for result in played] == [True, True, True, False]
+        assert results["no such folder"]["msg"].startswith(f"{tmp_path}/none/token: ")
+        assert (tmp_path / "full").read_text() == f"{made.secret}\n"
+    else:
+        assert (tmp_path / "full").read_text() == "another's\n"
+    assert (results["another's file"]["changed"], results["another's file"]["accessor_id"]) == (True, made.accessor)
+    assert secret_of(guarded, made.accessor) == made.secret
+    for hidden in (made.secret, MASTER):
+        assert hidden not in played.stdout
+        assert hidden not in json.dumps(played)
+
+
+@pytest.mark.usefixtures("kv")
+def test_a_secret_that_consul_hides_does_not_take_the_place_of_the_one_in_the_file(
+    tmp_path: Path, guarded: Agent, seen: Seen
+) -> None:
+    run = Runner(tmp_path, guarded.environ, seen)
+    file = tmp_path / "token"
+    given = acl("viewer", name="seen", token_file=str(file))
+    run([given], environ={"CONSUL_HTTP_TOKEN": MASTER})
+    secret = file.read_text()
+    guarded.kv.call("PUT", "acl/policy", {"Name": "looks-at-tokens", "Rules": 'acl = "read"'})
+    _code, _headers, body = guarded.kv.call("PUT", "acl/token", {"Policies": [{"Name": "looks-at-tokens"}]})
+    reader = json.loads(body)["SecretID"]
+    played = run([given], verbosity=5, environ={"CONSUL_HTTP_TOKEN": reader})
+    assert (played[0]["failed"], played[0]["failure"]["code"]) == (True, "denied")
+    assert "hides its secret from the token that it was given" in played[0]["msg"]
+    assert file.read_text() == secret
+    assert reader not in played.stdout
+
+
 @pytest.mark.usefixtures("kv")
 def test_the_host_of_the_task_is_the_node_and_strangers_policies_are_left_alone(
     tmp_path: Path, guarded: Agent, seen: Seen

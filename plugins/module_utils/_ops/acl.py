@@ -18,6 +18,9 @@ from .._store.keys import Keys
 from .._store.operations import Change
 from .._store.store import Store
 
+# What Consul tells those who may read tokens and not write them.
+_HIDDEN = "<hidden>"
+
 CONTROLLER, NODE, VIEWER = KINDS = ("controller", "node", "viewer")
 
 
@@ -99,7 +102,7 @@ class Granted:
 def grant(store: Store, part: Part, *, dry: bool = False) -> Granted:
     """Make sure that there are the policy and one token of a part.
 
-    :raises UpgradeError: ``bad_name``, ``foreign_policy``, or what :meth:`ConsulClient.read` raises.
+    :raises UpgradeError: ``bad_name``, ``foreign_policy``, ``denied``, or what :meth:`ConsulClient.read` raises.
     """
     rules = part.rules(store.keys)
     before = _policy(store, part)
@@ -118,6 +121,12 @@ def grant(store: Store, part: Part, *, dry: bool = False) -> Granted:
             token = store.client.write_acl("token", {"Description": part.description, "Policies": [{"ID": identifier}]})
     if token is None:
         return Granted(part.policy, changes=tuple(changes))
+    if token["SecretID"] == _HIDDEN:
+        raise UpgradeError(
+            "denied",
+            f"There is a token of {part.policy} already, and Consul at {store.settings.url} hides its secret from the token "
+            'that it was given. Set token (or CONSUL_HTTP_TOKEN) to one whose policy has acl = "write".',
+        )
     return Granted(part.policy, token["AccessorID"], token["SecretID"], tuple(changes))
 
 

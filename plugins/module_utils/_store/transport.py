@@ -39,6 +39,10 @@ else:
             return super().send(request, *args, **kwargs)
 
 
+# What Ansible too shows instead of a secret.
+_HIDDEN = "********"
+
+
 class Reply(NamedTuple):
     """What Consul answered."""
 
@@ -97,6 +101,10 @@ class Transport:
             raise self._tls(error) from error
         except (requests.exceptions.RequestException, OSError) as error:
             raise self.unreachable(_reason(error)) from error
+        token = self.settings.token
+        if token and reply.code != 200 and token in reply.body:
+            # Not everything that answers is Consul: some repeat the request in their error, which goes into messages.
+            return reply._replace(body=reply.body.replace(token, _HIDDEN))
         return reply
 
     def unreachable(self, reason: str) -> Unreachable:
