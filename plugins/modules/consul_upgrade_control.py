@@ -115,7 +115,7 @@ failure:
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(no_rollout), V(not_running), V(nothing_to_approve) or V(unknown_host).
+      description: A stable word, such as V(unreachable), V(no_rollout), V(not_running), V(nothing_to_approve), V(bad_options) or V(unknown_host).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.
@@ -129,6 +129,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
@@ -153,13 +154,14 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = module.params
-    for option, action in (("hosts", "retry"), ("stage", "approve"), ("version", "rollback")):
-        if options[option] is not None and options["action"] != action:
-            module.fail_json(
-                msg=f"{option} goes with action: {action}, not with {options['action']}. Leave {option} out."
-            )
 
     def act(store: Store) -> dict[str, Any]:
+        for option, action in (("hosts", "retry"), ("stage", "approve"), ("version", "rollback")):
+            if options[option] is not None and options["action"] != action:
+                raise UpgradeError(
+                    "bad_options",
+                    f"{option} goes with action: {action}, not with {options['action']}. Leave {option} out.",
+                )
         word = control.Word(options["reason"], options["by"], options["fleet"])
         dry = module.check_mode
         simple = {"pause": control.pause, "resume": control.resume, "abort": control.abort}

@@ -9,9 +9,12 @@ import re
 from dataclasses import dataclass
 
 from .errors import UpgradeError
+from .reading import number_text
+from .shown import bare, shown
 
-_NUMBER = re.compile(r"\d+")
-_PERCENT = re.compile(r"(\d+)\s*%")
+# No fleet has so many hosts, and Python reads no number of thousands of digits.
+_NUMBER = re.compile(r"\d{1,12}")
+_PERCENT = re.compile(r"(\d{1,12})\s*%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ def parse_cap(value: object, key: str) -> Cap:
     :param key: where it stands, such as ``rolling_rules.roles.compute``.
     :raises UpgradeError: ``bad_instructions``.
     """
-    text = str(value).strip() if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
+    text = number_text(value)
     if _NUMBER.fullmatch(text):
         return Cap(int(text))
     percent = _PERCENT.fullmatch(text)
@@ -50,8 +53,8 @@ def parse_cap(value: object, key: str) -> Cap:
         return Cap(int(percent[1]), is_percent=True)
     raise UpgradeError(
         "bad_instructions",
-        f"{key}: {value!r} is no cap. Give a number of hosts (0 holds them all) or a percent from 0% to 100%, whole "
+        f"{bare(key)}: {shown(value)} is no cap. Give a number of hosts (0 holds them all) or a percent from 0% to 100%, whole "
         "and not negative; leave the key out for no cap.",
         key=key,
-        value=str(value),
+        value=bare(value),
     )

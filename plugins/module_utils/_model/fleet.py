@@ -16,6 +16,8 @@ from .holds import Holds
 from .ledger import Ledger
 from .marks import Approval, Mark
 from .names import check_name, in_order, some
+from .patterns import compiled
+from .shown import shown
 
 # The rule of python-jiocloud's get_host_match: letters, digits, and whatever follows a dash.
 DEFAULT_ROLE_PATTERN = r"([a-z]+)(\d+)(-.*)?"
@@ -116,14 +118,16 @@ def compile_role_pattern(pattern: str) -> re.Pattern[str]:
     :raises UpgradeError: ``bad_role_pattern``.
     """
     try:
-        compiled = re.compile(pattern)
-    except re.error as error:
+        found = compiled(pattern)
+    except ValueError as error:
         raise UpgradeError(
-            "bad_role_pattern", f"role_pattern: {pattern!r} is no regular expression: {error}."
+            "bad_role_pattern", f"role_pattern: {shown(pattern)} is no regular expression: {error}."
         ) from error
-    if not compiled.groups:
-        raise UpgradeError("bad_role_pattern", f"role_pattern: {pattern!r} has no group; its first one is the role.")
-    return compiled
+    if not found.groups:
+        raise UpgradeError(
+            "bad_role_pattern", f"role_pattern: {shown(pattern)} has no group; its first one is the role."
+        )
+    return found
 
 
 def role_by_name(host: str, pattern: re.Pattern[str]) -> str | None:

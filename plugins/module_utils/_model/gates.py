@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .errors import UpgradeError
+from .shown import shown
 
 OPEN = "True"
 CLOSED = "False"
@@ -45,10 +46,10 @@ class GateValue:
             return True
         if looks_like_version(text):
             return False
-        shown = "bytes that are not UTF-8 text" if self.text is None else repr(self.text)
+        held = "bytes that are not UTF-8 text" if self.text is None else shown(self.text)
         raise UpgradeError(
             "unreadable_gate",
-            f"The gate {self.key} holds {shown}, which is neither True, False nor a version. "
+            f"The gate {self.key} holds {held}, which is neither True, False nor a version. "
             "Set it with consul_enable_puppet, or delete the key.",
             key=self.key,
         )
@@ -76,7 +77,7 @@ def written_value(value: object, current_version: str | None) -> str:
         return text
     raise UpgradeError(
         "bad_gate_value",
-        f"value: {value!r} is neither true, false nor a version (a version has a digit in it, or is the current one).",
+        f"value: {shown(value)} is neither true, false nor a version (a version has a digit in it, or is the current one).",
     )
 
 

@@ -55,8 +55,13 @@ def parse_health_rules(value: object) -> HealthRules:
     if seconds == 0:
         raise refused("health.progress_deadline", deadline, "would have every host lost at once; leave it out for none")
     checks = raw.get("consul_checks")
+    names = texts(checks, "health.consul_checks") if checks not in (None, [], ()) else ()
+    for name in names:
+        # Consul is asked for them in an expression, in which a text can't have a quote.
+        if not name.isprintable() or '"' in name:
+            raise refused("health.consul_checks", name, "can't be looked for: it has a quote or a control character")
     return HealthRules(
         duration(raw["soak"], "health.soak") if raw.get("soak") is not None else 0,
         seconds,
-        texts(checks, "health.consul_checks") if checks not in (None, [], ()) else (),
+        names,
     )

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from .caps import Cap, parse_cap
 from .errors import UpgradeError
 from .failure_rules import FailureRules, parse_failure_rules
 from .health_rules import HealthRules, parse_health_rules
+from .patterns import compiled
 from .reading import flag, mapping, only, refused, texts
 from .stages import Stage, parse_stages
 from .windows import Freeze, Window, parse_freezes, parse_windows
@@ -167,8 +167,8 @@ def _groups(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         groups[name] = texts(value, f"group_mappings.{name}")
         for pattern in groups[name]:
             try:
-                re.compile(pattern)
-            except re.error as error:
+                compiled(pattern)
+            except ValueError as error:
                 raise refused(f"group_mappings.{name}", pattern, f"is no regular expression: {error}") from error
     return groups
 

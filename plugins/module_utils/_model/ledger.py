@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from .patterns import compiled
+from .shown import shown
 
 RUNNING = "running"
 PAUSED = "paused"
@@ -53,27 +55,31 @@ class Ledger:
     def __post_init__(self) -> None:
         """Refuse at once what a reader would otherwise stumble over far from here."""
         checks = {
-            "epoch": isinstance(self.epoch, int) and not isinstance(self.epoch, bool) and self.epoch >= 0,
+            "epoch": _is_count(self.epoch),
             "version": isinstance(self.version, str) and bool(self.version),
             "previous_version": self.previous_version is None or isinstance(self.previous_version, str),
             "state": self.state in STATES,
             "instructions": isinstance(self.instructions, Mapping),
             "role_pattern": self.role_pattern is None or _is_pattern(self.role_pattern),
-            "members": isinstance(self.members, Mapping)
-            and all(isinstance(count, int) for count in self.members.values()),
-            "since": isinstance(self.since, int),
-            "word": isinstance(self.word, Mapping),
+            "members": isinstance(self.members, Mapping) and all(_is_count(count) for count in self.members.values()),
+            "who": isinstance(self.who, str),
+            "since": _is_count(self.since),
+            "word": isinstance(self.word, Mapping) and _is_count(self.word.get("at", 0)),
             "rollback": isinstance(self.rollback, bool),
-            "stage": isinstance(self.stage, Mapping)
-            and all(isinstance(value, int) and not isinstance(value, bool) for value in self.stage.values()),
+            "stage": isinstance(self.stage, Mapping) and all(_is_count(value) for value in self.stage.values()),
         }
         for name, fits in checks.items():
             if not fits:
-                raise ValueError(f"{name} is {getattr(self, name)!r}")
+                raise ValueError(f"{name} is {shown(getattr(self, name))}")
+
+
+def _is_count(value: object) -> bool:
+    # Unix times are counts of seconds; what is above that is no time that a clock could show.
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
 def _is_pattern(text: object) -> bool:
     try:
-        return isinstance(text, str) and bool(re.compile(text))
-    except re.error:
+        return isinstance(text, str) and bool(compiled(text))
+    except ValueError:
         return False

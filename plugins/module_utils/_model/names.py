@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from .errors import UpgradeError
+from .shown import shown
 
 _DIGITS = re.compile(r"(\d+)")
 
@@ -20,8 +21,13 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     The digits themselves are the last word, so that ``node1`` and ``node01`` keep one order.
     """
     parts = _DIGITS.split(name)
-    key = [(1, int(part), "") if at % 2 else (0, 0, part) for at, part in enumerate(parts)]
+    key = [_number_key(part) if at % 2 else (0, 0, part) for at, part in enumerate(parts)]
     return (*key, (-1, 0, name))
+
+
+def _number_key(digits: str) -> tuple[int, int, str]:
+    # Python makes no number of thousands of digits.
+    return (1, int(digits), "") if len(digits) < 1000 else (2, len(digits), digits)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -55,11 +61,11 @@ def check_name(kind: str, name: object, where: str) -> str:
     :raises UpgradeError: ``bad_name`` for anything but text without ``/``, control characters or outer spaces.
     """
     if not isinstance(name, str) or not name:
-        raise UpgradeError("bad_name", f"{where}: a {kind} must be a text that is not empty, not {name!r}.")
+        raise UpgradeError("bad_name", f"{where}: a {kind} must be a text that is not empty, not {shown(name)}.")
     if "/" in name or not name.isprintable() or name != name.strip():
         raise UpgradeError(
             "bad_name",
-            f"{where}: the {kind} {name!r} has a '/', a control character or a space at its ends, "
+            f"{where}: the {kind} {shown(name)} has a '/', a control character or a space at its ends, "
             "so it can't be part of a Consul key. Give its plain name.",
         )
     return name

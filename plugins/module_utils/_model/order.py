@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from .errors import UpgradeError
 from .instructions import Instructions, find_cycle
 from .names import in_order
+from .shown import cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def _groups(rules: Instructions, roles: tuple[str, ...]) -> dict[str, str]:
                 raise UpgradeError(
                     "bad_instructions",
                     f"instructions: group_mappings: the role {role!r} is matched by the group {group[role]!r} and by "
-                    f"{name!r} ({', '.join(patterns)}). A role counts in one group; make the expressions narrower.",
+                    f"{name!r} ({cut(', '.join(patterns))}). A role counts in one group; make the expressions narrower.",
                     key=f"group_mappings.{name}",
                 )
             group[role] = name

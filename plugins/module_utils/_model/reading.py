@@ -11,14 +11,18 @@ from typing import Any
 
 from .errors import UpgradeError
 from .names import nearest
+from .shown import bare, shown
 
-_DURATION = re.compile(r"(\d+)\s*([smhd]?)")
+_DURATION = re.compile(r"(\d{1,12})\s*([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = 3650 * 86400
 
 
 def refused(key: str, value: object, why: str) -> UpgradeError:
     """Return the error for a value that is not taken."""
-    return UpgradeError("bad_instructions", f"instructions: {key}: {value!r} {why}.", key=key, value=str(value))
+    return UpgradeError(
+        "bad_instructions", f"instructions: {bare(key)}: {shown(value)} {why}.", key=key, value=bare(value)
+    )
 
 
 def only(raw: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
@@ -32,9 +36,9 @@ def only(raw: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
             names = ", ".join(prefix + name for name in known)
             raise UpgradeError(
                 "bad_instructions",
-                f"instructions: {prefix}{key}: unknown key{nearest(str(key), known) or '.'} Known are: {names}.",
+                f"instructions: {prefix}{bare(key)}: unknown key{nearest(bare(key), known) or '.'} Known are: {names}.",
                 key=f"{prefix}{key}",
-                value=str(raw[key]),
+                value=bare(raw[key]),
             )
 
 
@@ -74,13 +78,22 @@ def flag(value: object, key: str) -> bool:
     return value
 
 
+def number_text(value: object) -> str:
+    """Return what may be a number as text, and nothing for what can be none."""
+    if isinstance(value, str):
+        return value.strip()
+    return bare(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+
+
 def duration(value: object, key: str) -> int:
     """Return a time in seconds, from a number of seconds or a text such as ``90s``, ``15m``, ``2h`` or ``1d``.
 
     :raises UpgradeError: ``bad_instructions``.
     """
-    text = str(value).strip() if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
-    found = _DURATION.fullmatch(text)
+    found = _DURATION.fullmatch(number_text(value))
     if not found:
         raise refused(key, value, "is no time: give whole seconds, or a number with s, m, h or d, such as 15m")
-    return int(found[1]) * _UNITS[found[2]]
+    seconds = int(found[1]) * _UNITS[found[2]]
+    if seconds > _LONGEST:
+        raise refused(key, value, "is longer than ten years; leave it out for no such rule")
+    return seconds

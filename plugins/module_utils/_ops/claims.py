@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from .._model.errors import UpgradeError
 from .._processes import start_of, this_machine
 from .._store.client import Operation
+from .._store.codec import decode_data
 from .._store.errors import Conflict
 from .._store.operations import lock, remove
 from .._store.store import Store, whoami
@@ -96,6 +97,6 @@ def _lock(store: Store, session: str, host: str) -> Operation:
 
 def _holder(value: bytes) -> Holder | None:
     try:
-        return Holder(**json.loads(value))
+        return Holder(**decode_data(value))
     except (ValueError, TypeError):
         return None

@@ -101,12 +101,13 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
     closed: set[str] = set()
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
+        # What has to be refused is refused before the first write.
+        gates = _to_close(writer.store.keys, snapshot, _members(snapshot, ledger, word.fleet))
         if ledger.state != ABORTED:
             _refuse_unless(ledger, (RUNNING, PAUSED), "aborted")
             said = word.plain()
             ledger = replace(ledger, state=ABORTED, word=said)
             writer.write(ledger, {"what": "abort", **_said(said)})
-        gates = _to_close(writer.store.keys, snapshot, _members(snapshot, ledger, word.fleet))
         for at in range(0, len(gates), MOST_GATES):
             piece = gates[at : at + MOST_GATES]
             event = {"what": "close", **_closed(writer.store.keys, piece)}

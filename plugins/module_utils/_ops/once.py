@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 from .._model.errors import UpgradeError
+from .._store.codec import decode_data
 from .._store.errors import Conflict
 from .._store.operations import compare, lock, unlock
 from .._store.store import Store, whoami
@@ -37,7 +38,7 @@ def look(store: Store, version: str, unit: str) -> Once | None:
     if entry is None:
         return None
     try:
-        data = json.loads(entry.value)
+        data = decode_data(entry.value)
         return Once(str(data["state"]), str(data["host"]), str(data.get("error", "")), entry.modify_index)
     except (ValueError, TypeError, KeyError):
         why = f"{entry.key} can't be read; delete it if no host has done {unit}, or write state and host into it"

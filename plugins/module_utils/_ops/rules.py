@@ -12,6 +12,7 @@ from typing import Any
 
 from .._model.errors import UpgradeError
 from .._model.instructions import Instructions, merge, parse, with_order
+from .._model.shown import cut
 
 try:
     import yaml
@@ -97,12 +98,21 @@ def _json_or_yaml(path: str, text: str) -> Any:
             raise _bad(path, f"{no_json} (for YAML, install PyYAML where the module runs)") from error
     except _Twin as error:
         raise _bad(path, str(error)) from error
+    except (RecursionError, ValueError) as error:
+        raise _bad(path, _too_large(error)) from error
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, _Twin) as error:
         # What begins like JSON is more likely bad JSON than bad YAML.
         is_json = text.lstrip().startswith("{") and not isinstance(error, _Twin)
         raise _bad(path, no_json if is_json else " ".join(str(error).split())) from error
+    except (RecursionError, ValueError) as error:
+        raise _bad(path, _too_large(error)) from error
+
+
+def _too_large(error: Exception) -> str:
+    # A number with thousands of digits, or in YAML a date that is none.
+    return "it is nested too deeply" if isinstance(error, RecursionError) else cut(str(error))
 
 
 class _Twin(Exception):

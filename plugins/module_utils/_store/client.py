@@ -130,7 +130,9 @@ class ConsulClient:
         :raises UpgradeError: what :meth:`read` raises.
         """
         wanted = set(names)
-        terms = " or ".join(f"CheckID == {json.dumps(name)} or Name == {json.dumps(name)}" for name in sorted(wanted))
+        # As they are: Consul reads no surrogates.
+        quoted = [json.dumps(name, ensure_ascii=False) for name in sorted(wanted)]
+        terms = " or ".join(f"CheckID == {name} or Name == {name}" for name in quoted)
         found, _whole = self._list("/v1/health/state/any", (("filter", terms),))
         statuses: dict[str, dict[str, str]] = {}
         for one in found:

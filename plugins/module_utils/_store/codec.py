@@ -21,9 +21,15 @@ from .._model.gates import Gates, GateValue
 from .._model.holds import Hold, Holds
 from .._model.ledger import Ledger
 from .._model.marks import Approval, Mark
+from .._model.names import check_version
+from .._model.shown import shown
 from .client import Entry
 from .keys import Keys
 
+# What this collection writes is nested five levels deep.
+_DEEPEST = 40
+# No time and no count is above that.
+_MOST = 2**53
 _LEDGER_FIELDS = [one.name for one in fields(Ledger)]
 
 
@@ -33,6 +39,30 @@ def text_of(value: bytes) -> str | None:
         return value.decode()
     except UnicodeDecodeError:
         return None
+
+
+def decode_data(value: bytes) -> Any:
+    """Return the JSON in a value.
+
+    :raises ValueError: where it is none, or is nested so deeply that whoever goes through it could stumble.
+    """
+    try:
+        data = json.loads(value)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if value.count(b"[") + value.count(b"{") > _DEEPEST:
+        level = [data]
+        for _depth in range(_DEEPEST):
+            level = [below for one in level for below in _below(one)]
+        if level:
+            raise ValueError("it is nested too deeply")
+    return data
+
+
+def _below(data: Any) -> Iterable[Any]:
+    if isinstance(data, dict):
+        return data.values()
+    return data if isinstance(data, list) else ()
 
 
 def decode_version(value: bytes) -> str | None:
@@ -46,7 +76,12 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
     :raises UpgradeError: ``unreadable_ledger``.
     """
     try:
-        data = json.loads(value)
+        data = decode_data(value)
+        if not isinstance(data, dict):
+            raise ValueError("it is no mapping of names to values")
+        missing = [name for name in ("epoch", "version") if name not in data]
+        if missing:
+            raise ValueError(f"it has no {' and no '.join(missing)}")
         return Ledger(**{name: data[name] for name in _LEDGER_FIELDS if name in data})
     except (ValueError, TypeError) as error:
         raise UpgradeError(
@@ -70,11 +105,16 @@ def encode_ledger(ledger: Ledger) -> str:
 def decode_record(key: str, value: bytes) -> Record:
     """Return a host's record; one that can't be read counts as failed, so that it keeps its slot."""
     try:
-        data = json.loads(value)
+        data = decode_data(value)
         texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported")}
         version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
-        if not isinstance(version, str) or state not in RECORD_STATES or not isinstance(attempt, int):
-            raise ValueError(f"version {version!r}, state {state!r}, attempt {attempt!r}")
+        if (
+            not _is_version(version)
+            or state not in RECORD_STATES
+            or not isinstance(attempt, int)
+            or abs(attempt) >= _MOST
+        ):
+            raise ValueError(f"version {shown(version)}, state {shown(state)}, attempt {shown(attempt)}")
         return Record(
             version,
             state,
@@ -107,7 +147,7 @@ def encode_record(record: Record) -> str:
 def decode_hold(key: str, value: bytes) -> Hold:
     """Return a hold; one that can't be read holds all the same."""
     try:
-        data = json.loads(value)
+        data = decode_data(value)
         given = {name: str(data[name]) for name in ("reason", "by", "at") if data.get(name) not in (None, "")}
         return Hold(key, **given)
     except (ValueError, TypeError, AttributeError):
@@ -118,9 +158,11 @@ def decode_hold(key: str, value: bytes) -> Hold:
 def decode_mark(value: bytes) -> Mark | None:
     """Return what planners have seen of a host's health; what can't be read is seen anew."""
     try:
-        data = json.loads(value)
+        data = decode_data(value)
         since = data.get("since")
-        return Mark(str(data["version"]), None if since is None else int(since), upgraded=data.get("upgraded") is True)
+        return Mark(
+            str(data["version"]), None if since is None else _time(since), upgraded=data.get("upgraded") is True
+        )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
@@ -133,8 +175,8 @@ def encode_mark(mark: Mark) -> str:
 def decode_approval(value: bytes) -> Approval | None:
     """Return somebody's approval; what can't be read is none."""
     try:
-        data = json.loads(value)
-        return Approval(str(data["by"]), int(data["at"]), str(data.get("reason") or ""))
+        data = decode_data(value)
+        return Approval(str(data["by"]), _time(data["at"]), str(data.get("reason") or ""))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
@@ -146,19 +188,19 @@ def encode_approval(word: Mapping[str, object]) -> str:
 
 def _optional_text(value: object) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a text")
+        raise ValueError(f"{shown(value)} is not a text")
     return value
 
 
 def _units(value: object) -> tuple[str, ...]:
     if value is not None and not (isinstance(value, list) and all(isinstance(unit, str) for unit in value)):
-        raise ValueError(f"done {value!r}")
+        raise ValueError(f"done {shown(value)}")
     return tuple(value or ())
 
 
 def _post(value: object) -> str | None:
     if value is not None and value not in POST_STATES:
-        raise ValueError(f"post {value!r}")
+        raise ValueError(f"post {shown(value)}")
     return str(value) if value is not None else None
 
 
@@ -166,8 +208,23 @@ def _times(value: object) -> Mapping[str, int]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ValueError(f"times {value!r}")
-    return {str(name): int(at) for name, at in value.items()}
+        raise ValueError(f"times {shown(value)}")
+    return {str(name): _time(at) for name, at in value.items()}
+
+
+def _time(value: Any) -> int:
+    at = int(value)
+    if abs(at) >= _MOST:
+        raise ValueError(f"{shown(value)} is no unix time")
+    return at
+
+
+def _is_version(value: object) -> bool:
+    # Planners publish it as a part of a key.
+    try:
+        return bool(check_version(value, "version"))
+    except UpgradeError:
+        return False
 
 
 def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
@@ -267,7 +324,9 @@ def _schema(key: str, value: bytes) -> int:
         return int(value)
     except ValueError as error:
         raise UpgradeError(
-            "unreadable_schema", f"{key} holds {value!r}, which is no version of the layout.", key=key
+            "unreadable_schema",
+            f"{key} holds {shown(value)}, which is no version of the layout. Restore it from a backup, or delete it.",
+            key=key,
         ) from error
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import queue
 import socket
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
 from .client import MOST_OPERATIONS, ConsulClient, Entry
-from .codec import decode_snapshot
+from .codec import decode_data, decode_snapshot
 from .errors import Conflict
 from .keys import SCHEMA, Keys
 from .settings import Settings
@@ -148,7 +147,7 @@ class Store:
 
 def _event(entry: Entry) -> dict[str, Any] | None:
     try:
-        event = json.loads(entry.value)
+        event = decode_data(entry.value)
     except ValueError:
         return None
     return event if isinstance(event, dict) else None

@@ -1,0 +1,27 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Values that were not taken, as a sentence shows them: never without end, and never as they would act on a terminal."""
+
+from __future__ import annotations
+
+_MOST = 200
+
+
+def shown(value: object) -> str:
+    """Return a value as Python writes it, cut where it is long."""
+    try:
+        return cut(repr(value))
+    except (RecursionError, ValueError):
+        # Nested too deeply, or a number with more digits than Python writes.
+        return f"a {type(value).__name__} that is too large to be shown"
+
+
+def bare(value: object) -> str:
+    """Return a value likewise, but a plain text without quotes."""
+    return cut(value) if isinstance(value, str) and value.isprintable() else shown(value)
+
+
+def cut(text: str) -> str:
+    """Return the beginning of a text that is too long."""
+    return text if len(text) <= _MOST else f"{text[:_MOST]}... ({len(text)} characters)"
