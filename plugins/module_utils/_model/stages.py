@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +70,25 @@ def parse_stages(value: object) -> tuple[Stage, ...]:
             )
     if stages and (stages[-1].hosts is not None or stages[-1].roles):
         stages.append(Stage(REST if REST not in names else f"{REST} of the fleet"))
+    elif stages:
+        _refuse_waiting(stages[-1], value[-1], f"stages[{len(stages) - 1}]")
     return tuple(stages)
+
+
+def _refuse_waiting(last: Stage, raw: Mapping[str, Any], key: str) -> None:
+    if last.soak:
+        raise refused(
+            f"{key}.soak",
+            raw["soak"],
+            f"has no effect: {last.name!r} is the last stage, and no host comes after it. Leave it out; health.soak says "
+            "how long each host has to be well before it counts as upgraded",
+        )
+    if last.approve:
+        raise refused(
+            f"{key}.approve",
+            raw["approve"],
+            f"has no effect: {last.name!r} is the last stage, and nothing is left to be approved after it. Leave it out",
+        )
 
 
 def _stage(value: object, at: int) -> Stage:

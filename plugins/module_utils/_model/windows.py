@@ -154,9 +154,13 @@ def _list(value: object, key: str) -> Sequence[Any]:
 
 
 def _minutes(value: object, key: str) -> int:
-    # YAML 1.1 reads 22:00 without quotes as a number to the base of 60.
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _DAY_MINUTES:
-        return value
+    # YAML 1.1 reads 22:00 without quotes as a number to the base of 60, but not 0:30. So numbers below 60 are hours
+    # that somebody gave without minutes.
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value == 0 or 60 <= value <= _DAY_MINUTES:
+            return value
+        if 0 < value <= 24:
+            raise refused(key, value, f"is no time of day: give '{value:02d}:00' in quotes")
     found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
     if found and int(found[2]) < 60 and (minutes := int(found[1]) * 60 + int(found[2])) <= _DAY_MINUTES:
         return minutes

@@ -46,12 +46,28 @@ def test_every_key_is_read_and_the_rest_goes_last() -> None:
         ([{"aprove": True}], "stages[0].aprove: unknown key; did you mean 'approve'?"),
         ([{"approve": "yes"}], "stages[0].approve: 'yes' is neither true nor false."),
         ([{"name": "a/b"}], "stages[0].name: the stage 'a/b' has a '/'"),
+        (
+            [CANARY, {"name": "others", "soak": "1h", "approve": True}],
+            "stages[1].soak: '1h' has no effect: 'others' is the last stage, and no host comes after it. Leave it out; "
+            "health.soak says how long each host has to be well before it counts as upgraded.",
+        ),
+        (
+            [CANARY, {"approve": True}],
+            "stages[1].approve: True has no effect: 'stage 2' is the last stage, and nothing is left to be approved "
+            "after it. Leave it out.",
+        ),
+        ([{"soak": 60}], "stages[0].soak: 60 has no effect: 'stage 1' is the last stage"),
     ],
 )
 def test_what_makes_no_sense_is_refused(raw: Any, message: str) -> None:
     with pytest.raises(UpgradeError) as caught:
         parse_stages(raw)
     assert message in caught.value.message
+
+
+def test_the_last_stage_that_is_named_may_be_waited_for_where_hosts_are_left() -> None:
+    assert [one.approve for one in parse_stages([{"roles": ["web"], "soak": 5, "approve": True}])] == [True, False]
+    assert parse_stages([CANARY, {"name": "others", "soak": 0, "approve": False}])[-1] == Stage("others")
 
 
 def go(site: Fleet, stages: list[dict[str, Any]], **more: Any) -> Plan:

@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.windows import parse_freezes, parse_windows, shut
 from fleets import fleet
@@ -78,6 +79,31 @@ def test_what_yaml_makes_of_times_and_dates_is_taken() -> None:
     assert freeze.plain() == {"from": "2026-12-20", "to": "2026-12-21T08:00:00", "timezone": "UTC"}
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("22:00", "22:00"),
+        ("6:00", "06:00"),
+        ("1:00", "01:00"),
+        ("0:30", "00:30"),
+        ("00:22", "00:22"),
+        ("09:59", "09:59"),
+        ("24:00", "00:00"),
+        ("0:00", "00:00"),
+        ("0", "00:00"),
+    ],
+)
+def test_times_without_quotes_mean_in_yaml_what_they_look_like(written: str, meant: str) -> None:
+    (window,) = parse_windows(yaml.safe_load(f"[{{from: {written}, to: {written}}}]"))
+    assert (window.plain()["from"], window.plain()["to"]) == (meant, meant)
+
+
+@pytest.mark.parametrize("written", ["22", "6", "12:30:00", "22:00:00", "22.00", "yes"])
+def test_what_yaml_makes_of_other_times_is_refused(written: str) -> None:
+    with pytest.raises(UpgradeError, match=r"windows\[0\]\.from: .* is no time of day"):
+        parse_windows(yaml.safe_load(f"[{{from: {written}, to: '06:00'}}]"))
+
+
 def test_they_are_read_back_as_they_were_written() -> None:
     windows, freezes = parse_windows([NIGHT]), parse_freezes([FREEZE])
     assert parse_windows([one.plain() for one in windows]) == windows
@@ -90,6 +116,20 @@ def test_they_are_read_back_as_they_were_written() -> None:
         (parse_windows, {}, "windows: {} is not a list."),
         (parse_windows, [{"from": "25:00", "to": "5:00"}], "windows[0].from: '25:00' is no time of day"),
         (parse_windows, [{"to": "5:00"}], "windows[0].from: None is no time of day"),
+        # A number of hours would be read as minutes.
+        (parse_windows, [{"from": 22, "to": "6:00"}], "windows[0].from: 22 is no time of day: give '22:00' in quotes."),
+        (parse_windows, [{"from": "22:00", "to": 6}], "windows[0].to: 6 is no time of day: give '06:00' in quotes."),
+        (parse_windows, [{"from": 45, "to": "6:00"}], "windows[0].from: 45 is no time of day: give hours and minutes"),
+        (
+            parse_windows,
+            [{"from": -60, "to": "6:00"}],
+            "windows[0].from: -60 is no time of day: give hours and minutes",
+        ),
+        (parse_windows, [{"from": 1441, "to": "6:00"}], "windows[0].from: 1441 is no time of day"),
+        (parse_windows, [{"from": True, "to": "6:00"}], "windows[0].from: True is no time of day"),
+        (parse_windows, [{"from": 22.5, "to": "6:00"}], "windows[0].from: 22.5 is no time of day"),
+        (parse_windows, [{"from": "22", "to": "6:00"}], "windows[0].from: '22' is no time of day"),
+        (parse_windows, [{"from": "12:30:00", "to": "6:00"}], "windows[0].from: '12:30:00' is no time of day"),
         (parse_windows, [{**NIGHT, "days": "funday"}], "windows[0].days: 'funday' is no day of the week"),
         (parse_windows, [{**NIGHT, "days": []}], "windows[0].days: [] is neither a day nor a list of days"),
         (
@@ -114,7 +154,8 @@ def test_the_next_window_is_open_when_it_begins_and_none_was_before(
     now: float, begin: int, end: int, days: set[int]
 ) -> None:
     names = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-    raw = {"days": [names[day] for day in sorted(days)], "from": begin, "to": end, "timezone": "America/New_York"}
+    hours = {"from": f"{begin // 60}:{begin % 60:02d}", "to": f"{end // 60}:{end % 60:02d}"}
+    raw = {"days": [names[day] for day in sorted(days)], **hours, "timezone": "America/New_York"}
     windows = parse_windows([raw])
     found = shut(windows, (), now)
     if found is not None:
