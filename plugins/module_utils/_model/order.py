@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from .errors import UpgradeError
 from .instructions import Instructions, find_cycle
-from .names import in_order
+from .names import in_order, nearest, some
 from .shown import cut
 
 
@@ -35,13 +35,14 @@ class RoleOrder:
         return _roles_of(name, self.roles, self.group)
 
 
-def resolve(rules: Instructions, roles: Iterable[str]) -> RoleOrder:
+def resolve(rules: Instructions, roles: Iterable[str], hosts: Collection[str] | None = None) -> RoleOrder:
     """Resolve the rules for the roles of a fleet.
 
     A name that stands for no role of the fleet is a warning, as stages and clouds differ. What it waits for
     still counts for those that wait for it: with no network hosts, compute waits for the controllers
     behind them.
 
+    :param hosts: those of the fleet, to tell which of the rules' are none; None to pass that over.
     :raises UpgradeError: ``bad_instructions`` for a role in two groups, a name that is both a group and a
         role outside of it, or a cycle among the roles.
     """
@@ -62,7 +63,8 @@ def resolve(rules: Instructions, roles: Iterable[str]) -> RoleOrder:
             key="role_order",
             cycle=cycle,
         )
-    return RoleOrder(_sorted_by_order(names, waits), group, waits, _unknown(rules, names, group))
+    unknown = (*_unknown(rules, names, group), *(_unknown_hosts(rules, hosts) if hosts is not None else ()))
+    return RoleOrder(_sorted_by_order(names, waits), group, waits, unknown)
 
 
 def _groups(rules: Instructions, roles: tuple[str, ...]) -> dict[str, str]:
@@ -137,11 +139,16 @@ def _unknown(rules: Instructions, roles: tuple[str, ...], group: Mapping[str, st
     places: dict[str, str] = {}
     for name in rules.caps:
         places.setdefault(name, f"rolling_rules.roles.{name}")
+    for name in rules.failures.own:
+        places.setdefault(name, f"failure_rules.roles.{name}")
     for name, firsts in rules.order.items():
         for one in (name, *firsts):
             places.setdefault(one, f"role_order.{name}")
+    for at, stage in enumerate(rules.stages):
+        for name in stage.roles:
+            places.setdefault(name, f"stages[{at}].roles")
     warnings = [
-        f"instructions: {where}: no host of this fleet has the role or group {name!r}."
+        f"instructions: {where}: no host of this fleet has the role or group {name!r}{nearest(name, known) or '.'}"
         for name, where in places.items()
         if name not in known and name not in rules.groups
     ]
@@ -150,4 +157,15 @@ def _unknown(rules: Instructions, roles: tuple[str, ...], group: Mapping[str, st
         for name in rules.groups
         if name not in groups
     ]
+    return tuple(warnings)
+
+
+def _unknown_hosts(rules: Instructions, hosts: Collection[str]) -> tuple[str, ...]:
+    warnings = []
+    for at, stage in enumerate(rules.stages):
+        missing = [name for name in stage.hosts if name not in hosts] if isinstance(stage.hosts, tuple) else []
+        if missing:
+            what = "is no host" if len(missing) == 1 else "are no hosts"
+            meant = nearest(missing[0], hosts) or "."
+            warnings.append(f"instructions: stages[{at}].hosts: {some(missing)} {what} of this fleet{meant}")
     return tuple(warnings)

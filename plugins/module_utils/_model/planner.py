@@ -139,7 +139,7 @@ def make_plan(
     by_role: dict[str, list[HostState]] = {}
     for one in hosts.values():
         by_role.setdefault(one.role, []).append(one)
-    order = resolve(rules, by_role)
+    order = resolve(rules, by_role, members)
     scope = _scope(limit, members, order)
     missing = _missing(snapshot, by_role)
     broken = {role: [one.host for one in found if one.state in states.BROKEN] for role, found in by_role.items()}

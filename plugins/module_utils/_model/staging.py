@@ -14,6 +14,7 @@ from .fleet import Snapshot
 from .ledger import Ledger
 from .names import plural, some
 from .order import RoleOrder
+from .stage_names import refuse_empty
 from .stages import Stage
 from .states import HostState
 
@@ -69,6 +70,7 @@ def read_staging(
     """Return where the fleet is in its stages, going on by itself as far as nothing has to be waited for.
 
     :param by_role: role -> its hosts in natural order.
+    :raises UpgradeError: ``bad_instructions`` for a stage that is still to come and whose names fit nobody.
     """
     if not stages or snapshot.current_version is None:
         return Staging()
@@ -82,6 +84,9 @@ def read_staging(
     kept = _kept(snapshot.ledger, snapshot.current_version)
     last = len(stages) - 1
     number = min(kept.get("number", 0), last)
+    # A rollback must not wait until a stage is rewritten whose hosts are gone meanwhile.
+    if left and not (snapshot.ledger is not None and snapshot.ledger.rollback):
+        refuse_empty(stages, order, names, first=number)
     done_at = kept.get("done_at") if number == kept.get("number") else None
     while True:
         unfinished = [host for at in range(number + 1) for host in left.get(at, ())]

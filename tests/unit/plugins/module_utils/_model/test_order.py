@@ -109,6 +109,23 @@ def test_names_that_mean_nothing_here_are_warnings() -> None:
     )
 
 
+def test_the_name_that_was_meant_is_told_for_every_rule_of_roles() -> None:
+    found = order(
+        "compute controller",
+        rolling_rules={"roles": {"conpute": 1}},
+        failure_rules={"roles": {"controler": 1, "compute": 2}},
+        stages=[{"roles": ["conputer", "compute"], "hosts": 1}],
+    )
+
+    assert found.warnings == (
+        "instructions: rolling_rules.roles.conpute: no host of this fleet has the role or group 'conpute'; "
+        "did you mean 'compute'?",
+        "instructions: failure_rules.roles.controler: no host of this fleet has the role or group 'controler'; "
+        "did you mean 'controller'?",
+        "instructions: stages[0].roles: no host of this fleet has the role or group 'conputer'; did you mean 'compute'?",
+    )
+
+
 def test_a_role_in_two_groups_is_refused() -> None:
     with pytest.raises(UpgradeError) as caught:
         order("ceph_mon", group_mappings={"ceph": "ceph", "mons": ["x", ".*mon"]})

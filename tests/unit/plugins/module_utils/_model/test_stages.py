@@ -155,3 +155,77 @@ def test_the_forecast_tells_what_comes_in_reality() -> None:
 def test_a_stage_that_cannot_end_by_itself_ends_the_forecast() -> None:
     site = fleet(compute=3).failed("compute1")
     assert go(site, [{"hosts": 1}]).waves == ()
+
+
+@pytest.mark.parametrize(
+    ("stage", "key", "why"),
+    [
+        (
+            {"roles": ["conpute"], "hosts": 1},
+            "stages[0].roles",
+            "conpute is no role or group of it; did you mean 'compute'? Its roles are compute, web. Correct roles,",
+        ),
+        (
+            {"roles": ["conpute", "wbe"]},
+            "stages[0].roles",
+            "conpute, wbe are no role or group of it; did you mean 'compute'? Its roles are compute, web. Correct roles,",
+        ),
+        (
+            {"hosts": ["compute9"]},
+            "stages[0].hosts",
+            "compute9 is no host of it; did you mean 'compute2'? Hosts that never reported are known by fleet only. "
+            "Correct hosts,",
+        ),
+        ({"hosts": ["web1"], "roles": "compute"}, "stages[0].hosts", "none of web1 has a role of compute. Correct hosts,"),
+    ],
+)
+def test_a_stage_whose_names_fit_nobody_is_refused(stage: dict[str, Any], key: str, why: str) -> None:
+    site = fleet(compute=2, web=1)
+    with pytest.raises(UpgradeError) as caught:
+        go(site, [{"name": "canary", **stage}])
+    assert caught.value.code == "bad_instructions"
+    assert caught.value.message == (
+        f"instructions: {key}: stage 'canary' has no host in this fleet, so the next one would begin at once: {why} "
+        "or leave the stage out."
+    )
+    assert caught.value.details == {"key": key, "stage": "canary"}
+
+
+def test_a_later_stage_whose_names_fit_nobody_is_refused_before_anything_opens() -> None:
+    with pytest.raises(UpgradeError, match=r"stages\[1\]\.roles: stage 'second' has no host"):
+        go(fleet(compute=2), [CANARY, {"name": "second", "roles": ["wbe"]}])
+
+
+def test_a_name_among_others_that_fits_nobody_is_a_warning() -> None:
+    site = fleet(compute=3)
+    plan = go(site, [{"hosts": ["compute2", "compute9", "compute8"], "roles": ["compute", "computer"]}])
+    assert opened(plan) == ["compute2"]
+    assert plan.warnings == (
+        "instructions: stages[0].roles: no host of this fleet has the role or group 'computer'; did you mean 'compute'?",
+        "instructions: stages[0].hosts: compute9, compute8 are no hosts of this fleet; did you mean 'compute3'?",
+    )
+
+
+def test_a_stage_whose_hosts_went_in_an_earlier_one_stops_nobody() -> None:
+    site = fleet(compute=2)
+    rules = [{"name": "canary", "hosts": 1}, {"name": "first", "hosts": ["compute1"]}]
+    assert opened(go(site, rules)) == ["compute1"]
+    assert opened(go(site.upgraded("compute1"), rules)) == ["compute2"]
+
+
+def test_a_stage_that_is_over_may_lose_its_hosts() -> None:
+    site = fleet(compute=2)
+    site.ledger = Ledger(1, NEW, stage={"number": 1})
+    plan = go(site, [{"name": "canary", "hosts": ["compute9"]}])
+    assert opened(plan) == ["compute1", "compute2"]
+    assert plan.warnings == (
+        "instructions: stages[0].hosts: compute9 is no host of this fleet; did you mean 'compute2'?",
+    )
+
+
+def test_a_rollback_and_a_fleet_that_is_done_are_not_held_up_by_a_stage_without_hosts() -> None:
+    rules = [{"name": "canary", "hosts": ["compute9"]}]
+    site = fleet(compute=2)
+    site.ledger = Ledger(1, NEW, rollback=True)
+    assert opened(go(site, rules)) == ["compute1", "compute2"]
+    assert go(fleet(compute=2).upgraded("compute1", "compute2"), rules).complete
