@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
@@ -104,9 +104,14 @@ class Fleet:
             current_version=self.current,
             ledger=self.ledger,
             reports={
-                host: Report(version, self.reported_at.get(host, REPORTED_AT)) for host, version in self.reports.items()
+                host: Report(version, at := self.reported_at.get(host, REPORTED_AT), int(at))
+                for host, version in self.reports.items()
             },
-            records=dict(self.records),
+            # What is written later has the higher index.
+            records={
+                host: replace(record, index=record.index or int(max(record.times.values(), default=0)))
+                for host, record in self.records.items()
+            },
             gates=Gates(gates.get("global"), _below("role/", gates), _below("host/", gates)),
             holds=Holds(self.holds.get("global"), _below("role/", self.holds), _below("host/", self.holds)),
             marks=dict(self.marks),

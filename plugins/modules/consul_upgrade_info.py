@@ -109,6 +109,12 @@ hosts:
     soaking:
       description: Whether it reported the version, and its health is still to be seen.
       type: bool
+    started:
+      description: Whether it said that it began an upgrade, and not that it ended.
+      type: bool
+    held:
+      description: Whether a hold is over it, whatever its state.
+      type: bool
 waves:
   description: Hosts that the next pass would let through, then the forecast of those that come after them.
   returned: success

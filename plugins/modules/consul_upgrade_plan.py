@@ -204,6 +204,12 @@ hosts:
     soaking:
       description: Whether it reported the version, and its health is still to be seen.
       type: bool
+    started:
+      description: Whether it said that it began an upgrade, and not that it ended.
+      type: bool
+    held:
+      description: Whether a hold is over it, whatever its state.
+      type: bool
 transitions:
   description: Hosts that this call let through. With O(wait), over all its passes.
   returned: success

@@ -34,10 +34,14 @@ POST_OPEN, POST_STARTED, POST_FAILED, POST_DONE = POST_STATES = ("open", "starte
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a host said it runs: the version, and when (unix seconds, None where the value can't be read)."""
+    """What a host said it runs: the version, and when (unix seconds, None where the value can't be read).
+
+    :param index: the key's ModifyIndex in Consul.
+    """
 
     version: str
     at: float | None = None
+    index: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Record:
     :param done: what a push run has finished of the upgrade to this version: its units, such as ``upgrade/nginx``.
     :param post: where it is with the tasks after the upgrade; None before they have begun.
     :param readable: False for a record that is there and can't be read; its host counts as failed.
+    :param index: the key's ModifyIndex in Consul, as far as a whole snapshot was read.
     """
 
     version: str
@@ -65,10 +70,12 @@ class Record:
     done: tuple[str, ...] = ()
     post: str | None = None
     readable: bool = True
+    index: int = field(default=0, compare=False)
 
     def plain(self) -> dict[str, Any]:
         """Return the record as data, as it is stored and shown."""
-        return {**{name: value for name, value in asdict(self).items() if name != "readable"}, "done": list(self.done)}
+        kept = {name: value for name, value in asdict(self).items() if name not in ("readable", "index")}
+        return {**kept, "done": list(self.done)}
 
     def where(self) -> str:
         """Return ``, service nova, step stop`` for what of it is known."""

@@ -52,7 +52,8 @@ def judge(
         lost = Mark(version, None, upgraded=been) if known is not None else None
         reason = f"{'was upgraded, and now ' if been else f'reported {version}, and '}{', '.join(failing)}"
         return Judgement(False, is_broken=been, reason=reason, mark=lost)
-    since = known.since if known is not None else None
+    # A time to come is of a planner whose clock is wrong, or was.
+    since = min(known.since, int(now)) if known is not None and known.since is not None else None
     if since is None:
         if checks is None and rules.consul_checks:
             return Judgement(

@@ -28,8 +28,11 @@ class Ledger:
     :param previous_version: where it came from, None where nobody knows.
     :param state: ``running``, ``paused``, ``aborted`` or ``complete``.
     :param word: of whoever paused or aborted it: ``by``, ``at`` (unix seconds), ``reason``.
-    :param rollback: whether it goes back to where the fleet was: the hosts that changed last go first, and those that
-        are broken hold nobody up.
+    :param rollback: whether it goes back to where the fleet was: the hosts that changed last go first, and those in
+        ``broken`` hold nobody up.
+    :param broken: hosts that had failed or were lost when the rollback began.
+    :param stopped: keys of the budgets of failure that are spent. As planners write them here, one that slept meanwhile
+        can't let anybody through on what it knew before.
     :param stage: where it is in the stages of its rules: ``number`` (0 for the first), and ``done_at`` (unix seconds) once
         all hosts of that stage are upgraded.
     :param instructions: the rules the rollout runs under, in the form :mod:`instructions` writes.
@@ -51,6 +54,8 @@ class Ledger:
     word: Mapping[str, Any] = field(default_factory=dict)
     rollback: bool = False
     stage: Mapping[str, int] = field(default_factory=dict)
+    broken: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse at once what a reader would otherwise stumble over far from here."""
@@ -66,6 +71,8 @@ class Ledger:
             "since": _is_count(self.since),
             "word": isinstance(self.word, Mapping) and _is_count(self.word.get("at", 0)),
             "rollback": isinstance(self.rollback, bool),
+            "broken": _are_texts(self.broken),
+            "stopped": _are_texts(self.stopped),
             "stage": isinstance(self.stage, Mapping) and all(_is_count(value) for value in self.stage.values()),
         }
         for name, fits in checks.items():
@@ -76,6 +83,10 @@ class Ledger:
 def _is_count(value: object) -> bool:
     # Unix times are counts of seconds; what is above that is no time that a clock could show.
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
 
 
 def _is_pattern(text: object) -> bool:

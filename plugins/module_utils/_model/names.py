@@ -13,6 +13,8 @@ from .errors import UpgradeError
 from .shown import shown
 
 _DIGITS = re.compile(r"(\d+)")
+# No host is called by more, and a key of Consul may not be much longer.
+_LONGEST = 255
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -58,7 +60,8 @@ def check_name(kind: str, name: object, where: str) -> str:
 
     :param kind: what it names, for the message: host, role.
     :param where: the option or key that brought it.
-    :raises UpgradeError: ``bad_name`` for anything but text without ``/``, control characters or outer spaces.
+    :raises UpgradeError: ``bad_name`` for anything but text without ``/``, control characters or outer spaces, and for what
+        is too long.
     """
     if not isinstance(name, str) or not name:
         raise UpgradeError("bad_name", f"{where}: a {kind} must be a text that is not empty, not {shown(name)}.")
@@ -67,6 +70,11 @@ def check_name(kind: str, name: object, where: str) -> str:
             "bad_name",
             f"{where}: the {kind} {shown(name)} has a '/', a control character or a space at its ends, "
             "so it can't be part of a Consul key. Give its plain name.",
+        )
+    if len(name) > _LONGEST:
+        raise UpgradeError(
+            "bad_name",
+            f"{where}: the {kind} {shown(name)} is longer than {_LONGEST} characters. Give its plain name.",
         )
     return name
 

@@ -31,6 +31,8 @@ class HostView:
 
     :param reason: why it is in its state, or why it waits.
     :param soaking: whether it reported the version, and its health is still to be seen.
+    :param started: whether it said that it began an upgrade, and not that it ended.
+    :param held: whether a hold is over it, whatever its state.
     """
 
     role: str
@@ -39,6 +41,8 @@ class HostView:
     version: str | None
     reason: str
     soaking: bool = False
+    started: bool = False
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class Plan:
     :param missing: roles of which fewer hosts are known here than the rollout has; nothing may be opened then.
     :param brake: what stops the whole rollout now.
     :param spent: role -> its budget of failure, where that is used up.
+    :param stopped: keys of the budgets that are used up.
     :param stage: name of the stage that the fleet is in, None without stages; ``stage_mark`` is what the ledger has to say
         of it.
     :param wants_approval: whether that stage is done but for somebody's approval.
@@ -89,6 +94,7 @@ class Plan:
     missing: tuple[str, ...] = ()
     brake: Brake | None = None
     spent: Mapping[str, Spent] = field(default_factory=dict)
+    stopped: tuple[str, ...] = ()
     stage: str | None = None
     stage_mark: Mapping[str, int] = field(default_factory=dict)
     wants_approval: bool = False
@@ -142,7 +148,10 @@ def make_plan(
     order = resolve(rules, by_role, members)
     scope = _scope(limit, members, order)
     missing = _missing(snapshot, by_role)
-    broken = {role: [one.host for one in found if one.state in states.BROKEN] for role, found in by_role.items()}
+    broken = {
+        role: [one.host for one in found if one.state in states.BROKEN and not one.is_excused]
+        for role, found in by_role.items()
+    }
     counts = {role: len(found) for role, found in by_role.items()}
     spent_by_all, spent = spent_budgets(rules.failures, order, counts, broken)
     brake = brake_of(snapshot, rules, spent_by_all)
@@ -184,7 +193,8 @@ def make_plan(
         missing=missing,
         brake=brake,
         spent=spent,
-        stage=rules.stages[staging.number].name if rules.stages else None,
+        stopped=tuple(dict.fromkeys(one.key for one in (spent_by_all, *spent.values()) if one is not None)),
+        stage=staging.stages[staging.number].name if staging.stages else None,
         stage_mark=staging.mark or {},
         wants_approval=staging.waits and staging.until is None,
         waits=waits,
@@ -238,7 +248,7 @@ def _opener(
 ) -> Opener:
     counts = {role: len(found) for role, found in by_role.items()}
     parts = [_part(snapshot, by_role, scope, staging, staging.number, first=True)]
-    parts += [_part(snapshot, by_role, scope, staging, at) for at in range(staging.number + 1, len(staging.stages))]
+    parts += [_part(snapshot, by_role, scope, staging, at) for at in range(staging.number + 1, staging.last + 1)]
     (queues, unfinished), *later = parts
     limits = limits_by_role(rules, order, counts)
     opener = Opener(order, queues, unfinished, limits, rules.complete_sets, stopped=stopped, later=deque(later))
@@ -361,7 +371,16 @@ def _views(sight: _Sight, hosts: Mapping[str, HostState], order: RoleOrder) -> d
         return text if one.version else f"never reported; {text}"
 
     return {
-        one.host: HostView(one.role, order.group.get(one.role), one.state, one.version, reason(one), one.is_soaking)
+        one.host: HostView(
+            one.role,
+            order.group.get(one.role),
+            one.state,
+            one.version,
+            reason(one),
+            one.is_soaking,
+            one.has_started,
+            one.hold is not None,
+        )
         for one in hosts.values()
     }
 

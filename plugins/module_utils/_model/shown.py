@@ -25,3 +25,11 @@ def bare(value: object) -> str:
 def cut(text: str) -> str:
     """Return the beginning of a text that is too long."""
     return text if len(text) <= _MOST else f"{text[:_MOST]}... ({len(text)} characters)"
+
+
+def bounded(text: str, most: int = 500) -> str:
+    """Return a text that is kept, without its middle where it is longer than that; a second time changes nothing."""
+    if len(text) <= most:
+        return text
+    end = most // 3
+    return f"{text[: most - end - 5]} ... {text[-end:]}"

@@ -16,7 +16,7 @@ from .names import plural, some
 from .order import RoleOrder
 from .stage_names import refuse_empty
 from .stages import Stage
-from .states import HostState
+from .states import PENDING, HostState, in_rollback
 
 
 def stage_of_hosts(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -59,6 +59,11 @@ class Staging:
     waits: bool = False
     mark: Mapping[str, int] | None = None
 
+    @property
+    def last(self) -> int:
+        """Index of the last stage that has a host."""
+        return max(self.of_host.values(), default=0) if self.of_host is not None else 0
+
     def is_due(self, host: str) -> bool:
         """Return whether a host's stage has come."""
         return self.of_host is None or self.of_host[host] <= self.number
@@ -72,6 +77,8 @@ def read_staging(
     :param by_role: role -> its hosts in natural order.
     :raises UpgradeError: ``bad_instructions`` for a stage that is still to come and whose names fit nobody.
     """
+    if in_rollback(snapshot):
+        return _in_rollback(by_role)
     if not stages or snapshot.current_version is None:
         return Staging()
     names = {role: [one.host for one in hosts] for role, hosts in by_role.items()}
@@ -96,7 +103,8 @@ def read_staging(
             return Staging(stages, number, of_host, reason, mark={"number": number})
         if number == last:
             return Staging(stages, number, of_host, mark={"number": number})
-        done_at = int(snapshot.now) if done_at is None else done_at
+        # A time to come is of a planner whose clock is wrong, or was.
+        done_at = int(snapshot.now) if done_at is None else min(done_at, int(snapshot.now))
         ready = done_at + stage.soak
         mark = {"number": number, "done_at": done_at}
         if snapshot.now < ready:
@@ -106,6 +114,20 @@ def read_staging(
             reason = f"waits for somebody's approval after stage {stage.name}: approve.yml -e stage={stage.name}"
             return Staging(stages, number, of_host, reason, None, True, mark)
         number, done_at = number + 1, None
+
+
+def _in_rollback(by_role: Mapping[str, Sequence[HostState]]) -> Staging:
+    """Return the two parts of a rollback: hosts that were broken before it come after the others.
+
+    The rules' own stages are for a version that has to prove itself; a rollback goes back to one that has.
+    """
+    every = [one for hosts in by_role.values() for one in hosts]
+    if not any(one.is_excused for one in every):
+        return Staging()
+    of_host = {one.host: int(one.is_excused) for one in every}
+    waiting = any(one.state == PENDING and not one.is_excused for one in every)
+    reason = "was broken before this rollback, and goes once the others have been let through"
+    return Staging((), 0 if waiting else 1, of_host, reason)
 
 
 def _kept(ledger: Ledger | None, version: str) -> Mapping[str, int]:

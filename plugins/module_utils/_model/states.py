@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from .errors import UpgradeError
 from .fleet import FAILED as RECORDED_FAILED
-from .fleet import STARTED, Record, Snapshot
+from .fleet import RETRIED, STARTED, Record, Snapshot
 from .fleet import UPGRADED as RECORDED_UPGRADED
 from .gates import GateAnswer
 from .health import Judgement, judge, silent_since
@@ -35,6 +35,7 @@ class HostState:
     :param wake_at: when its state may change if nothing happens meanwhile (unix seconds).
     :param mark: what is to be remembered of its health; None for nothing.
     :param in_rollback: whether the rollout goes back to where the fleet was.
+    :param was_broken: whether it had failed or was lost when that rollback began.
     """
 
     host: str
@@ -48,6 +49,7 @@ class HostState:
     wake_at: float | None = None
     mark: Mark | None = None
     in_rollback: bool = False
+    was_broken: bool = False
     current: str | None = None
 
     @property
@@ -72,23 +74,27 @@ class HostState:
 
     @property
     def takes_a_slot(self) -> bool:
-        """Whether it is down, or may be, so that fewer others may go.
+        """Whether it is down, or may be, so that fewer others may go."""
+        return self.state in TAKES_A_SLOT and not (self.is_excused and self.state in BROKEN)
 
-        A rollback is not held up by hosts that are broken, nor by those that began to go to the version that it takes
-        back: it can't make them worse, and others wait for it.
+    @property
+    def is_excused(self) -> bool:
+        """Whether others do not wait for it, as it was broken before the rollback that is under way.
+
+        So is one that was midway then, and was not heard of since.
         """
-        if self.state not in TAKES_A_SLOT:
-            return False
-        if not self.in_rollback:
-            return True
-        return self.state == UPGRADING and not (
-            self.has_started and self.record is not None and self.record.version != self.current
+        return self.was_broken or (
+            self.in_rollback
+            and self.state == LOST
+            and self.has_started
+            and self.record is not None
+            and self.record.version != self.current
         )
 
     @property
     def is_in_the_way(self) -> bool:
         """Whether roles that wait for its role have to wait for it."""
-        return self.state != UPGRADED and not (self.in_rollback and self.state in BROKEN)
+        return self.state != UPGRADED and not self.is_excused
 
 
 def read_states(
@@ -103,7 +109,8 @@ def read_states(
     """
     rules = rules or HealthRules()
     current = snapshot.current_version
-    in_rollback = snapshot.ledger is not None and snapshot.ledger.rollback and snapshot.ledger.version == current
+    goes_back = in_rollback(snapshot)
+    were_broken = frozenset(snapshot.ledger.broken if snapshot.ledger is not None and goes_back else ())
     shared: dict[str, GateAnswer] = {}
     states = {}
     for host, role in members.items():
@@ -123,24 +130,31 @@ def read_states(
             gate,
             hold,
             record,
-            in_rollback=in_rollback,
+            in_rollback=goes_back,
+            was_broken=host in were_broken,
             current=current,
         )
         states[host] = _with_state(snapshot, one, rules)
     return states
 
 
+def in_rollback(snapshot: Snapshot) -> bool:
+    """Return whether the rollout under way goes back to where the fleet was."""
+    ledger = snapshot.ledger
+    return ledger is not None and ledger.rollback and ledger.version == snapshot.current_version
+
+
 def reported_version(snapshot: Snapshot, host: str) -> str | None:
     """Return the version that a host said last that it runs, None where it never did.
 
-    A host that may write its own record alone says it there, and planners publish it.
+    A host that may write its own record alone says it there, and planners publish it. What was written last counts, by
+    Consul's index: hosts' clocks may be wrong.
     """
     report, record = snapshot.reports.get(host), snapshot.records.get(host)
     version = report.version if report is not None else None
     if record is None or not record.readable or record.state != RECORDED_UPGRADED or record.version == version:
         return version
-    said, published = record.times.get(RECORDED_UPGRADED, 0), report.at if report is not None else None
-    return record.version if published is None or said > published else version
+    return record.version if report is None or record.index > report.index else version
 
 
 def _answer(snapshot: Snapshot, host: str, role: str) -> GateAnswer:
@@ -162,6 +176,8 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
         return _judged(
             one, judge(rules, snapshot.now, current, snapshot.marks.get(one.host), _checks(snapshot, one.host))
         )
+    if one.was_broken and not one.gate.is_open and (record is None or record.version != current):
+        return replace(one, state=waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
         return replace(one, state=FAILED)
     if one.gate.is_open or one.has_started:
@@ -170,13 +186,17 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
 
 
 def _has_left(snapshot: Snapshot, one: HostState) -> bool:
-    """Return whether a host has begun to go elsewhere since it reported the current version, and not ended there."""
+    """Return whether what a host reported is not so any more.
+
+    It has begun to go elsewhere since then, and not ended there; or it was put back among those that wait.
+    """
     record, report = one.record, snapshot.reports.get(one.host)
-    if record is None or not record.readable or record.version == snapshot.current_version:
+    if record is None or not record.readable or report is None:
         return False
-    if record.state not in (STARTED, RECORDED_FAILED) or report is None:
+    elsewhere = (STARTED, RECORDED_FAILED)
+    if record.state not in ((RETRIED,) if record.version == snapshot.current_version else elsewhere):
         return False
-    return record.times.get(record.state, 0) > (report.at or 0)
+    return record.index > report.index
 
 
 def _checks(snapshot: Snapshot, host: str) -> Mapping[str, str] | None:
@@ -190,10 +210,12 @@ def _judged(one: HostState, found: Judgement) -> HostState:
 
 def _flying(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostState:
     upgrading = replace(one, state=UPGRADING)
-    if rules.progress_deadline is None:
+    # Where a run of Ansible is at work on it, that run is what is heard of, as long as it lives.
+    if rules.progress_deadline is None or one.host in snapshot.driven:
         return upgrading
     record = one.record
-    times = record.times if record is not None and record.version == snapshot.current_version else None
+    mine = record is not None and (record.version == snapshot.current_version or record.state == STARTED)
+    times = record.times if record is not None and mine else None
     heard = silent_since(snapshot.now, one.gate.at if one.gate.is_open else None, times)
     if heard is None:
         return upgrading

@@ -14,7 +14,14 @@ from .states import HostState
 
 
 def of_state(host: HostState, current: str | None) -> str:
-    """Return the reason for every state but pending."""
+    """Return the reason for every state but pending, with the hold over the host."""
+    text = _of_state(host, current)
+    if host.hold is None or host.hold.words() in text:
+        return text
+    return f"{text}; {host.hold.words()}"
+
+
+def _of_state(host: HostState, current: str | None) -> str:
     if host.state == states.UPGRADED:
         return f"runs {current}"
     if host.trouble:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a pass writes down beside its openings: reports it publishes for hosts, their health, the stage."""
+"""What a pass writes down beside its openings: reports it publishes for hosts, their health, budgets, the stage."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
+from .._model.brakes import BUDGET
 from .._model.fleet import Snapshot
 from .._model.instructions import Instructions
 from .._model.ledger import Ledger
@@ -19,7 +20,7 @@ from .._store.client import Operation
 from .._store.codec import encode_mark
 from .._store.keys import Keys
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
-from .._store.operations import Change, put, remove
+from .._store.operations import Change, compare, put, remove
 from .._store.store import Store
 
 T = TypeVar("T")
@@ -35,13 +36,13 @@ def with_checks(store: Store, snapshot: Snapshot, rules: Instructions) -> Snapsh
 
 
 def note(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -> None:
-    """Write down what is new: a planner write for each 61 hosts, half as many where a report is published.
+    """Write down what is new: a planner write for each 61 hosts, a third as many where a report is published.
 
-    :param ledger: with the stage as the plan has it.
+    :param ledger: with the stage and the spent budgets as the plan has them.
     :raises Conflict: if somebody else wrote.
     """
     keys = writer.store.keys
-    for hosts in _pieces(_unpublished(snapshot, plan), MOST_GATES // 2):
+    for hosts in _pieces(_unpublished(snapshot, plan), MOST_GATES // 3):
         operations, changes = _publications(keys, snapshot, hosts)
         writer.write(ledger, {"what": "publish", "hosts": dict(hosts)}, operations, changes)
     for marks in _pieces(plan.marks, MOST_GATES):
@@ -51,10 +52,21 @@ def note(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -
             changes.append(Change(keys.mark(host), encode_mark(before) if before else None, encode_mark(mark)))
         event = {"what": "health", "hosts": {host: _words(plan, host) for host in marks}}
         writer.write(ledger, event, [put(one.key, one.after or "") for one in changes], changes)
+    if writer.ledger is not None and ledger.stopped != writer.ledger.stopped:
+        writer.write(ledger, _budgets(plan))
     if writer.ledger is not None and ledger.stage != writer.ledger.stage:
         stage = dict(ledger.stage)
         reason = "all of its hosts are upgraded" if "done_at" in stage else "its turn has come"
         writer.write(ledger, {"what": "stage", "stage": plan.stage, "reason": reason})
+
+
+def _budgets(plan: Plan) -> dict[str, object]:
+    """Return what the history tells of budgets of failure that are spent now, or not any more."""
+    if not plan.stopped:
+        return {"what": "budget", "reason": "no budget of failure is spent any more"}
+    everywhere = plan.brake.reason if plan.brake is not None and plan.brake.code == BUDGET else ""
+    reasons = [everywhere, *(spent.words() for spent in plan.spent.values())]
+    return {"what": "budget", "keys": list(plan.stopped), "reason": "; ".join(dict.fromkeys(filter(None, reasons)))}
 
 
 def _unpublished(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
@@ -75,7 +87,8 @@ def _publications(keys: Keys, snapshot: Snapshot, hosts: Mapping[str, str]) -> t
     for host, version in hosts.items():
         record, report = snapshot.records[host], snapshot.reports.get(host)
         at = str(record.times.get(record.state, int(snapshot.now)))
-        operations.append(put(keys.report(version, host), at))
+        # As long as the host has not said anything else meanwhile.
+        operations += [compare(keys.record(host), record.index), put(keys.report(version, host), at)]
         changes.append(Change(keys.report(version, host), None, at))
         if report is not None:
             old = keys.report(report.version, host)

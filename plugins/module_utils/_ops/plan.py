@@ -14,11 +14,11 @@ from typing import Any
 from .._model.errors import UpgradeError
 from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
 from .._model.gates import OPEN, GateValue
-from .._model.instructions import Instructions
+from .._model.instructions import Instructions, parse
 from .._model.ledger import ABORTED, RUNNING, Ledger
 from .._model.names import check_version
 from .._model.planner import HostView, Opening, Plan, make_plan
-from .._model.states import UPGRADING
+from .._model.states import BROKEN, UPGRADED, UPGRADING, read_states
 from .._model.windows import shut
 from .._store.client import Operation
 from .._store.errors import Conflict
@@ -32,6 +32,8 @@ from .rules import effective_rules
 
 # Other planners and reports can make a pass begin again; each time somebody got something done.
 _MOST_TRIES = 200
+# What a planner has read is good for so long (seconds). Much can have failed while it slept.
+_GOOD_FOR = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
     outcome = Outcome()
     first_version: str | None = None
     for attempt in range(_MOST_TRIES):
+        read_at = time.monotonic()
         snapshot = store.snapshot("consistent")
         _refuse_the_past(store.keys, snapshot, request.epoch)
         if attempt == 0:
@@ -109,7 +112,7 @@ def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
             raise _overtaken(snapshot)
         writer = LedgerWriter(store, snapshot, whoami(), int(time.time()), dry=dry)
         try:
-            _try_once(writer, request, snapshot, outcome)
+            _try_once(writer, request, snapshot, outcome, good_until=read_at + _GOOD_FOR)
         except Conflict:
             continue
         finally:
@@ -120,10 +123,15 @@ def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
     )
 
 
-def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcome: Outcome) -> None:
+def _try_once(
+    writer: LedgerWriter, request: Request, snapshot: Snapshot, outcome: Outcome, *, good_until: float
+) -> None:
     outcome.warnings = []
     keys = writer.store.keys
     wanted = _wanted(keys, request, snapshot, outcome)
+    if wanted.begins and wanted.ledger.rollback:
+        broken = _broken(writer.store, snapshot, wanted.members)
+        wanted = replace(wanted, ledger=replace(wanted.ledger, broken=broken))
     move = _ledger_move(keys, snapshot, wanted)
     # What has to be refused is refused before the first write, so that no rollout begins that can't go on.
     snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=wanted.ledger)
@@ -134,13 +142,13 @@ def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcom
         raise UpgradeError("fleet_too_small", f"Nothing is opened: {'; '.join(plan.missing)}.")
     if move is not None:
         _do(writer, move)
-        outcome.begun |= bool(move.operations)
+        outcome.begun |= wanted.begins
     outcome.plan, outcome.index = plan, snapshot.index
     outcome.snapshot, outcome.members, outcome.rules = snapshot, wanted.members, wanted.rules
     outcome.warnings += plan.warnings
-    ledger = replace(wanted.ledger, stage=plan.stage_mark)
+    ledger = replace(wanted.ledger, stage=plan.stage_mark, stopped=plan.stopped)
     note(writer, snapshot, plan, ledger)
-    _open(writer, plan, snapshot, replace(ledger, state=RUNNING), outcome)
+    _open(writer, plan, snapshot, replace(ledger, state=RUNNING), outcome, good_until=good_until)
     end = finish(keys, snapshot, ledger, converge=request.converge) if plan.complete else None
     if end is not None:
         _do(writer, end)
@@ -201,8 +209,20 @@ def _wanted(keys: Keys, request: Request, snapshot: Snapshot, outcome: Outcome) 
         word=same.word if same else {},
         rollback=same.rollback if same else request.rollback,
         stage=same.stage if same else {},
+        broken=same.broken if same else (),
+        stopped=same.stopped if same else (),
     )
     return _Wanted(ledger, rules, members, begins)
+
+
+def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the hosts that are broken before a rollback begins, by the rules under which they broke."""
+    ledger = snapshot.ledger
+    rules = parse(ledger.instructions) if ledger is not None else Instructions()
+    found = read_states(with_checks(store, snapshot, rules), members, rules.health)
+    return tuple(
+        host for host, one in found.items() if one.state in BROKEN or (one.was_broken and one.state != UPGRADED)
+    )
 
 
 def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: _Wanted) -> Move | None:
@@ -211,7 +231,7 @@ def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: _Wanted) -> Move | None
     # How many hosts there are is written along with other things, never for its own sake: two planners with
     # different fleets would take turns at it for ever.
     if snapshot.ledger is None or replace(snapshot.ledger, members=wanted.ledger.members) != wanted.ledger:
-        return go_on(snapshot, wanted.ledger)
+        return go_on(keys, snapshot, wanted.ledger)
     return None
 
 
@@ -284,7 +304,9 @@ def _gates(keys: Keys, plan: Plan, snapshot: Snapshot) -> list[_Gate]:
     return roles + [gate("host", name, snapshot.gates.hosts.get(name)) for name in plan.open_hosts]
 
 
-def _open(writer: LedgerWriter, plan: Plan, snapshot: Snapshot, ledger: Ledger, outcome: Outcome) -> None:
+def _open(
+    writer: LedgerWriter, plan: Plan, snapshot: Snapshot, ledger: Ledger, outcome: Outcome, *, good_until: float
+) -> None:
     gates = _gates(writer.store.keys, plan, snapshot)
     by_host = {one.host: one for one in plan.openings}
     by_role: dict[str, list[Opening]] = {}
@@ -297,6 +319,8 @@ def _open(writer: LedgerWriter, plan: Plan, snapshot: Snapshot, ledger: Ledger, 
         now = time.time()
         if shut(outcome.rules.windows, outcome.rules.freezes, now) is not None:
             return
+        if time.monotonic() > good_until:
+            raise Conflict("conflict", "What the plan was made from is too old to let anybody through on it.")
         piece = gates[at : at + MOST_GATES]
         hosts = [by_host[gate.name] for gate in piece if not gate.is_role]
         roles = {gate.name: by_role.get(gate.name, []) for gate in piece if gate.is_role}

@@ -66,7 +66,7 @@ def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
     )
 
 
-def go_on(snapshot: Snapshot, ledger: Ledger) -> Move:
+def go_on(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
     """Change the ledger alone: other rules, or a rollout that another tool began."""
     adopted = snapshot.ledger is None or snapshot.ledger.version != ledger.version
     event = {
@@ -76,7 +76,9 @@ def go_on(snapshot: Snapshot, ledger: Ledger) -> Move:
         if adopted
         else "other instructions were given",
     }
-    return Move(ledger, event, (), (), replace(snapshot, ledger=ledger))
+    # Without a ledger, a hold that is set meanwhile shows in the folder's own key alone.
+    unseen = () if snapshot.ledger is not None else (compare_and_put(keys.holds, "", snapshot.hold_index),)
+    return Move(ledger, event, unseen, (), replace(snapshot, ledger=ledger))
 
 
 def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) -> Move | None:

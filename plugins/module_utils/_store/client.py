@@ -34,6 +34,11 @@ _MOST_WORDS = 300
 _BADNESS = ("", "passing", "warning", "critical", "maintenance")
 
 
+def _badness(status: str) -> int:
+    # Consul takes any word for a status.
+    return _BADNESS.index(status) if status in _BADNESS else len(_BADNESS)
+
+
 class Entry(NamedTuple):
     """A key as it was read; ``flags`` is a number that its writer may put beside the value."""
 
@@ -133,12 +138,13 @@ class ConsulClient:
         # As they are: Consul reads no surrogates.
         quoted = [json.dumps(name, ensure_ascii=False) for name in sorted(wanted)]
         terms = " or ".join(f"CheckID == {name} or Name == {name}" for name in quoted)
-        found, _whole = self._list("/v1/health/state/any", (("filter", terms),))
+        # Hosts are let through on what it says, as on the keys.
+        found, _whole = self._list("/v1/health/state/any", (("filter", terms), ("consistent", "1")))
         statuses: dict[str, dict[str, str]] = {}
         for one in found:
             of_node = statuses.setdefault(one["Node"], {})
             for name in wanted & {one["CheckID"], one["Name"]}:
-                of_node[name] = max(of_node.get(name, ""), one["Status"], key=_BADNESS.index)
+                of_node[name] = max(of_node.get(name, ""), one["Status"], key=_badness)
         return statuses
 
     def checks(self) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from .._model.errors import UpgradeError
@@ -22,7 +22,7 @@ from .._model.holds import Hold, Holds
 from .._model.ledger import Ledger
 from .._model.marks import Approval, Mark
 from .._model.names import check_version
-from .._model.shown import shown
+from .._model.shown import bounded, shown
 from .client import Entry
 from .keys import Keys
 
@@ -30,6 +30,14 @@ from .keys import Keys
 _DEEPEST = 40
 # No time and no count is above that.
 _MOST = 2**53
+# In characters. What a host says of itself is written on by planners, in one transaction with what many others say, and
+# Consul takes no more than half a megabyte.
+_LONGEST_ERROR = 4200
+_LONGEST_NAME = 255
+_MOST_DONE = 20_000
+_MOST_TIMES = 20
+_MOST_IN_EVENT = 20_000
+_LEDGER_LISTS = ("broken", "stopped")
 _LEDGER_FIELDS = [one.name for one in fields(Ledger)]
 
 
@@ -82,7 +90,7 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
         missing = [name for name in ("epoch", "version") if name not in data]
         if missing:
             raise ValueError(f"it has no {' and no '.join(missing)}")
-        return Ledger(**{name: data[name] for name in _LEDGER_FIELDS if name in data})
+        return Ledger(**{name: _plain(name, data[name]) for name in _LEDGER_FIELDS if name in data})
     except (ValueError, TypeError) as error:
         raise UpgradeError(
             "unreadable_ledger",
@@ -92,18 +100,25 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
         ) from error
 
 
+def _plain(name: str, value: Any) -> Any:
+    return tuple(value) if name in _LEDGER_LISTS and isinstance(value, list) else value
+
+
 def encode_ledger(ledger: Ledger) -> str:
     """Return the ledger as it is stored."""
     data = {
         name: value
         for name, value in asdict(ledger).items()
-        if value is not None and value is not False and value != {}
+        if value is not None and value is not False and value not in ({}, ())
     }
     return json.dumps(data, sort_keys=True)
 
 
 def decode_record(key: str, value: bytes) -> Record:
-    """Return a host's record; one that can't be read counts as failed, so that it keeps its slot."""
+    """Return a host's record; one that can't be read counts as failed, so that it keeps its slot.
+
+    Texts without end are cut, and names without end can't be read.
+    """
     try:
         data = decode_data(value)
         texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported")}
@@ -118,12 +133,12 @@ def decode_record(key: str, value: bytes) -> Record:
         return Record(
             version,
             state,
-            texts["service"],
-            texts["step"],
+            _bounded(texts["service"], _LONGEST_NAME),
+            _bounded(texts["step"], _LONGEST_NAME),
             attempt,
-            texts["error"],
+            _bounded(texts["error"], _LONGEST_ERROR),
             _times(data.get("times")),
-            texts["reported"],
+            _name(texts["reported"]),
             _units(data.get("done")),
             _post(data.get("post")),
         )
@@ -148,11 +163,11 @@ def decode_hold(key: str, value: bytes) -> Hold:
     """Return a hold; one that can't be read holds all the same."""
     try:
         data = decode_data(value)
-        given = {name: str(data[name]) for name in ("reason", "by", "at") if data.get(name) not in (None, "")}
+        given = {name: bounded(str(data[name])) for name in ("reason", "by", "at") if data.get(name) not in (None, "")}
         return Hold(key, **given)
     except (ValueError, TypeError, AttributeError):
         text = (text_of(value) or "").strip()
-        return Hold(key, reason=text) if text and text.isprintable() else Hold(key)
+        return Hold(key, reason=bounded(text)) if text and text.isprintable() else Hold(key)
 
 
 def decode_mark(value: bytes) -> Mark | None:
@@ -176,7 +191,7 @@ def decode_approval(value: bytes) -> Approval | None:
     """Return somebody's approval; what can't be read is none."""
     try:
         data = decode_data(value)
-        return Approval(str(data["by"]), _time(data["at"]), str(data.get("reason") or ""))
+        return Approval(bounded(str(data["by"])), _time(data["at"]), bounded(str(data.get("reason") or "")))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
@@ -184,6 +199,31 @@ def decode_approval(value: bytes) -> Approval | None:
 def encode_approval(word: Mapping[str, object]) -> str:
     """Return somebody's approval as it is stored."""
     return json.dumps(dict(word), sort_keys=True)
+
+
+def encode_event(event: Mapping[str, Any]) -> str:
+    """Return an entry of the history as it is stored: the rules as they are, and reasons cut so that all have room."""
+    told = sum(len(event[name]) for name in ("hosts", "roles") if isinstance(event.get(name), Mapping))
+    most = min(2000, _MOST_IN_EVENT // max(1, told))
+    return json.dumps(
+        {name: value if name == "instructions" else _cut(value, most) for name, value in event.items()}, sort_keys=True
+    )
+
+
+def _cut(value: Any, most: int) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _cut(one, most) for name, one in value.items()}
+    return bounded(value, most) if isinstance(value, str) else value
+
+
+def _bounded(text: str | None, most: int) -> str | None:
+    return None if text is None else bounded(text, most)
+
+
+def _name(text: str | None) -> str | None:
+    if text is not None and len(text) > _LONGEST_NAME:
+        raise ValueError(f"{shown(text)} is no name")
+    return text
 
 
 def _optional_text(value: object) -> str | None:
@@ -195,6 +235,8 @@ def _optional_text(value: object) -> str | None:
 def _units(value: object) -> tuple[str, ...]:
     if value is not None and not (isinstance(value, list) and all(isinstance(unit, str) for unit in value)):
         raise ValueError(f"done {shown(value)}")
+    if sum(map(len, value or ())) > _MOST_DONE:
+        raise ValueError(f"done has more than {_MOST_DONE} characters")
     return tuple(value or ())
 
 
@@ -207,7 +249,7 @@ def _post(value: object) -> str | None:
 def _times(value: object) -> Mapping[str, int]:
     if value is None:
         return {}
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or len(value) > _MOST_TIMES or any(len(name) > _LONGEST_NAME for name in value):
         raise ValueError(f"times {shown(value)}")
     return {str(name): _time(at) for name, at in value.items()}
 
@@ -246,7 +288,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         if key.startswith(keys.reports):
             parts = key[len(keys.reports) :].split("/")
             if len(parts) == 2 and all(parts) and "\ufffd" not in key:
-                reports.setdefault(parts[1], []).append((Report(parts[0], _unix_time(value)), key))
+                reports.setdefault(parts[1], []).append((Report(parts[0], _unix_time(value), index), key))
             elif parts[-1]:
                 warnings.append(f"{key!r} is passed over: it is not running/versions/<version>/<host>.")
         elif key.startswith(keys.gates):
@@ -254,7 +296,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         elif key.startswith(keys.records):
             host = key[len(keys.records) :]
             if host and "/" not in host:
-                records[host] = decode_record(key, value)
+                records[host] = replace(decode_record(key, value), index=index)
         elif key.startswith(keys.drivers):
             driven.add(key[len(keys.drivers) :])
         elif key.startswith(keys.marks):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ...module_utils._model import states
+from ...module_utils._model.brakes import BUDGET
 from ...module_utils._model.ledger import ABORTED
 from ...module_utils._model.planner import HostView, Plan, make_plan, obstacles
 from ...module_utils._ops.after import make_after_pass
@@ -193,12 +194,13 @@ class Admission:
         while True:
             try:
                 look = self._make_pass(self._pulled)
-                waiting = [host for host in hosts if self._verdict(look.hosts[host]) is None]
-                opening = {one.host for one in self._plan(look, hosts).openings}
+                waiting = [host for host in hosts if self._verdict(look, host) is None]
+                plan = self._plan(look, hosts)
+                opening = {one.host for one in plan.openings}
                 fits = all(host in opening for host in waiting)
-                if fits or not self._others(look, hosts) or time.monotonic() >= deadline:
+                if fits or not (plan.waits or self._others(look, hosts)) or time.monotonic() >= deadline:
                     look = self._make_pass([*waiting, *self._pulled]) if waiting else look
-                    return {host: _final(self._verdict(look.hosts[host]), look.hosts[host]) for host in hosts}
+                    return {host: _final(self._verdict(look, host), look.hosts[host]) for host in hosts}
             except Unreachable:
                 if time.monotonic() >= deadline:
                     raise
@@ -218,7 +220,7 @@ class Admission:
         look = self._make_pass([*waiting, *self._pulled])
         self._passed = True
         for host in waiting:
-            verdict = self._waiting[host] = self._verdict(look.hosts[host])
+            verdict = self._waiting[host] = self._verdict(look, host)
             if verdict is not None and verdict.go:
                 self._going.add(host)
         left = [host for host in waiting if self._waiting[host] is None]
@@ -248,12 +250,20 @@ class Admission:
         outcome = look.outcome
         return make_plan(outcome.snapshot, outcome.members, outcome.rules, None if limit is None else [*limit])
 
-    def _verdict(self, view: HostView) -> Verdict | None:
-        """Return the verdict on a host in a state, None for one that has to wait."""
+    def _verdict(self, look: Look, host: str) -> Verdict | None:
+        """Return the verdict on a host, None for one that has to wait.
+
+        One that failed holds its slot, and so needs none; what keeps others from beginning keeps it from beginning again,
+        but for a budget, which it may have used up itself.
+        """
+        view, brake = look.hosts[host], look.outcome.plan.brake
         if view.soaking:
             return Verdict(go=False, state=view.state, reason=view.reason)
-        if view.state == states.UPGRADING or (view.state in (states.FAILED, states.LOST) and self._run.retry_failed):
+        if view.state == states.UPGRADING and (view.started or not view.held):
             return Verdict(go=True, state=view.state, reason=view.reason)
+        if view.state in states.BROKEN and self._run.retry_failed and not view.held:
+            stopped = brake is not None and brake.code != BUDGET
+            return None if stopped else Verdict(go=True, state=view.state, reason=view.reason)
         if view.state == states.PENDING:
             return None
         again = "; try it again with -e retry_failed=true once it is mended" if view.state == states.FAILED else ""
@@ -271,13 +281,13 @@ class Admission:
         if look.outcome.openings or look.outcome.plan.waits or self._going or self._at_work(look, _flying(look)):
             return True
         # Hosts of this run that have not asked yet will ask, and others may be waiting for them.
-        if any(self._will_go(look.hosts[host]) for host in still_to_come):
+        if any(self._will_go(look, host) for host in still_to_come):
             return True
         return bool(still_to_come) and bool(self._plan(look, still_to_come).openings)
 
-    def _will_go(self, view: HostView) -> bool:
+    def _will_go(self, look: Look, host: str) -> bool:
         """Return whether a host goes without having to be let through: it holds its slot already."""
-        verdict = self._verdict(view)
+        verdict = self._verdict(look, host)
         return verdict is not None and verdict.go
 
     def _at_work(self, look: Look, flying: Collection[str]) -> bool:

@@ -37,9 +37,9 @@ def test_a_word_on_another_rollout_stops_nothing() -> None:
     assert len(site.plan({}).openings) == 1
 
 
-def rollback(site: Fleet) -> Fleet:
-    """Take back what the fleet was on its way to."""
-    site.ledger = Ledger(9, OLD, previous_version=NEW, rollback=True)
+def rollback(site: Fleet, *broken: str) -> Fleet:
+    """Take back what the fleet was on its way to; the hosts given were broken by then."""
+    site.ledger = Ledger(9, OLD, previous_version=NEW, rollback=True, broken=broken)
     site.current = OLD
     return site
 
@@ -54,27 +54,62 @@ def test_a_rollback_begins_with_the_hosts_that_changed_last() -> None:
     assert order(rollback(site), ONE) == ["compute2", "compute3", "compute1"]
 
 
-def test_hosts_that_broke_on_the_way_are_taken_back_too_and_hold_nobody_up() -> None:
-    site = fleet(compute=4).upgraded("compute1")
+def test_hosts_that_broke_on_the_way_are_taken_back_last_and_hold_nobody_up() -> None:
+    site = fleet(compute=4).upgraded("compute1", "compute3")
     site.records["compute2"] = Record(NEW, FAILED, error="no disk", times={FAILED: 500})
-    site.records["compute3"] = Record(NEW, STARTED, times={STARTED: 600})
-    plan = rollback(site).plan(ONE)
-    # The one that began is mid-way, holds no slot, and gets its gate back; the other one comes after those that are well.
-    assert plan.hosts["compute3"].state == "upgrading"
-    assert [one.host for one in plan.openings] == ["compute3", "compute1"]
+    plan = rollback(site, "compute2").plan({**ONE, "failure_rules": {"fleet": 1}})
+    assert plan.waves == (("compute1",), ("compute3",), ("compute2",))
     assert plan.hosts["compute2"].state == "pending"
+    assert plan.hosts["compute2"].reason.startswith(
+        "was broken before this rollback, and goes once the others have been"
+    )
     assert plan.hosts["compute4"].state == "upgraded"
 
 
-def test_a_host_that_fails_in_a_rollback_takes_no_slot_and_nobody_waits_for_it() -> None:
-    site = fleet(controller=2, compute=1).upgraded("controller1", "controller2", "compute1")
-    rules = {**ONE, "role_order": {"compute": "controller"}}
+def test_a_host_that_was_midway_keeps_its_slot_in_a_rollback_and_gets_its_gate_back() -> None:
+    site = fleet(compute=3).upgraded("compute1")
+    site.records["compute2"] = Record(NEW, STARTED, times={STARTED: 600})
+    plan = rollback(site).plan(ONE)
+    assert plan.hosts["compute2"].state == "upgrading"
+    assert [one.host for one in plan.openings] == ["compute2"]
+    assert "taken by compute2" in plan.hosts["compute1"].reason
+
+
+def test_a_host_that_was_midway_and_is_not_heard_of_in_a_rollback_holds_nobody_up() -> None:
+    site = fleet(compute=3).upgraded("compute1").opened("compute2")
+    site.records["compute2"] = Record(NEW, STARTED, times={STARTED: 600})
+    site.gated_at, site.now = 1000, 1200.0
+    plan = rollback(site).plan({**ONE, "health": {"progress_deadline": 100}, "failure_rules": {"fleet": 1}})
+    assert plan.hosts["compute2"].state == "lost"
+    assert (plan.brake, [one.host for one in plan.openings]) == (None, ["compute1"])
+
+
+def test_hosts_that_were_broken_stop_neither_a_rollback_nor_the_roles_that_wait() -> None:
+    rules = {**ONE, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
+    site = fleet(controller=2, compute=2).upgraded("controller2", "compute1").opened("controller1")
     site.records["controller1"] = Record(OLD, FAILED, error="no disk", times={FAILED: 700})
-    assert [one.host for one in rollback(site).plan(rules).openings] == ["controller2"]
+    assert [one.host for one in rollback(site, "controller1").plan(rules).openings] == ["controller2"]
     site.running(OLD, "controller2")
     plan = site.plan(rules)
     assert [one.host for one in plan.openings] == ["compute1"]
     assert not plan.complete
+
+
+def test_hosts_that_fail_in_a_rollback_count_as_in_any_rollout() -> None:
+    site = fleet(compute=4).upgraded("compute1", "compute2", "compute3")
+    site.records["compute3"] = Record(OLD, FAILED, error="no disk", times={FAILED: 700})
+    assert rollback(site).plan(ONE).openings == ()
+    plan = site.plan({"rolling_rules": {"global": 2}, "failure_rules": {"fleet": 1}})
+    assert plan.brake is not None
+    assert (plan.brake.code, plan.stopped, plan.openings) == ("budget_spent", ("failure_rules.fleet",), ())
+
+
+def test_a_rollback_has_no_stages() -> None:
+    site = fleet(compute=3).upgraded("compute1", "compute2")
+    site.reported_at = {"compute1": 100.0, "compute2": 300.0}
+    rules = {**ONE, "stages": [{"name": "canary", "hosts": 1, "soak": 3600, "approve": True}]}
+    assert order(rollback(site), rules) == ["compute2", "compute1"]
+    assert site.plan(rules).stage is None
 
 
 def test_a_host_that_left_the_version_is_not_upgraded_to_it() -> None:

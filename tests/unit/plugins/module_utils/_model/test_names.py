@@ -83,6 +83,16 @@ def test_a_name_that_would_break_a_key_is_refused(name: str) -> None:
     assert caught.value.message.startswith(f"fleet.compute1: the role {name!r} has a '/'")
 
 
+def test_a_name_without_end_is_refused() -> None:
+    assert check_name("host", "x" * 255, "fleet")
+    with pytest.raises(UpgradeError) as caught:
+        check_name("host", "x" * 300_000, "fleet")
+
+    assert caught.value.message == (
+        f"fleet: the host '{'x' * 199}... (300002 characters) is longer than 255 characters. Give its plain name."
+    )
+
+
 @pytest.mark.parametrize("version", ["2.10", "v673", "queens", "2.10~rc1+git"])
 def test_versions_are_names(version: str) -> None:
     assert check_version(version, "version") == version

@@ -176,7 +176,11 @@ def test_a_stage_that_cannot_end_by_itself_ends_the_forecast() -> None:
             "compute9 is no host of it; did you mean 'compute2'? Hosts that never reported are known by fleet only. "
             "Correct hosts,",
         ),
-        ({"hosts": ["web1"], "roles": "compute"}, "stages[0].hosts", "none of web1 has a role of compute. Correct hosts,"),
+        (
+            {"hosts": ["web1"], "roles": "compute"},
+            "stages[0].hosts",
+            "none of web1 has a role of compute. Correct hosts,",
+        ),
     ],
 )
 def test_a_stage_whose_names_fit_nobody_is_refused(stage: dict[str, Any], key: str, why: str) -> None:

@@ -30,7 +30,7 @@ def noted(site: Fleet, rules: Mapping[str, Any] | None = None) -> tuple[list[Cha
     site.ledger = site.ledger or Ledger(5, NEW)
     snapshot, plan = site.snapshot(), site.plan(rules)
     writer = LedgerWriter(NOWHERE, snapshot, "ann@here", 9, dry=True)
-    note(writer, snapshot, plan, replace(site.ledger, stage=plan.stage_mark))
+    note(writer, snapshot, plan, replace(site.ledger, stage=plan.stage_mark, stopped=plan.stopped))
     assert writer.ledger is not None
     writes = writer.ledger.epoch - site.ledger.epoch
     site.ledger = writer.ledger
@@ -90,11 +90,26 @@ def test_hosts_of_no_role_are_not_published() -> None:
     assert noted(said(fleet(compute=1), "stranger")) == ([], 0)
 
 
-@pytest.mark.parametrize(("count", "writes"), [(1, 1), (30, 1), (31, 2), (61, 3)])
-def test_reports_are_published_thirty_to_a_write(count: int, writes: int) -> None:
+@pytest.mark.parametrize(("count", "writes"), [(1, 1), (20, 1), (21, 2), (61, 4)])
+def test_reports_are_published_twenty_to_a_write(count: int, writes: int) -> None:
     site = fleet(compute=count)
     changes, done = noted(said(site, *site.members))
     assert (len(changes), done) == (2 * count, writes)
+
+
+# Budgets
+
+
+def test_a_budget_that_is_spent_is_written_once_and_when_it_is_not_any_more() -> None:
+    site = fleet(compute=3).failed("compute1")
+    rules = {"failure_rules": {"fleet": 1, "roles": {"compute": 1}}}
+    assert noted(site, rules) == ([], 1)
+    assert site.ledger is not None
+    assert site.ledger.stopped == ("failure_rules.fleet", "failure_rules.roles.compute")
+    assert noted(site, rules) == ([], 0)
+    site.records.clear()
+    assert noted(site, rules) == ([], 1)
+    assert site.ledger.stopped == ()
 
 
 # Health

@@ -86,7 +86,7 @@ def test_a_rollout_begins_on_an_empty_store_too() -> None:
 
 def test_other_rules_change_the_ledger_alone() -> None:
     snapshot = replace(OPEN_FLEET, ledger=replace(LEDGER, instructions={}))
-    move = go_on(snapshot, LEDGER)
+    move = go_on(KEYS, snapshot, LEDGER)
 
     assert (move.operations, move.changes) == ((), ())
     assert move.event == {
@@ -99,7 +99,7 @@ def test_other_rules_change_the_ledger_alone() -> None:
 
 def test_a_rollout_that_something_else_began_is_adopted() -> None:
     for found in (None, replace(LEDGER, version="1.5")):
-        move = go_on(replace(OPEN_FLEET, ledger=found), LEDGER)
+        move = go_on(KEYS, replace(OPEN_FLEET, ledger=found), LEDGER)
 
         assert move.event["what"] == "adopt"
         assert move.event["reason"] == "current_version was set already, by something that keeps no ledger"

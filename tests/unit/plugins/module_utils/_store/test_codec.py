@@ -33,6 +33,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.codec import
     decode_snapshot,
     decode_version,
     encode_approval,
+    encode_event,
     encode_ledger,
     encode_mark,
     encode_record,
@@ -436,6 +437,40 @@ def test_a_record_that_can_not_be_read_has_failed_and_says_why(value: bytes, rea
     assert reason in record.error
 
 
+def test_texts_without_end_in_a_record_are_cut_and_the_last_words_are_kept() -> None:
+    text = f"first words {'x' * 400_000} last words"
+    raw = {"version": "2.0", "state": "failed", "error": text, "service": text, "step": text}
+    found = decode_record("k", json.dumps(raw).encode())
+
+    assert (found.readable, found.version, found.state) == (True, "2.0", "failed")
+    for cut, most in ((found.error, 4200), (found.service, 255), (found.step, 255)):
+        assert cut is not None
+        assert len(cut) == most
+        assert cut.startswith("first words xxx")
+        assert cut.endswith("xxx last words")
+    assert decode_record("k", encode_record(found).encode()) == found
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"version": "9" * 300_000}, "version '9999"),
+        ({"version": "9" * 256}, "version '9999"),
+        ({"reported": "9" * 300_000}, "'9999"),
+        ({"done": ["upgrade/nginx"] * 30_000}, "done has more than 20000 characters"),
+        ({"times": {f"state {at}": 1 for at in range(10_000)}}, "times {'state 0': 1"),
+        ({"times": {"x" * 300_000: 1}}, "times {'xxx"),
+    ],
+)
+def test_names_without_end_make_a_record_unreadable(more: dict[str, Any], reason: str) -> None:
+    found = decode_record("k", json.dumps({"version": "2.0", "state": "failed", **more}).encode())
+
+    assert (found.readable, found.version) == (False, "")
+    assert found.error is not None
+    assert found.error.startswith(f"the record k can't be read ({reason}")
+    assert len(found.error) < 500
+
+
 def test_nested_keys_among_the_records_are_no_records() -> None:
     assert read({"upgrade/hosts/compute1/old": b"{}"}).records == {}
 
@@ -461,6 +496,40 @@ def test_nested_keys_among_the_records_are_no_records() -> None:
 )
 def test_whatever_stands_in_a_hold_it_holds(value: bytes, hold: Hold) -> None:
     assert decode_hold("k", value) == hold
+
+
+def test_a_reason_without_end_is_cut_in_a_hold_and_in_an_approval() -> None:
+    word = {"reason": "x" * 300_000, "by": "y" * 300_000, "at": 7}
+    hold, approval = decode_hold("k", json.dumps(word).encode()), decode_approval(json.dumps(word).encode())
+
+    assert approval is not None
+    assert [len(text) for text in (hold.reason, hold.by, approval.reason, approval.by)] == [500] * 4
+    assert len(decode_hold("k", b"x" * 300_000).reason) == 500
+
+
+# The history
+
+
+def test_an_entry_of_the_history_is_stored_as_it_is() -> None:
+    event = {"epoch": 7, "hosts": {"a": "no disk"}, "roles": {"b": {"hosts": 2, "reason": "r"}}, "reason": "why"}
+
+    assert json.loads(encode_event(event)) == event
+
+
+@pytest.mark.parametrize("hosts", [1, 20, 61])
+def test_reasons_in_the_history_have_room_in_a_transaction_whatever_they_are(hosts: int) -> None:
+    rules = {"stages": [{"name": "n" * 3000}]}
+    reason = "first " + "\U0001f600" * 300_000 + " last"
+    told = {f"h{at}": reason for at in range(hosts)}
+    text = encode_event({"instructions": rules, "hosts": told, "roles": {"r": {"reason": reason}}, "by": reason})
+
+    # In a transaction a value takes a third more, and all of it half a megabyte at most.
+    assert len(text) < 300_000
+    event = json.loads(text)
+    assert event["instructions"] == rules
+    for one in (*event["hosts"].values(), event["roles"]["r"]["reason"], event["by"]):
+        assert len(one) >= 300
+        assert (one[:6], one[-5:]) == ("first ", " last")
 
 
 # Marks of health

@@ -1,0 +1,168 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What happens between a planner's reading and its writing, and what clocks and other programs say that is not so."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control, plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support.fleet import gates, history, ledger, names, seed
+
+FLEET = names(compute=4)
+RULES: dict[str, Any] = {"rolling_rules": {"global": 2}, "failure_rules": {"fleet": 1}}
+
+
+class Sleeper(Store):
+    """A planner's store that lets something happen right after the planner has read."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def snapshot(self, *arguments: Any, **options: Any) -> Snapshot:
+        """Read, and sleep."""
+        found = super().snapshot(*arguments, **options)
+        if self.meanwhile is not None:
+            self.meanwhile, meanwhile = None, self.meanwhile
+            meanwhile()
+        return found
+
+
+def begin(store: Store, consul: RawKV, rules: dict[str, Any] = RULES) -> Outcome:
+    seed(consul, FLEET)
+    return make_pass(store, Request("2", rules, fleet=FLEET))
+
+
+def upgrade(store: Store, *hosts: str) -> None:
+    for host in hosts:
+        report(store, Word(host, "2", "started"))
+        report(store, Word(host, "2", "upgraded"))
+
+
+def fail(store: Store, host: str) -> None:
+    report(store, Word(host, "2", "started"))
+    report(store, Word(host, "2", "failed", error="no disk"))
+
+
+def opened(consul: RawKV) -> set[str]:
+    return {name.removeprefix("host/") for name, value in gates(consul).items() if value == "True" and "host/" in name}
+
+
+def test_a_planner_that_slept_lets_nobody_through_once_others_know_that_a_budget_is_spent(
+    store: Store, consul: RawKV
+) -> None:
+    begin(store, consul)
+    upgrade(store, "compute2")
+    sleeper = Sleeper(store.settings)
+
+    def meanwhile() -> None:
+        fail(store, "compute1")
+        assert make_pass(store, Request(fleet=FLEET)).openings == []
+
+    sleeper.meanwhile = meanwhile
+    woken = make_pass(sleeper, Request(fleet=FLEET))
+    assert woken.openings == []
+    assert woken.plan.brake is not None
+    assert opened(consul) == {"compute1", "compute2"}
+    told = [event for event in history(consul) if event["what"] == "budget"]
+    assert [event["keys"] for event in told] == [["failure_rules.fleet"]]
+    assert "compute1" in told[0]["reason"]
+    assert ledger(consul)["stopped"] == ["failure_rules.fleet"]
+
+    control.retry(store, control.Word("mended", fleet=FLEET))
+    assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute1", "compute3"]
+    assert "stopped" not in ledger(consul)
+
+
+def test_a_planner_that_slept_alone_reads_again(store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(store, consul)
+    upgrade(store, "compute2")
+    sleeper = Sleeper(store.settings)
+    monkeypatch.setattr(plan, "_GOOD_FOR", 0.5)
+
+    def meanwhile() -> None:
+        fail(store, "compute1")
+        time.sleep(0.6)
+
+    sleeper.meanwhile = meanwhile
+    assert make_pass(sleeper, Request(fleet=FLEET)).openings == []
+    assert opened(consul) == {"compute1", "compute2"}
+
+
+def test_a_hold_that_is_set_while_a_rollout_is_adopted_holds(store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    consul.put("current_version", "2")
+    consul.put("config_state/enable_puppet/global", "False")
+    sleeper = Sleeper(store.settings)
+    sleeper.meanwhile = lambda: set_holds(store, Whom(hosts=["compute1"]), "RAM test")
+    outcome = make_pass(sleeper, Request("2", RULES, fleet=FLEET))
+    assert [one.host for one in outcome.openings] == ["compute2", "compute3"]
+    assert opened(consul) == {"compute2", "compute3"}
+
+
+def test_a_check_with_a_status_that_nobody_knows_does_not_pass(store: Store, consul: RawKV) -> None:
+    begin(store, consul, {"rolling_rules": {"global": 1}, "health": {"consul_checks": ["app"]}})
+    check = {"Node": "compute1", "CheckID": "app", "Name": "app", "Status": "splendid"}
+    node = {"Node": "compute1", "Address": "127.0.0.1", "Check": check}
+    assert consul.call("PUT", "catalog/register", json.dumps(node).encode())[0] == 200
+    try:
+        upgrade(store, "compute1")
+        outcome = make_pass(store, Request(fleet=FLEET))
+        assert outcome.plan.hosts["compute1"].reason == "reported 2, and its check app is splendid"
+        assert outcome.openings == []
+    finally:
+        consul.call("PUT", "catalog/deregister", b'{"Node": "compute1"}')
+
+
+def test_a_host_that_lost_its_health_waits_again_after_a_retry(store: Store, consul: RawKV) -> None:
+    begin(store, consul, {"rolling_rules": {"global": 1}, "health": {"consul_checks": ["app"]}})
+    check = {"Node": "compute1", "CheckID": "app", "Name": "app", "Status": "passing"}
+    node = {"Node": "compute1", "Address": "127.0.0.1", "Check": check}
+    try:
+        consul.call("PUT", "catalog/register", json.dumps(node).encode())
+        upgrade(store, "compute1")
+        assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute2"]
+        check["Status"] = "critical"
+        consul.call("PUT", "catalog/register", json.dumps(node).encode())
+        assert make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"].state == "failed"
+        control.retry(store, control.Word("reinstalled", fleet=FLEET), ["compute1"])
+        check["Status"] = "passing"
+        consul.call("PUT", "catalog/register", json.dumps(node).encode())
+        # It reported before that, so it has to do so again; until then it waits for its slot like any other.
+        waiting = make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"]
+        assert (waiting.state, "taken by compute2" in waiting.reason) == ("pending", True)
+        upgrade(store, "compute1")
+        assert make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"].state == "upgraded"
+    finally:
+        consul.call("PUT", "catalog/deregister", b'{"Node": "compute1"}')
+
+
+def test_a_host_whose_clock_went_back_is_believed(store: Store, consul: RawKV) -> None:
+    begin(store, consul)
+    # As a node writes it that may write its own record alone.
+    said = {"version": "2", "state": "upgraded", "attempt": 1, "times": {"upgraded": 4000}}
+    consul.put("upgrade/hosts/compute1", json.dumps(said))
+    outcome = make_pass(store, Request(fleet=FLEET))
+    assert outcome.plan.hosts["compute1"].state == "upgraded"
+    assert consul.get("running/versions/2/compute1") == b"4000"
+    assert consul.get("running/versions/1/compute1") is None
+
+
+def test_a_report_that_is_out_of_date_is_not_published(store: Store, consul: RawKV) -> None:
+    begin(store, consul)
+    said = {"version": "2", "state": "upgraded", "attempt": 1, "times": {"upgraded": 4000}}
+    consul.put("upgrade/hosts/compute1", json.dumps(said))
+    sleeper = Sleeper(store.settings)
+    sleeper.meanwhile = lambda: consul.put("upgrade/hosts/compute1", json.dumps({**said, "state": "failed"}))
+    assert make_pass(sleeper, Request(fleet=FLEET)).plan.hosts["compute1"].state == "failed"
+    assert consul.get("running/versions/2/compute1") is None
