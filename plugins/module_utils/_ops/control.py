@@ -17,6 +17,7 @@ from .._model.instructions import parse
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._model.names import in_order, nearest, some
 from .._model.planner import Plan, make_plan
+from .._model.shown import bounded
 from .._store.client import Operation
 from .._store.codec import decode_record, encode_approval, encode_record, text_of
 from .._store.errors import Conflict
@@ -43,7 +44,8 @@ class Word:
 
     def plain(self) -> dict[str, object]:
         """Return it as the ledger keeps it."""
-        return {"by": self.by or whoami(), "at": int(time.time()), **({"reason": self.reason} if self.reason else {})}
+        said = {"by": bounded(self.by or whoami()), "at": int(time.time())}
+        return {**said, "reason": bounded(self.reason)} if self.reason else {**said}
 
 
 @dataclass(slots=True)

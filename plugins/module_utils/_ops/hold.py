@@ -15,6 +15,7 @@ from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
 from .._model.holds import Hold
 from .._model.names import check_name
+from .._model.shown import bounded
 from .._store.client import Operation
 from .._store.errors import Conflict
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
@@ -70,23 +71,24 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
     if not reason.strip():
         raise UpgradeError("no_reason", "reason is empty. Say why, for those who find the hold later.")
     at = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    reason, by = bounded(reason.strip()), bounded(by or whoami())
 
     def change(snapshot: Snapshot, held: Held) -> list[tuple[Operation, Change]]:
         found = []
         for scope, name in scopes:
             key = store.keys.hold(scope, name)
             old = _old(snapshot, scope, name)
-            if old is not None and old.reason == reason.strip():
+            if old is not None and old.reason == reason:
                 held.holds.append(old)
                 continue
-            hold = Hold(key, reason.strip(), by or whoami(), at)
+            hold = Hold(key, reason, by, at)
             held.holds.append(hold)
             text = _encoded(hold)
             found.append((put(key, text), Change(key, _encoded(old) if old else None, text)))
         held.remarks = _begun(snapshot, whom)
         return found
 
-    return _write(store, change, "hold", reason.strip(), dry=dry)
+    return _write(store, change, "hold", reason, dry=dry)
 
 
 def end_holds(store: Store, whom: Whom, *, dry: bool = False) -> Held:

@@ -204,7 +204,7 @@ def encode_approval(word: Mapping[str, object]) -> str:
 def encode_event(event: Mapping[str, Any]) -> str:
     """Return an entry of the history as it is stored: the rules as they are, and reasons cut so that all have room."""
     told = sum(len(event[name]) for name in ("hosts", "roles") if isinstance(event.get(name), Mapping))
-    most = min(2000, _MOST_IN_EVENT // max(1, told))
+    most = max(100, min(2000, _MOST_IN_EVENT // max(1, told)))
     return json.dumps(
         {name: value if name == "instructions" else _cut(value, most) for name, value in event.items()}, sort_keys=True
     )

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import Any
 from .._model.fleet import Snapshot
 from .._model.ledger import Ledger
 from .client import MOST_OPERATIONS, Operation
-from .codec import decode_ledger, encode_ledger
+from .codec import decode_ledger, encode_event, encode_ledger
 from .errors import Conflict, Unreachable
 from .operations import Change, compare, compare_and_put, put
 from .store import Store
@@ -90,7 +89,7 @@ class LedgerWriter:
         head = [
             compare_and_put(keys.ledger, encode_ledger(ledger), self._index),
             compare(keys.current_version, self._version_index),
-            put(keys.event(ledger.epoch), json.dumps({**entry, **event}, sort_keys=True)),
+            put(keys.event(ledger.epoch), encode_event({**entry, **event})),
         ]
         try:
             written = self.store.client.write([*head, *operations])
