@@ -88,7 +88,7 @@ def test_a_planner_that_slept_alone_reads_again(store: Store, consul: RawKV, mon
     begin(store, consul)
     upgrade(store, "compute2")
     sleeper = Sleeper(store.settings)
-    monkeypatch.setattr(plan, "_GOOD_FOR", 0.5)
+    monkeypatch.setattr(plan, "GOOD_FOR", 0.5)
 
     def meanwhile() -> None:
         fail(store, "compute1")

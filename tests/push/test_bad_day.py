@@ -31,10 +31,12 @@ def begun(fleet: Site) -> set[str]:
 
 
 def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_word_to_go_on(fleet: Site) -> None:
-    fleet.sleep(1.5, "web1")
+    # Longer than it takes to say the word.
+    fleet.sleep(10, "web1")
     process = fleet.start("upgrade", version="v1", instructions=ONE)
     wait_for(lambda: fleet.entries("web1"), "web1 has begun")
     fleet.play("pause", reason="logins fail", by="ann")
+    fleet.sleep(0.05, "web1")
     wait_for(lambda: fleet.record("web1").get("state") == "upgraded", "web1 is upgraded")
     assert "Nothing opens: the rollout is paused by ann" in fleet.play("status")
     assert begun(fleet) == {"web1"}
@@ -46,10 +48,12 @@ def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_word_to_go
 
 
 def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fleet: Site) -> None:
-    fleet.sleep(1.5, "web1")
+    # Longer than it takes to say the word.
+    fleet.sleep(10, "web1")
     process = fleet.start("upgrade", version="v1", instructions=ONE)
     wait_for(lambda: fleet.entries("web1"), "web1 has begun")
     fleet.play("abort", reason="the release is broken", by="ann")
+    fleet.sleep(0.05, "web1")
     ended = fleet.end(process)
     assert ended.code == 2, ended.stdout
     assert "the release is broken" in ended.stdout
@@ -132,4 +136,39 @@ def test_a_run_that_finds_consul_put_back_to_an_earlier_time_stops_and_says_so(f
     assert "Consul was put back to an earlier time" in " ".join(ended.stdout.split())
     assert begun(fleet) == {"web1", "web2"}
     fleet.play("upgrade", version="v1", retry_failed=True)
+    assert fleet.reported("v1") == set(WEB)
+
+
+def test_a_host_that_was_let_through_and_then_held_before_it_began_does_not_begin(fleet: Site) -> None:
+    # As after a controller that died between the two.
+    fleet.play("upgrade", version="v1", instructions=ONE)
+    plan = [{"convoy.upgrade.consul_upgrade_plan": {"version": "v2", "instructions": ONE}}]
+    play = {"hosts": "localhost", "gather_facts": False, "tasks": plan}
+    (fleet.folder / "plan.yml").write_text(json.dumps([play]))
+    fleet.play(fleet.folder / "plan.yml")
+    assert fleet.consul.get("config_state/enable_puppet/host/web1") == b"True"
+    fleet.play("hold", host="web1", reason="disk on order", by="ann")
+    shown = fleet.play("upgrade", version="v2", instructions=ONE, code=2)
+    assert fleet.done("web1") == ["app/prepare", "app/upgrade"]
+    assert "disk on order" in shown
+    fleet.play("unhold", host="web1")
+    fleet.play("upgrade", version="v2")
+    assert fleet.reported("v2") == set(WEB)
+
+
+def test_a_failed_host_is_not_tried_again_while_it_is_held_or_the_rollout_is_paused(fleet: Site) -> None:
+    broken = fleet.fail("web1", "app/upgrade")
+    fleet.play("upgrade", version="v1", instructions=ONE, code=2)
+    broken.unlink()
+    fleet.play("hold", host="web1", reason="disk on order")
+    assert "disk on order" in fleet.play("upgrade", version="v1", retry_failed=True, code=2)
+    assert fleet.done("web1") == ["app/prepare"]
+    fleet.play("unhold", host="web1")
+    fleet.play("pause", reason="logins fail")
+    process = fleet.start("upgrade", version="v1", retry_failed=True)
+    time.sleep(15)
+    assert fleet.done("web1") == ["app/prepare"]
+    fleet.play("resume")
+    ended = fleet.end(process)
+    assert ended.code == 0, ended.stdout
     assert fleet.reported("v1") == set(WEB)

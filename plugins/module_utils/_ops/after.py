@@ -20,7 +20,7 @@ from .._store.errors import Conflict
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare_and_put, real_changes
 from .._store.store import Store, whoami
-from .plan import Outcome, Request
+from .plan import GOOD_FOR, Outcome, Request, may_still_open
 
 _MOST_TRIES = 200
 
@@ -41,6 +41,7 @@ def make_after_pass(store: Store, request: Request, roles: Collection[str]) -> O
 
 
 def _try_once(store: Store, request: Request, roles: Collection[str]) -> Outcome:
+    good_until = time.monotonic() + GOOD_FOR
     snapshot = store.snapshot("consistent")
     ledger = snapshot.ledger
     if ledger is None or snapshot.current_version != request.version or ledger.version != request.version:
@@ -65,6 +66,8 @@ def _try_once(store: Store, request: Request, roles: Collection[str]) -> Outcome
     outcome = Outcome(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)
     openings = [one for one in plan.openings if one.before == "pending"]
     for at in range(0, len(openings), MOST_GATES):
+        if not may_still_open(rules, time.time(), good_until):
+            break
         piece = openings[at : at + MOST_GATES]
         operations, changes = _records(store, piece, str(request.version))
         event = {"what": "after", "hosts": {one.host: one.reason for one in piece}}

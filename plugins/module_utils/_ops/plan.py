@@ -33,7 +33,7 @@ from .rules import effective_rules
 # Other planners and reports can make a pass begin again; each time somebody got something done.
 _MOST_TRIES = 200
 # What a planner has read is good for so long (seconds). Much can have failed while it slept.
-_GOOD_FOR = 5.0
+GOOD_FOR = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
             raise _overtaken(snapshot)
         writer = LedgerWriter(store, snapshot, whoami(), int(time.time()), dry=dry)
         try:
-            _try_once(writer, request, snapshot, outcome, good_until=read_at + _GOOD_FOR)
+            _try_once(writer, request, snapshot, outcome, good_until=read_at + GOOD_FOR)
         except Conflict:
             continue
         finally:
@@ -296,6 +296,18 @@ class _Gate:
         return put(self.change.key, OPEN, flags=at)
 
 
+def may_still_open(rules: Instructions, now: float, good_until: float) -> bool:
+    """Return whether hosts may be let through on a plan: time has passed since it was made, for writing and for waiting.
+
+    :param now: unix seconds.
+    :param good_until: by the clock that never goes back (seconds).
+    :raises Conflict: where what the plan was made from is too old.
+    """
+    if time.monotonic() > good_until:
+        raise Conflict("conflict", "What the plan was made from is too old to let anybody through on it.")
+    return shut(rules.windows, rules.freezes, now) is None
+
+
 def _gates(keys: Keys, plan: Plan, snapshot: Snapshot) -> list[_Gate]:
     def gate(scope: str, name: str, found: GateValue | None) -> _Gate:
         return _Gate(name, scope == "role", Change(keys.gate(scope, name), found.text if found else None, OPEN))
@@ -315,12 +327,9 @@ def _open(
         if one.host not in own_key:
             by_role.setdefault(one.role, []).append(one)
     for at in range(0, len(gates), MOST_GATES):
-        # Time has passed since the plan was made: other writes, and waiting for them.
         now = time.time()
-        if shut(outcome.rules.windows, outcome.rules.freezes, now) is not None:
+        if not may_still_open(outcome.rules, now, good_until):
             return
-        if time.monotonic() > good_until:
-            raise Conflict("conflict", "What the plan was made from is too old to let anybody through on it.")
         piece = gates[at : at + MOST_GATES]
         hosts = [by_host[gate.name] for gate in piece if not gate.is_role]
         roles = {gate.name: by_role.get(gate.name, []) for gate in piece if gate.is_role}
