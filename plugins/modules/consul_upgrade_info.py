@@ -43,7 +43,8 @@ options:
     default: 10
   name:
     description:
-      - A host whose whole story is wanted.
+      - A host whose story in the current rollout is wanted.
+      - What it costs depends on that rollout, and not on how many there were before it.
     type: str
 seealso:
   - module: convoy.upgrade.consul_upgrade_plan
@@ -191,9 +192,12 @@ host:
       description: Its own account of its upgrade, if it gave one.
       type: dict
     events:
-      description: The entries of the history that touched it, the newest first.
+      description: The entries of the history that touched it, the newest first. All of the current rollout, and of the 50 before that.
       type: list
       elements: dict
+    older_events:
+      description: Whether the history has entries that are older, and were not looked at. O(history) brings as many as it is told.
+      type: bool
 failure:
   description: The failure, for programs.
   returned: failure

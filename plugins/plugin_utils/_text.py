@@ -182,6 +182,8 @@ def story(host: Mapping[str, Any]) -> list[str]:
         told = f": {reason}" if reason else f" by {who}" if who else ""
         what = f"{event['what']} {event['version']}{told} (epoch {event['epoch']})"
         said.append((event["at"], _place(event["what"]), what))
+    if host.get("older_events"):
+        lines.append("  older entries of the history, of former rollouts, are left out")
     return [*lines, *(f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2]))]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import MOST_EARLIER, look
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
@@ -85,6 +85,68 @@ def test_a_hosts_story_has_its_record_and_all_that_touched_it(store: Store, cons
     assert "compute1" in view.story["events"][0]["hosts"]
 
 
+def write_history(consul: RawKV, version: str, epochs: range) -> None:
+    """Write a rollout of so many planner writes on compute1 on top of what there is."""
+    events = [
+        {"epoch": epoch, "at": 1, "who": "ann", "version": version}
+        | ({"what": "open", "hosts": {"compute1": "r"}} if epoch > epochs[0] else {"what": "begin"})
+        for epoch in epochs
+    ]
+    consul.load([(f"upgrade/history/{event['epoch']}", json.dumps(event)) for event in events])
+    consul.put("upgrade/ledger", json.dumps({"epoch": epochs[-1], "version": version}))
+    consul.put("current_version", version)
+
+
+def test_a_story_costs_what_the_current_rollout_costs_however_long_the_history_is(store: Store, consul: RawKV) -> None:
+    for former in (200, 2000):
+        consul.delete("", tree=True)
+        seed(consul, names(compute=2))
+        write_history(consul, "1", range(1, former + 1))
+        write_history(consul, "2", range(former + 1, former + 101))
+        before = store.client.requests
+        story = look(store, name="compute1").story or {}
+        # The snapshot, and blocks of 64 entries.
+        assert store.client.requests - before == 1 + 3
+        epochs = [event["epoch"] for event in story["events"]]
+        assert epochs == list(range(former + 100, former - MOST_EARLIER, -1))
+        assert story["older_events"] is True
+
+
+def test_a_story_has_the_whole_rollout_and_says_when_that_is_all(run: Runner, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    write_history(consul, "2", range(1, 301))
+    found = run([info(name="compute1", history=0)])[0]["host"]
+    assert ([event["epoch"] for event in found["events"]], found["older_events"]) == (list(range(300, 0, -1)), False)
+
+
+def test_a_story_is_told_where_entries_are_gone(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    write_history(consul, "1", range(1, 101))
+    write_history(consul, "2", range(101, 201))
+    for epoch in (*range(1, 90), 150):
+        consul.delete(f"upgrade/history/{epoch}")
+    before = store.client.requests
+    story = look(store, name="compute1").story or {}
+    assert store.client.requests - before <= 6
+    assert [event["epoch"] for event in story["events"]] == [epoch for epoch in range(200, 89, -1) if epoch != 150]
+    assert story["older_events"] is False
+    assert [event["epoch"] for event in look(store, history=60).history[-10:]] == list(range(149, 139, -1))
+    # Nor does it need a ledger.
+    consul.delete("upgrade/ledger")
+    assert look(store, history=2).history == look(store, name="compute1", history=2).history
+    assert (look(store, name="compute1").story or {})["events"] == story["events"]
+
+
+def test_rules_that_do_not_fit_the_fleet_are_a_warning_and_nobody_may_go(run: Runner, consul: RawKV) -> None:
+    seed(consul, names(compute=2), gates={"global": "False"}, current="2")
+    rules = {"stages": [{"name": "canary", "hosts": ["compute3"]}]}
+    consul.put("upgrade/ledger", json.dumps({"epoch": 0, "version": "2", "instructions": rules}))
+    (view,) = run([info()])
+    assert "stage 'canary' has no host in this fleet" in "\n".join(view["warnings"])
+    assert (view["failed"], view["waves"]) == (False, [])
+    assert view["hosts"]["compute1"]["reason"] == "the rules can't be obeyed, so nothing is opened"
+
+
 def test_an_empty_consul_is_told_as_one(run: Runner, consul: RawKV) -> None:
     (view,) = run([info()])
     assert not view["failed"]
@@ -116,12 +178,12 @@ def test_it_costs_one_request_however_large_the_fleet_is(store: Store, consul: R
         assert store.client.requests - before == 1
 
 
-def test_history_brings_the_newest_entries_with_two_requests(store: Store, consul: RawKV) -> None:
+def test_history_brings_the_newest_entries_with_one_request(store: Store, consul: RawKV) -> None:
     begin(store, consul)
     before = store.client.requests
     found = look(store, history=2).history
     assert [event["epoch"] for event in found] == [3, 2]
-    assert store.client.requests - before == 3
+    assert store.client.requests - before == 2
 
 
 def test_entries_of_the_history_that_are_gone_or_broken_are_left_out(store: Store, consul: RawKV) -> None:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from .._model.errors import UpgradeError
@@ -14,8 +15,13 @@ from .._model.fleet import Snapshot, place
 from .._model.instructions import Instructions, parse
 from .._model.names import nearest
 from .._model.planner import Plan, make_plan
+from .._model.states import PENDING
+from .._store.client import MOST_OPERATIONS
 from .._store.store import Store
 from .notes import with_checks
+
+# Of the history before the current rollout, so much is told with the story of a host: a hold may have been set then.
+MOST_EARLIER = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,8 @@ class View:
     """What there is to see.
 
     :param history: the newest first.
-    :param story: of the host that was asked for: its record, and the entries of the history that touched it.
+    :param story: of the host that was asked for: its record, the entries of the history that touched it in the current
+        rollout and shortly before that, and whether the history has older ones.
     """
 
     snapshot: Snapshot
@@ -52,30 +59,25 @@ def look(
     ledger = snapshot.ledger
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
     members = place(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
-    rules, warnings = Instructions(), []
-    if ledger is not None:
-        try:
-            rules = parse(ledger.instructions)
-        except UpgradeError as error:
-            warnings.append(
-                f"The rules in {store.keys.ledger} can't be obeyed, so nothing will be opened: {error.message}"
-            )
-    plan = make_plan(with_checks(store, snapshot, rules), members, rules)
+    plan, warnings = _plan(store, snapshot, members)
     warnings += [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
     if name is not None and name not in members:
         raise UpgradeError(
             "unknown_host",
             f"name: {name!r} has not reported, and the fleet that was given does not name it{nearest(name, members) or '.'}",
         )
-    epochs = store.epochs() if history or name is not None else []
-    events = store.events(epochs[:history])
+    newest = 0
+    if history or name is not None:
+        newest = ledger.epoch if ledger is not None else max(store.epochs(), default=0)
+    events = list(islice(store.history(newest, min(history, MOST_OPERATIONS)), history)) if history else []
     story = None
     if name is not None:
         record = snapshot.records.get(name)
-        role = members[name]
+        found, has_older = _current(store, newest)
         story = {
             "record": record.plain() if record else None,
-            "events": [event for event in store.events(epochs) if _touches(event, name, role)],
+            "events": [event for event in found if _touches(event, name, members[name])],
+            "older_events": has_older,
         }
     return View(snapshot, plan, events, story, (*warnings, *plan.warnings, *plan.missing))
 
@@ -85,3 +87,41 @@ def _touches(event: Mapping[str, Any], host: str, role: str) -> bool:
     if not isinstance(hosts, dict) and not isinstance(roles, dict):
         return True
     return (isinstance(hosts, dict) and host in hosts) or (isinstance(roles, dict) and role in roles)
+
+
+def _plan(store: Store, snapshot: Snapshot, members: Mapping[str, str]) -> tuple[Plan, list[str]]:
+    """Return the plan and warnings; one that opens nothing where the rules can't be obeyed."""
+    try:
+        rules = parse(snapshot.ledger.instructions if snapshot.ledger is not None else {})
+    except UpgradeError as error:
+        return _no_plan(store, snapshot, members, error)
+    seen = with_checks(store, snapshot, rules)
+    try:
+        return make_plan(seen, members, rules), []
+    except UpgradeError as error:
+        return _no_plan(store, snapshot, members, error)
+
+
+def _no_plan(
+    store: Store, snapshot: Snapshot, members: Mapping[str, str], error: UpgradeError
+) -> tuple[Plan, list[str]]:
+    plan = make_plan(snapshot, members, Instructions())
+    reason = "the rules can't be obeyed, so nothing is opened"
+    hosts = {host: replace(view, reason=reason) if view.state == PENDING else view for host, view in plan.hosts.items()}
+    warning = f"The rules in {store.keys.ledger} can't be obeyed, so nothing will be opened: {error.message}"
+    return replace(plan, hosts=hosts, openings=(), open_roles=(), open_hosts=(), waves=()), [warning]
+
+
+def _current(store: Store, newest: int) -> tuple[list[dict[str, Any]], bool]:
+    """Return the entries of the current rollout and some that are older, and whether there are still older ones."""
+    events: list[dict[str, Any]] = []
+    earlier = None
+    for event in store.history(newest):
+        if earlier == MOST_EARLIER:
+            return events, True
+        events.append(event)
+        if earlier is not None:
+            earlier += 1
+        elif event.get("what") in ("begin", "adopt"):
+            earlier = 0
+    return events, False

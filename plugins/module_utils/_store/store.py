@@ -10,7 +10,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -128,6 +128,26 @@ class Store:
         """Return the epochs that the history has, the newest first: one request, for names alone."""
         return sorted((int(name) for name in self.client.names(self.keys.history) if name.isdigit()), reverse=True)
 
+    def history(self, newest: int, block: int = MOST_OPERATIONS) -> Iterator[dict[str, Any]]:
+        """Yield the entries of the history from an epoch back to the first one: a request for each block that is taken.
+
+        As epochs have no gap, what the history has from earlier on costs nothing. Only where entries are gone all the same,
+        their names are asked for. Entries that can't be read are left out.
+        """
+        epochs: Sequence[int] = range(newest, 0, -1)
+        is_whole = True
+        while epochs:
+            chunk = epochs[:block]
+            if is_whole:
+                try:
+                    yield from _events(self.client.read_known([self.keys.event(epoch) for epoch in chunk]))
+                except Conflict:
+                    is_whole, epochs = False, [epoch for epoch in self.epochs() if epoch <= chunk[0]]
+                    continue
+            else:
+                yield from self.events(chunk)
+            epochs = epochs[block:]
+
     def events(self, epochs: Sequence[int]) -> list[dict[str, Any]]:
         """Return the entries of the history with these epochs, in the order given: one request for each 64.
 
@@ -141,8 +161,12 @@ class Store:
                 found = self.client.read_known(chunk)
             except Conflict:
                 found = [entry for entry in map(self.client.get, chunk) if entry is not None]
-            events += [event for entry in found if (event := _event(entry)) is not None]
+            events += _events(found)
         return events
+
+
+def _events(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    return [event for entry in entries if (event := _event(entry)) is not None]
 
 
 def _event(entry: Entry) -> dict[str, Any] | None:

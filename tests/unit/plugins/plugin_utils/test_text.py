@@ -274,6 +274,13 @@ def test_lost_hosts_are_counted_and_come_after_the_failed_ones() -> None:
     ]
 
 
+def test_a_story_says_that_there_is_an_older_one() -> None:
+    host = {"name": "a1", "role": "a", "group": None, "state": "pending", "reason": "r", "version": "1", "record": None}
+    events = [{"what": "begin", "version": "2", "at": 1, "epoch": 9, "who": "ann"}]
+    short, long = (_text.story({**host, "events": events, "older_events": older}) for older in (False, True))
+    assert long == [*short[:2], "  older entries of the history, of former rollouts, are left out", *short[2:]]
+
+
 # An operator's words in a host's story
 
 
