@@ -22,8 +22,8 @@ _SHOW_EVERY = 30
 _LONGEST_PAUSE = 15
 _DEFAULT_TIMEOUT = 14400
 
-# What only the first call is given: after it the ledger has the rules, and whoever changes them means it.
-_FIRST_ONLY = ("instructions", "instructions_file", "role_order")
+# What only the first call is given: after it the ledger has the rules, and whoever changes or aborts them means it.
+_FIRST_ONLY = ("instructions", "instructions_file", "role_order", "restart")
 
 
 class ActionModule(ActionBase):

@@ -105,6 +105,12 @@ options:
       - Seconds to wait at most, with O(wait) or O(since).
     type: int
     default: 14400
+  restart:
+    description:
+      - Begin a rollout anew that was aborted. Without it, a call that gives the version of such a rollout fails.
+      - Where the rollout was not aborted, it makes no difference.
+    type: bool
+    default: false
   since:
     description:
       - The RV(index) that an earlier call returned. The call first waits, for at most O(wait_timeout) seconds,
@@ -352,6 +358,7 @@ def main() -> None:
             "converge": {"type": "bool", "default": False},
             "wait": {"type": "bool", "default": False},
             "wait_timeout": {"type": "int", "default": 14400},
+            "restart": {"type": "bool", "default": False},
             "since": {"type": "int"},
             "epoch": {"type": "int", "default": 0},
         },
@@ -370,6 +377,7 @@ def main() -> None:
             role_pattern=options["role_pattern"],
             limit=options["limit"],
             converge=options["converge"],
+            restart=options["restart"],
             since=options["since"],
             epoch=options["epoch"],
         )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_a_wait_lasts_through_a_pause_and_ends_with_an_abort(run: Runner, begun:
     (result,) = live.end()
     assert (result["failed"], result["failure"]["code"]) == (True, "aborted")
     assert result["msg"].startswith("The rollout was aborted by ")
-    assert ": enough; begin another one, or roll back with rollback.yml." in result["msg"]
+    assert ": enough; begin it anew with -e restart=true, or go back with rollback.yml." in result["msg"]
 
 
 def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, store: Store, consul: RawKV) -> None:
@@ -105,8 +106,19 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
     assert (status["upgrading"], status["pending"]) == (["compute2", "web1"], ["compute3", "compute4", "web2"])
     refused = run([control("resume")])[0]
     assert refused["msg"] == ("The rollout to 2 is aborted, so it can't be resumed. Begin one with upgrade.yml.")
-    # Who asks for the version again begins anew.
-    assert make_pass(store, Request("2", {"rolling_rules": {"global": 1}})).begun
+    # It is not begun anew unawares, as by a command that runs every hour.
+    before = consul.texts()
+    plan = {"version": "2", "instructions": {"rolling_rules": {"global": 1}}}
+    unaware = run([{"convoy.upgrade.consul_upgrade_plan": plan}])[0]
+    assert unaware["failure"]["code"] == "aborted"
+    assert re.fullmatch(
+        r"The rollout to 2 was aborted by \S+ at .*: enough\. Nothing is opened\. Begin it anew with restart: true "
+        r"\(-e restart=true\), or go back with rollback\.yml\.",
+        unaware["msg"],
+    )
+    assert consul.texts() == before
+    begun, again = run([{"convoy.upgrade.consul_upgrade_plan": {**plan, "restart": True}}] * 2)
+    assert (begun["changed"], again["changed"]) == (True, False)
     assert ledger(consul)["state"] == "running"
 
 

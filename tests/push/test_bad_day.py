@@ -60,8 +60,11 @@ def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fl
     assert begun(fleet) == {"web1"}
     assert fleet.done("web1") == ["app/prepare", "app/upgrade"]
     assert fleet.reported("v1") == {"web1"}
-    # Whoever asks for it again begins it anew.
-    fleet.play("upgrade", version="v1", instructions=ONE)
+    # It is not begun anew unawares.
+    refused = " ".join(fleet.play("upgrade", version="v1", instructions=ONE, code=2).split())
+    assert "The rollout to v1 was aborted by ann at " in refused
+    assert "Begin it anew with restart: true (-e restart=true), or go back with rollback.yml." in refused
+    fleet.play("upgrade", version="v1", instructions=ONE, restart=True)
     assert fleet.reported("v1") == set(WEB)
     assert fleet.done("web1") == ["app/prepare", "app/upgrade"]
 

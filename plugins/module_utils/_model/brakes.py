@@ -37,10 +37,10 @@ def brake_of(snapshot: Snapshot, rules: Instructions, spent: Spent | None) -> Br
     ledger = snapshot.ledger
     if ledger is not None and ledger.version == snapshot.current_version:
         if ledger.state == ABORTED:
-            text = f"the rollout was aborted{_by(ledger)}; begin another one, or roll back with rollback.yml"
+            text = f"the rollout was aborted{said(ledger)}; begin it anew with -e restart=true, or go back with rollback.yml"
             return Brake(ABORT, text, passes=False)
         if ledger.state == PAUSED:
-            return Brake(PAUSE, f"the rollout is paused{_by(ledger)}; resume.yml lets it go on")
+            return Brake(PAUSE, f"the rollout is paused{said(ledger)}; resume.yml lets it go on")
     if spent is not None:
         return Brake(BUDGET, f"nothing opens any more: {spent.words()}", passes=False)
     closed = shut(rules.windows, rules.freezes, snapshot.now)
@@ -49,7 +49,8 @@ def brake_of(snapshot: Snapshot, rules: Instructions, spent: Spent | None) -> Br
     return None
 
 
-def _by(ledger: Ledger) -> str:
+def said(ledger: Ledger) -> str:
+    """Return who paused or aborted a rollout, when and why, as far as that is known: ``by ann at ...: logins fail``."""
     word = ledger.word
     text = f" by {word['by']}" if word.get("by") else ""
     if isinstance(word.get("at"), int):

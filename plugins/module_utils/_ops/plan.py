@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .._model.brakes import said
 from .._model.errors import UpgradeError
 from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
 from .._model.gates import OPEN, GateValue
@@ -48,6 +49,7 @@ class Request:
     :param since: set by a caller that goes on with what it began: such a pass never begins a rollout.
     :param epoch: the newest epoch that the caller has seen; an older one is refused.
     :param rollback: whether the rollout that this begins takes another one back.
+    :param restart: whether to begin a rollout anew that was aborted.
     """
 
     version: str | None = None
@@ -60,6 +62,7 @@ class Request:
     since: int | None = None
     epoch: int = 0
     rollback: bool = False
+    restart: bool = False
 
 
 @dataclass(slots=True)
@@ -178,9 +181,21 @@ def _wanted(keys: Keys, request: Request, snapshot: Snapshot, outcome: Outcome) 
             f"{keys.current_version} is {snapshot.current_version!r}, but the rollout in {keys.ledger} goes "
             f"to {version!r}: something else has set it. Give version to say which of the two you want.",
         )
-    # A rollout that was aborted is over: who asks for its version again begins it anew.
-    over = old is not None and old.state == ABORTED and request.version is not None and request.since is None
-    begins = snapshot.current_version != version or (over and not outcome.begun)
+    # A rollout that was aborted is over, and nobody begins it anew unawares, as by a command that runs every hour.
+    over = (
+        old is not None
+        and old.state == ABORTED
+        and old.version == snapshot.current_version == request.version
+        and request.since is None
+        and not outcome.begun
+    )
+    if old is not None and over and not (request.restart or request.rollback):
+        raise UpgradeError(
+            "aborted",
+            f"The rollout to {version} was aborted{said(old)}. Nothing is opened. Begin it anew with restart: true "
+            "(-e restart=true), or go back with rollback.yml.",
+        )
+    begins = snapshot.current_version != version or over
     if begins and (request.since is not None or outcome.begun):
         raise _overtaken(snapshot)
     same = old if old is not None and old.version == version and not begins else None
