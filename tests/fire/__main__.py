@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -29,19 +30,32 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, metavar="SEED")
     given = parser.parse_args()
     faults: Counter[str] = Counter()
-    openings = views = bad = 0
-    with guarded("fire-nightly") as lab:
+    events: Counter[str] = Counter()
+    openings = writes = views = bad = 0
+    began = time.monotonic()
+    with guarded(f"fire-nightly{given.first}") as lab:
         lab.up({}, servers=3)
         for seed in range(given.first, given.first + given.runs):
             result = run(lab, seed)
             faults += result.faults
-            openings, views, bad = openings + result.openings, views + result.views, bad + bool(result.violations)
-            found = "; ".join(result.violations) or "nothing found"
-            print(f"seed {seed}: {result.seconds:.0f} s, {sum(result.faults.values())} faults, {found}", flush=True)
-    shown = ", ".join(f"{count} {name}" for name, count in sorted(faults.items()))
-    print(f"{given.runs} runs, {sum(faults.values())} faults ({shown}), {openings} openings, {views} views of the keys")
-    print(f"{bad} runs with violations")
+            events += result.events
+            openings, writes, views = openings + result.openings, writes + result.writes, views + result.views
+            bad += bool(result.violations)
+            counts = f"{result.openings} openings, {result.writes} writes, {result.views} views"
+            found = f"{len(result.violations)} violations" if result.violations else "nothing found"
+            print(f"seed {seed} ({result.kind}): {result.seconds:.0f} s, {_listed(result.faults)}; {counts}; {found}")
+            for sentence in result.violations:
+                print(f"    {sentence}")
+            sys.stdout.flush()
+    print(f"\n{given.runs} runs in {(time.monotonic() - began) / 60:.0f} minutes, {bad} of them with violations")
+    print(f"{sum(faults.values())} faults: {_listed(faults)}")
+    print(f"{openings} openings, {writes} writes judged, {views} views of the servers compared with them")
+    print(f"{sum(events.values())} entries of the history: {_listed(events)}")
     return min(bad, 100)
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
 if __name__ == "__main__":

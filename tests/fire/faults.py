@@ -17,32 +17,45 @@ from lab.node import Node
 
 from .processes import Child
 from .proxy import CuttingProxy
+from .restore import Restorer
 
 
 class Faults:
     """Injects faults until it is told to stop, and mends all of them in the end.
 
     :param planners: those that may be killed, stopped, and have their clocks set.
+    :param restorer: what restores a snapshot on the way; None for no such thing.
     """
 
     def __init__(
-        self, seed: int, lab: Lab, planners: Sequence[Child], proxies: Sequence[CuttingProxy], over: Callable[[], bool]
+        self,
+        seed: int,
+        lab: Lab,
+        planners: Sequence[Child],
+        proxies: Sequence[CuttingProxy],
+        restorer: Restorer | None,
+        over: Callable[[], bool],
     ) -> None:
-        self._chance = random.Random(seed)
+        self._chance = random.Random(f"faults {seed}")
         self._lab = lab
         self._planners = planners
         self._proxies = proxies
+        self._restorer = restorer
         self._over = over
         self.count: Counter[str] = Counter()
 
     def run(self) -> None:
         """Inject faults, a moment apart."""
-        kinds = [self.kill, self.kill, self.stop, self.clock, self.reset, self.reset, self.leader, self.partition]
+        kinds = [self.kill, self.kill, self.stop, self.stop, self.reset, self.reset, self.leader, self.partition]
+        if self._chance.random() < 0.6:
+            kinds += [self.clock, self.clock]
         while not self._over():
             self._sleep(0.1, 0.5)
             act = self._chance.choice(kinds)
             act()
             self.count[act.__name__] += 1
+            if self._restorer is not None and self._restorer.is_due() and self._wait_for_three():
+                self.count["restore"] += self._restorer.go_on()
         for planner in self._planners:
             planner.signal(signal.SIGCONT)
 
@@ -62,7 +75,7 @@ class Faults:
 
     def clock(self) -> None:
         """Set a planner's clock to some other time."""
-        self._chance.choice(self._planners).clock.value = self._chance.uniform(-7200, 7200)
+        self._chance.choice(self._planners).set_clock(self._chance.uniform(-7200, 7200))
 
     def reset(self) -> None:
         """Have the next replies to writes lost after Consul has carried them out, or the writes before that."""
@@ -97,13 +110,14 @@ class Faults:
                     return one
         return None
 
-    def _wait_for_three(self) -> None:
+    def _wait_for_three(self) -> bool:
         """Let the cluster be whole again before the next server goes, as two of three are needed."""
         until = time.monotonic() + 20
         while time.monotonic() < until:
             if all(self._is_well(node) for node in self._lab.servers.values()):
-                return
+                return True
             time.sleep(0.1)
+        return False
 
     @staticmethod
     def _is_well(node: Node) -> bool:

@@ -1,51 +1,73 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Planners, operators and nodes as processes of their own, each of which can be killed, stopped, or have its clock set."""
+"""Processes of their own, each of which can be killed, stopped, have its clock set, and be started again."""
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
-import random
 import signal
+import sys
 import time
-from collections.abc import Mapping
-from multiprocessing.sharedctypes import Synchronized
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.child import die_with_parent
 
-from .fleet import FLEET, NEW, OLD, RULES
-
+# How a planner ends that finds Consul put back to an earlier time.
+WENT_BACK = 3
+_CONTEXT = multiprocessing.get_context("spawn")
 _clock = time.time
-# What may happen to who asks Consul in such times; anything else ends the process, and the test.
-_EXPECTED = ("unreachable", "consul_error", "busy", "overtaken")
+
+
+class Shared:
+    """Numbers that several processes see, without a lock that a killed one could keep."""
+
+    def __init__(self) -> None:
+        # By how much the clock is ahead, the newest epoch that was seen, whether all is to calm down.
+        self.clock: Any = _CONTEXT.RawValue("d", 0.0)
+        self.epoch: Any = _CONTEXT.RawValue("q", 0)
+        self.calm: Any = _CONTEXT.RawValue("b", 0)
+        self.target: Any = _CONTEXT.RawValue("b", 0)
 
 
 class Child:
-    """A process that is started again whenever it was killed."""
+    """A process that can be started again whenever it has ended.
 
-    def __init__(self, act: Any, *arguments: Any) -> None:
+    :param folder: where it writes what it dies of.
+    """
+
+    def __init__(self, name: str, folder: Path, act: Callable[..., None], *arguments: Any) -> None:
+        self.name = name
+        self.shared = Shared()
+        self._file = folder / name
         self._act = act
         self._arguments = arguments
-        # Seconds by which its clock is ahead.
-        self.clock: Synchronized[float] = multiprocessing.get_context("spawn").Value("d", 0.0)
+        # When its clock was set, and by how much it was ahead from then on.
+        self.clocks: list[tuple[float, float]] = [(0.0, 0.0)]
         self.start()
 
     def start(self) -> None:
-        """Start it, and again after it was killed."""
-        context = multiprocessing.get_context("spawn")
-        self.process = context.Process(target=_run, args=(self._act, self.clock, self._arguments), daemon=True)
+        """Start it, and again after it has ended."""
+        arguments = (self._act, self.shared, str(self._file), self._arguments)
+        self.shared.epoch.value = 0
+        self.process = _CONTEXT.Process(target=_run, args=arguments, daemon=True)
         self.process.start()
+
+    def set_clock(self, ahead: float) -> None:
+        """Set its clock."""
+        self.clocks.append((time.time(), ahead))
+        self.shared.clock.value = ahead
+
+    def ahead_around(self, at: float, seconds: float = 8) -> float | None:
+        """Return by how much its clock was ahead, None where it was set within some seconds before or after that."""
+        known = [ahead for since, ahead in self.clocks if since <= at + seconds]
+        recent = [since for since, _ahead in self.clocks if abs(since - at) < seconds]
+        return None if recent else known[-1]
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
@@ -62,94 +84,22 @@ class Child:
         """Its exit code, None while it runs."""
         return self.process.exitcode
 
+    @property
+    def last_words(self) -> str:
+        """What it died of."""
+        return self._file.read_text() if self._file.exists() else ""
 
-def _run(act: Any, clock: Synchronized[float], arguments: tuple[Any, ...]) -> None:
+
+def _run(act: Callable[..., None], shared: Shared, file: str, arguments: Sequence[Any]) -> None:
     die_with_parent()
-    time.time = lambda: _clock() + clock.value
-    act(*arguments)
-
-
-@contextlib.contextmanager
-def patience() -> Any:
-    """Take what a Consul under fire answers for what it is."""
+    time.time = lambda: _clock() + shared.clock.value
     try:
-        yield
+        act(shared, *arguments)
     except UpgradeError as error:
-        if error.code not in _EXPECTED:
-            raise
-        time.sleep(0.1)
-
-
-def be_planner(settings: Settings, fleet: Mapping[str, str]) -> None:
-    """Plan until all is done."""
-    store, epoch, index = Store(settings), 0, 0
-    while True:
-        with patience():
-            outcome = make_pass(store, Request(NEW, RULES, fleet=fleet, epoch=epoch))
-            epoch, index = outcome.ledger.epoch if outcome.ledger else 0, outcome.index
-            if outcome.plan.complete:
-                return
-            store.wait_for_change(index, 1)
-
-
-def be_operator(settings: Settings, seed: int) -> None:
-    """Hold hosts and roles for a moment, again and again, until all is done."""
-    chance, store = random.Random(seed), Store(settings)
-    while True:
-        hosts = chance.sample(sorted(FLEET), 2)
-        whom = Whom(hosts=hosts, roles=[FLEET[hosts[0]]] if chance.random() < 0.3 else [])
-        with patience():
-            set_holds(store, whom, "under fire")
-            time.sleep(chance.uniform(0.1, 0.6))
-        ended = False
-        while not ended:
-            with patience():
-                end_holds(store, whom)
-                ended = True
-        with patience():
-            ledger = store.snapshot().ledger
-            if ledger is not None and ledger.state == "complete":
-                return
-
-
-def be_nodes(settings: Settings, hosts: Mapping[str, str], seed: int) -> None:
-    """Be hosts until all of them run the version: slow, forgetful, talkative, and not always right."""
-    chance, store = random.Random(seed), Store(settings)
-    left = dict(hosts)
-    while left:
-        with patience():
-            answers = ask(store, left, default=False)
-            for host in [one for one in left if answers[one].value and answers[one].version == NEW]:
-                _act(store, chance, host)
-                if _is_done(store, host):
-                    del left[host]
-            time.sleep(chance.uniform(0.02, 0.2))
-
-
-def _act(store: Store, chance: random.Random, host: str) -> None:
-    """Do one thing that a host does in its upgrade."""
-    luck = chance.random()
-    if luck < 0.15:
-        # It dies here, and comes back later.
-        return
-    report(store, Word(host, NEW, "started"))
-    if luck < 0.25:
-        return
-    if luck < 0.35:
-        # A word on what is not wanted (any more).
-        report(store, Word(host, "0.9", "failed", error="a former life"))
-        return
-    if luck < 0.45:
-        report(store, Word(host, OLD, "upgraded"))
-        return
-    if luck < 0.6:
-        report(store, Word(host, NEW, "failed", error="no disk"))
-        report(store, Word(host, NEW, "started"))
-        return
-    for _time in range(2 if luck < 0.7 else 1):
-        report(store, Word(host, NEW, "upgraded"))
-
-
-def _is_done(store: Store, host: str) -> bool:
-    found = store.snapshot().reports.get(host)
-    return found is not None and found.version == NEW
+        if error.code == "went_back":
+            sys.exit(WENT_BACK)
+        Path(file).write_text(traceback.format_exc())
+        raise
+    except Exception:
+        Path(file).write_text(traceback.format_exc())
+        raise

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Between a planner and its server: forwards, and on demand loses writes, or the replies to writes that were done."""
+"""Between a process and its server: forwards, notes each write, and on demand loses writes, or the replies to them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ import json
 import socket
 import struct
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from .journal import Journal, Reading, Write
+
+# Longer than anybody here waits for an answer.
+_SECONDS = 20
 
 
 class _Server(ThreadingHTTPServer):
@@ -23,9 +29,14 @@ class _Server(ThreadingHTTPServer):
 
 
 class CuttingProxy:
-    """Forwards to a server by address."""
+    """Forwards what one process asks to a server.
 
-    def __init__(self, address: str, port: int = 8500) -> None:
+    :param who: the process, for the journal.
+    """
+
+    def __init__(self, who: str, address: str, journal: Journal, port: int = 8500) -> None:
+        self._who = who
+        self._journal = journal
         self._target = (address, port)
         self._lock = threading.Lock()
         self._fates: list[bool] = []
@@ -64,24 +75,41 @@ class CuttingProxy:
             # It was killed while it spoke.
             _cut(handler)
             return
-        fate = self._fate(handler.path, body)
-        if fate is False:
-            _cut(handler)
-            return
-        try:
-            line = http.client.HTTPConnection(*self._target, timeout=70)
-            line.request(handler.command, handler.path, body or None)
-            answer = line.getresponse()
-            found = answer.read()
-            line.close()
-        except OSError:
-            _cut(handler)
-            return
-        if fate is True:
+        operations = [one["KV"] for one in json.loads(body)] if handler.path.startswith("/v1/txn") else []
+        if all(one["Verb"].startswith("get") for one in operations):
+            reads_all = any(one["Key"].endswith("upgrade/ledger") for one in operations)
+            number, asked_at = self._journal.next_number(), time.time()
+            found = self._ask(handler, body)
+            if found is not None and reads_all and found[0].status == 200:
+                self._journal.read(self._who, Reading(number, asked_at, found[1]))
+        else:
+            write, fate = self._journal.sent(self._who, operations), self._fate()
+            found = self._write(handler, body, write, fate)
+        if found is None:
             _cut(handler)
             return
         with contextlib.suppress(OSError):
-            self._answer(handler, answer, found)
+            self._answer(handler, *found)
+
+    def _write(
+        self, handler: BaseHTTPRequestHandler, body: bytes, write: Write, fate: bool | None
+    ) -> tuple[http.client.HTTPResponse, bytes] | None:
+        if fate is False:
+            self._journal.forgot(write)
+            return None
+        found = self._ask(handler, body)
+        self._journal.answered(write, *((found[0].status, found[1]) if found is not None else (None,)))
+        return None if fate is True else found
+
+    def _ask(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[http.client.HTTPResponse, bytes] | None:
+        try:
+            line = http.client.HTTPConnection(*self._target, timeout=_SECONDS)
+            with contextlib.closing(line):
+                line.request(handler.command, handler.path, body or None)
+                answer = line.getresponse()
+                return answer, answer.read()
+        except (OSError, http.client.HTTPException):
+            return None
 
     @staticmethod
     def _answer(handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse, found: bytes) -> None:
@@ -93,10 +121,8 @@ class CuttingProxy:
         handler.end_headers()
         handler.wfile.write(found)
 
-    def _fate(self, path: str, body: bytes) -> bool | None:
-        """Return whether a request is lost after it was carried out, before that (False), or not at all (None)."""
-        if not path.startswith("/v1/txn") or all(one["KV"]["Verb"].startswith("get") for one in json.loads(body)):
-            return None
+    def _fate(self) -> bool | None:
+        """Return whether a write is lost after it was carried out, before that (False), or not at all (None)."""
         with self._lock:
             if not self._fates:
                 return None

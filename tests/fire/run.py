@@ -5,36 +5,57 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from devkit.kv import RawKV
 from lab.lab import Lab
 
+from .actors import be_holder, be_nodes, be_operator, be_planner
+from .facts import GATES, LEDGER, REPORTS
 from .faults import Faults
-from .fleet import FLEET, GATES, NEW, OLD
-from .processes import Child, be_nodes, be_operator, be_planner
+from .findings import Findings
+from .fleet import FLEET, NEW, OLD
+from .journal import Journal
+from .judge import Judge
+from .processes import WENT_BACK, Child
 from .proxy import CuttingProxy
+from .replay import State, entries_of, replay
+from .restore import Restorer
+from .rules import Rules, Schedule, schedule
 from .watcher import Witness
 
-_SECONDS = 180
+_SECONDS = 150
 _FIRE = 12
+_PLANNERS, _NODES = 4, 3
 
 
 @dataclass
 class Result:
     """What a run came to.
 
-    :param violations: sentences of the witness, and of the look at the end.
+    :param openings: hosts that were let through, by the events of the history.
+    :param writes: writes that were judged, each with the keys before and after it.
+    :param views: states that the servers showed, each compared with what was written.
+    :param events: kinds of entries in the history.
     """
 
     seed: int
+    kind: str
     seconds: float = 0
     faults: Counter[str] = field(default_factory=Counter)
     openings: int = 0
+    writes: int = 0
     views: int = 0
+    events: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
 
 
@@ -47,51 +68,148 @@ def wait_for_cluster(lab: Lab, seconds: float = 30) -> None:
 
 
 def run(lab: Lab, seed: int) -> Result:
-    """Run a rollout to its end under fire."""
-    wait_for_cluster(lab)
-    assert lab.kv.delete("", tree=True)
-    lab.kv.load([*((f"running/versions/{OLD}/{host}", "1700000000") for host in FLEET), ("current_version", OLD)])
-    lab.kv.put(f"{GATES}/global", "True")
-    result, began = Result(seed), time.monotonic()
-    addresses = [node.address for node in lab.servers.values()]
-    proxies = [CuttingProxy(address) for address in addresses]
-    settings = [Settings(port=proxy.port, timeout=3) for proxy in proxies]
-    hosts = list(FLEET)
-    planners = [Child(be_planner, one, FLEET) for one in (*settings, settings[0])]
-    nodes = [Child(be_nodes, settings[at], {host: FLEET[host] for host in hosts[at::3]}, seed + at) for at in range(3)]
-    operator = Child(be_operator, settings[seed % 3], seed)
-    everybody = [*planners, *nodes, operator]
-    until = began + _FIRE
-    faults = Faults(seed, lab, planners, proxies, over=lambda: time.monotonic() > until)
-    with Witness([f"http://{address}:8500" for address in addresses]) as witness:
-        # On this thread: a child that is started again dies with the thread that did it.
-        faults.run()
-        _wait(everybody, began + _SECONDS, result)
-    for child in everybody:
-        child.kill()
-    for proxy in proxies:
-        proxy.close()
-    result.seconds, result.faults, result.views = time.monotonic() - began, faults.count, witness.views
-    result.violations += witness.failures
-    _look_back(lab, result)
-    return result
+    """Run a rollout to its end under fire, and judge it."""
+    with tempfile.TemporaryDirectory(prefix="convoy-fire-") as folder:
+        return Run(lab, schedule(seed), Path(folder)).run()
 
 
-def _wait(everybody: list[Child], until: float, result: Result) -> None:
-    """Wait until all have ended."""
-    left = list(everybody)
-    while left and time.monotonic() < until:
-        left = [child for child in left if child.code is None]
-        time.sleep(0.1)
-    result.violations += [f"a process ended with {child.code}" for child in everybody if child.code not in (0, None)]
-    if left:
-        result.violations.append(f"{len(left)} processes did not come to an end")
+class Run:
+    """One run.
+
+    :param folder: for what processes die of.
+    """
+
+    def __init__(self, lab: Lab, plan: Schedule, folder: Path) -> None:
+        self._lab = lab
+        self._plan = plan
+        self._folder = folder
+        self._journal = Journal()
+        self._proxies: list[CuttingProxy] = []
+        self._addresses = [node.address for node in lab.servers.values()]
+        self._findings = Findings()
+
+    def run(self) -> Result:
+        """Begin, be under fire, calm down, and look back."""
+        began, plan = time.monotonic(), self._plan
+        result = Result(plan.seed, plan.name)
+        base = self._begin()
+        planners, others = self._start()
+        everybody = [*planners, *others]
+        restorer = None
+        if plan.restore:
+            restorer = Restorer(f"http://{self._addresses[0]}:8500", self._journal, planners, everybody)
+        until = began + _FIRE
+        faults = Faults(plan.seed, self._lab, planners, self._proxies, restorer, over=lambda: time.monotonic() > until)
+        with Witness([f"http://{address}:8500" for address in self._addresses]) as witness:
+            # On this thread: a child that is started again dies with the thread that did it.
+            faults.run()
+            for child in everybody:
+                child.shared.calm.value = 1
+            self._wait(everybody, others[0], began + _SECONDS)
+            for child in everybody:
+                child.kill()
+            self._journal.is_quiet(20)
+        for proxy in self._proxies:
+            proxy.close()
+        result.faults, result.views = faults.count, len(witness.indexes)
+        if restorer is not None:
+            result.faults["went back"] = restorer.went_back
+            for problem in restorer.problems:
+                self._findings.at(None)(problem)
+        self._look_back(base, witness, restorer, everybody, result)
+        result.violations = self._findings.sentences()
+        result.seconds = time.monotonic() - began
+        return result
+
+    def _begin(self) -> State:
+        """Make a fleet of the old version, and return its keys."""
+        wait_for_cluster(self._lab)
+        kv = self._lab.kv
+        assert kv.delete("", tree=True)
+        kv.load([*((f"{REPORTS}{OLD}/{host}", "1700000000") for host in FLEET), ("current_version", OLD)])
+        kv.put(f"{GATES}global", "True")
+        return entries_of(json.loads(kv.call("GET", "kv/?recurse&consistent")[2]))
+
+    def _start(self) -> tuple[list[Child], list[Child]]:
+        """Start all processes, each with a way to Consul of its own: planners, then operators and nodes."""
+        plan, hosts = self._plan, list(FLEET)
+        first = plan.kind.rules[0]
+        planners = [
+            self._child(f"planner{n}", n, be_planner, first, plan.kind.insisting) for n in range(1, _PLANNERS + 1)
+        ]
+        others = [self._child("operator", plan.seed, be_operator, plan)]
+        others.append(self._child("holder", plan.seed + 1, be_holder, plan))
+        for n in range(_NODES):
+            mine = {host: FLEET[host] for host in hosts[n::_NODES]}
+            others.append(self._child(f"nodes{n}", n, be_nodes, mine, plan, n))
+        return planners, others
+
+    def _child(self, name: str, at: int, act: Any, *arguments: Any) -> Child:
+        proxy = CuttingProxy(name, self._addresses[at % len(self._addresses)], self._journal)
+        self._proxies.append(proxy)
+        return Child(name, self._folder, act, Settings(port=proxy.port, timeout=3), *arguments)
+
+    def _wait(self, everybody: Sequence[Child], operator: Child, until: float) -> None:
+        """Wait until the rollout is at its end, or a process is."""
+        say = self._findings.at(None)
+        while time.monotonic() < until:
+            dead = [child for child in everybody if child.code is not None]
+            for child in dead:
+                why = "went_back" if child.code == WENT_BACK else child.last_words.strip().rpartition("\n")[2]
+                say(f"{child.name} ended with {child.code}: {why}")
+            if dead or self._is_over(operator):
+                return
+            time.sleep(0.1)
+        ledger = self._lab.kv.texts("upgrade/").get(LEDGER)
+        say(f"the rollout did not come to an end in {_SECONDS} s; the ledger is {ledger}")
+
+    def _is_over(self, operator: Child) -> bool:
+        target = self._target(operator)
+        if target is None:
+            return False
+        keys = self._lab.kv.texts()
+        ledger = json.loads(keys.get(LEDGER, "{}"))
+        is_complete = ledger.get("state") == "complete" and ledger["version"] == target
+        return is_complete and all(f"{REPORTS}{target}/{host}" in keys for host in FLEET)
+
+    def _target(self, operator: Child) -> str | None:
+        """Return where the fleet is to be in the end; None while it is still to be taken back."""
+        if self._plan.rollback is None:
+            return NEW
+        return OLD if operator.shared.target.value else None
+
+    def _look_back(
+        self, base: State, witness: Witness, restorer: Restorer | None, everybody: Sequence[Child], result: Result
+    ) -> None:
+        """Judge all that was written."""
+        wait_for_cluster(self._lab)
+        for address in self._addresses:
+            code, headers, body = RawKV(f"http://{address}:8500").call("GET", "kv/?recurse&consistent")
+            assert code == 200
+            witness.saw(int(headers["X-Consul-Index"]), entries_of(json.loads(body)))
+        restores = restorer.restores if restorer is not None else []
+        steps, problems = replay(base, self._journal.writes, restores, witness.entries(), witness.indexes)
+        for problem in problems:
+            self._findings.at(None)(problem)
+        for index, sentence in witness.against(base, steps):
+            self._findings.at(index)(sentence)
+        clocks = {child.name: child for child in everybody}
+        judge = Judge(
+            base,
+            steps,
+            _rules_of(self._plan),
+            lambda who, at: clocks[who].ahead_around(at),
+            steady=not result.faults["clock"] and not restores,
+        )
+        judge.judge(self._findings)
+        result.openings, result.writes, result.events = judge.openings, len(steps), judge.events
 
 
-def _look_back(lab: Lab, result: Result) -> None:
-    """Look at what is there in the end."""
-    keys = lab.kv.texts()
-    behind = [host for host in FLEET if f"running/versions/{NEW}/{host}" not in keys]
-    if behind:
-        result.violations.append(f"never upgraded: {behind}")
-    result.openings = sum(1 for key in keys if key.startswith(f"{GATES}/host/"))
+def _rules_of(plan: Schedule) -> Any:
+    """Return what tells the rules by the instructions in a ledger, which are written in another form there."""
+
+    def key(instructions: Mapping[str, Any]) -> str:
+        return json.dumps(parse(instructions).plain(), sort_keys=True)
+
+    known: dict[str, Rules] = {key(one.instructions): one for one in plan.kind.rules}
+    return lambda instructions: known.get(json.dumps(instructions, sort_keys=True))

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A snapshot of an earlier time is restored while planners are at work: they stop, and say why."""
+"""What a planner says after a snapshot of an earlier time was restored; `restore.py` does it to planners at work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from lab.lab import Lab
 
-from .fleet import FLEET, NEW, OLD, RULES
+from .fleet import FLEET, NEW, OLD
+from .rules import CAPS
 from .run import wait_for_cluster
 
 
@@ -23,12 +24,12 @@ def test_a_planner_notices_that_the_epoch_went_back(lab: Lab) -> None:
     lab.kv.load([*((f"running/versions/{OLD}/{host}", "1") for host in FLEET), ("current_version", OLD)])
     server = next(iter(lab.servers.values()))
     store = Store(Settings(host=server.address, port=8500))
-    begun = make_pass(store, Request(NEW, RULES, fleet=FLEET))
+    begun = make_pass(store, Request(NEW, CAPS.instructions, fleet=FLEET))
     code, _headers, snapshot = lab.kv.call("GET", "snapshot")
     assert code == 200
     for host in [one.host for one in begun.openings]:
         report(store, Word(host, NEW, "upgraded"))
-    later = make_pass(store, Request(NEW, RULES, fleet=FLEET))
+    later = make_pass(store, Request(NEW, CAPS.instructions, fleet=FLEET))
     assert later.openings
     assert lab.kv.call("PUT", "snapshot", snapshot)[0] == 200
     wait_for_cluster(lab)

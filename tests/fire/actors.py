@@ -1,0 +1,276 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who is at work on the fleet: planners, operators, and the nodes. All do what the collection's own modules do."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+
+from .fleet import FLEET, NEW, OLD
+from .processes import Shared
+from .rules import Rules, Schedule
+
+# What may happen to who asks Consul in such times; anything else ends the process, and the test.
+_EXPECTED = ("unreachable", "consul_error", "busy", "overtaken")
+# What an operator is told who comes too late.
+_TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve")
+_SAID = control.Word("under fire", fleet=FLEET)
+
+
+@contextlib.contextmanager
+def patience(*more: str) -> Iterator[None]:
+    """Take what a Consul under fire answers for what it is."""
+    try:
+        yield
+    except UpgradeError as error:
+        if error.code not in (*_EXPECTED, *more):
+            raise
+        time.sleep(0.1)
+
+
+def be_planner(shared: Shared, settings: Settings, rules: Rules, insisting: bool) -> None:
+    """Plan until killed.
+
+    :param insisting: whether each pass asks for the version and the rules, as a playbook does that is run again and again.
+    """
+    store = Store(settings)
+    wanted: dict[str, Any] = {"version": NEW, "rules": rules.instructions}
+    while True:
+        with patience():
+            request: dict[str, Any] = {"fleet": FLEET, "epoch": shared.epoch.value}
+            try:
+                outcome = make_pass(store, Request(**request, **(wanted if insisting else {})))
+            except UpgradeError as error:
+                if error.code != "no_rollout":
+                    raise
+                outcome = make_pass(store, Request(**request, **wanted))
+            shared.epoch.value = outcome.ledger.epoch if outcome.ledger else 0
+            store.wait_for_change(outcome.index, 1)
+
+
+class Operator:
+    """Says this and that of a rollout until calm is wanted, and helps from then on."""
+
+    def __init__(self, shared: Shared, settings: Settings, plan: Schedule) -> None:
+        self._chance = random.Random(f"operator {plan.seed}")
+        self._shared = shared
+        self._store = Store(settings)
+        self._plan = plan
+        self._gone_back = plan.rollback is None
+
+    def work(self) -> None:
+        """Work until killed."""
+        while True:
+            self._chance_to_go_back()
+            if self._shared.calm.value:
+                self.help()
+                time.sleep(0.3)
+            else:
+                with patience(*_TOO_LATE):
+                    getattr(self, self._chance.choice(self._plan.kind.words))()
+                time.sleep(self._chance.uniform(0.05, 0.4))
+
+    def hold_on(self) -> None:
+        """Hold hosts, again and again, until calm is wanted."""
+        while not self._shared.calm.value:
+            self.hold()
+            time.sleep(self._chance.uniform(0.05, 0.4))
+        while True:
+            time.sleep(1)
+
+    def _chance_to_go_back(self) -> None:
+        with patience(*_TOO_LATE):
+            done = sum(1 for one in self._store.snapshot().reports.values() if one.version == NEW)
+            if not self._gone_back and done >= (self._plan.rollback or 0):
+                control.roll_back(self._store, _SAID)
+                self._gone_back = True
+                self._shared.target.value = 1
+
+    def _until_done(self, act: Callable[[], Any]) -> None:
+        while True:
+            with patience(*_TOO_LATE):
+                act()
+                return
+            if not self._store_has_rollout():
+                return
+
+    def _store_has_rollout(self) -> bool:
+        with patience():
+            ledger = self._store.snapshot().ledger
+            return ledger is not None and ledger.state in ("running", "paused")
+        return True
+
+    def hold(self) -> None:
+        """Hold hosts and perhaps a role for a moment."""
+        hosts = self._chance.sample(sorted(FLEET), 2)
+        whom = Whom(hosts=hosts, roles=[FLEET[hosts[0]]] if self._chance.random() < 0.3 else [])
+        with patience():
+            set_holds(self._store, whom, "under fire")
+            time.sleep(self._chance.uniform(0.1, 0.6))
+        ended = False
+        while not ended:
+            with patience():
+                end_holds(self._store, whom)
+                ended = True
+
+    def pause(self) -> None:
+        """Pause for a moment."""
+        control.pause(self._store, _SAID)
+        time.sleep(self._chance.uniform(0.1, 0.8))
+        self._until_done(lambda: control.resume(self._store, _SAID))
+
+    def retry(self) -> None:
+        """Put back what failed."""
+        control.retry(self._store, _SAID)
+
+    def approve(self) -> None:
+        """Approve whatever waits for it."""
+        control.approve(self._store, _SAID)
+
+    def change(self) -> None:
+        """Change the rules in the middle of the rollout."""
+        self._change_to(self._chance.choice(self._plan.kind.rules))
+
+    def _change_to(self, rules: Rules) -> None:
+        make_pass(self._store, Request(rules=rules.instructions, fleet=FLEET))
+
+    def abort(self) -> None:
+        """Abort, and begin again; the fleet is not taken back meanwhile."""
+        if self._shared.target.value:
+            return
+        control.abort(self._store, _SAID)
+        time.sleep(self._chance.uniform(0, 0.5))
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        rules = self._plan.kind.rules[0].instructions
+        make_pass(self._store, Request(NEW, rules, fleet=FLEET))
+
+    def help(self) -> None:
+        """Do what lets the rollout come to its end: what a restored snapshot brought back is ended too."""
+        with patience(*_TOO_LATE):
+            snapshot = self._store.snapshot()
+            holds, ledger = snapshot.holds, snapshot.ledger
+            if holds.everywhere or holds.roles or holds.hosts:
+                end_holds(self._store, Whom(bool(holds.everywhere), list(holds.roles), list(holds.hosts)))
+            if ledger is None or ledger.state == "complete":
+                return
+            if ledger.state == "aborted":
+                self._begin_again()
+            elif ledger.state == "paused":
+                control.resume(self._store, _SAID)
+            elif len(self._plan.kind.rules) > 1 and {"freezes", "windows"} & set(ledger.instructions):
+                self._change_to(self._plan.kind.rules[0])
+            control.retry(self._store, _SAID)
+            if self._plan.kind.rules[0].canary:
+                control.approve(self._store, _SAID)
+
+
+def be_operator(shared: Shared, settings: Settings, plan: Schedule) -> None:
+    """Be an operator until killed."""
+    Operator(shared, settings, plan).work()
+
+
+def be_holder(shared: Shared, settings: Settings, plan: Schedule) -> None:
+    """Be somebody who holds hosts, until killed."""
+    Operator(shared, settings, plan).hold_on()
+
+
+class Nodes:
+    """Some hosts: slow, forgetful, talkative, and not always right."""
+
+    def __init__(
+        self, shared: Shared, settings: Settings, hosts: Mapping[str, str], plan: Schedule, number: int
+    ) -> None:
+        self._chance = random.Random(f"nodes {plan.seed} {number}")
+        self._shared = shared
+        self._store = Store(settings)
+        self._hosts = dict(hosts)
+        self._kind = plan.kind
+        # What each really runs, what it said last, and until when it is of no use.
+        self._runs = dict.fromkeys(hosts, OLD)
+        self._said = dict.fromkeys(hosts, OLD)
+        self._out_until = dict.fromkeys(hosts, 0.0)
+        self._flaps = 3
+
+    def work(self) -> None:
+        """Be these hosts until killed."""
+        while True:
+            with patience():
+                answers = ask(self._store, self._hosts, default=False)
+                for host, answer in answers.items():
+                    if answer.value and answer.version is not None and time.monotonic() > self._out_until[host]:
+                        self._turn(host, answer.version)
+            time.sleep(self._chance.uniform(0.02, 0.2))
+
+    def _turn(self, host: str, wanted: str) -> None:
+        if self._runs[host] == wanted and self._said[host] == wanted:
+            self._after(host, wanted)
+        else:
+            self._upgrade(host, wanted)
+
+    def _say(self, host: str, version: str, state: str, error: str | None = None) -> None:
+        report(self._store, Word(host, version, state, error=error))
+        self._said[host] = version if state == "upgraded" else ""
+
+    def _after(self, host: str, wanted: str) -> None:
+        """Let a host that is done say so again, and now and then fall back to where it was."""
+        luck = self._chance.random()
+        if luck < 0.02 and self._flaps and not self._shared.calm.value:
+            self._flaps -= 1
+            self._runs[host] = OLD if wanted == NEW else NEW
+            self._say(host, self._runs[host], "upgraded")
+        elif luck < 0.1:
+            self._say(host, wanted, "upgraded")
+
+    def _upgrade(self, host: str, wanted: str) -> None:
+        """Do one thing that a host does in its upgrade."""
+        luck = self._chance.random()
+        if self._shared.calm.value:
+            luck = 1.0
+        elif self._chance.random() < self._kind.dying:
+            self._out_until[host] = time.monotonic() + self._chance.uniform(6, 9)
+            return
+        elif self._chance.random() < self._kind.failing:
+            self._say(host, wanted, "failed", error="no disk")
+            self._out_until[host] = time.monotonic() + self._chance.uniform(0.5, 2.5)
+            return
+        if luck < 0.15:
+            # It dies here, and comes back later.
+            return
+        self._say(host, wanted, "started")
+        if luck < 0.25:
+            return
+        if luck < 0.33:
+            # A word on what is not wanted (any more).
+            self._say(host, "0.9", "failed", error="a former life")
+            return
+        if luck < 0.4:
+            self._say(host, OLD if wanted == NEW else NEW, "upgraded")
+            return
+        if luck < 0.5:
+            self._say(host, wanted, "failed", error="no disk")
+            self._say(host, wanted, "started")
+            return
+        self._runs[host] = wanted
+        for _time in range(2 if luck < 0.6 else 1):
+            self._say(host, wanted, "upgraded")
+
+
+def be_nodes(shared: Shared, settings: Settings, hosts: Mapping[str, str], plan: Schedule, number: int) -> None:
+    """Be some hosts until killed."""
+    Nodes(shared, settings, hosts, plan, number).work()

@@ -1,0 +1,148 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the keys of one moment say, read without anything of the collection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from .fleet import FLEET
+from .replay import Entry, State
+from .rules import Rules
+
+LEDGER, CURRENT = "upgrade/ledger", "current_version"
+GATES, HOLDS, HISTORY = "config_state/enable_puppet/", "upgrade/hold/", "upgrade/history/"
+RECORDS, REPORTS, MARKS, APPROVALS = "upgrade/hosts/", "running/versions/", "upgrade/health/", "upgrade/approval/"
+# What hosts say themselves; all else goes through the ledger.
+HOSTS_OWN = (RECORDS, REPORTS)
+
+
+def data_of(entry: Entry | None) -> dict[str, Any]:
+    """Return what a key holds, nothing where it is not there."""
+    return json.loads(entry.value) if entry is not None else {}
+
+
+def is_open(state: State, host: str) -> bool:
+    """Return whether a host may go: its gate, else that of its role, else the global one."""
+    for key in (f"{GATES}host/{host}", f"{GATES}role/{FLEET[host]}", f"{GATES}global"):
+        if key in state:
+            return state[key].value == "True"
+    return True
+
+
+def holds_over(host: str) -> tuple[str, ...]:
+    """Return the keys that hold a host."""
+    return (f"{HOLDS}global", f"{HOLDS}role/{FLEET[host]}", f"{HOLDS}host/{host}")
+
+
+def with_own_word(state: State, read: Mapping[str, tuple[str, int]]) -> State:
+    """Return the keys of a moment, with what the hosts say of themselves as a planner has read it."""
+    found = {key: entry for key, entry in state.items() if not key.startswith(HOSTS_OWN)}
+    found.update({key: Entry(*pair) for key, pair in read.items() if key.startswith(HOSTS_OWN)})
+    return found
+
+
+@dataclass
+class Facts:
+    """The hosts at one moment.
+
+    :param now: the time by the clock of whoever looks; None where that is not known.
+    """
+
+    state: State
+    rules: Rules
+    now: float | None = None
+    _records: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def current(self) -> str:
+        """The version that is wanted."""
+        return self.state[CURRENT].value
+
+    @cached_property
+    def ledger(self) -> dict[str, Any]:
+        """The ledger."""
+        return data_of(self.state.get(LEDGER))
+
+    @property
+    def stage(self) -> int:
+        """The stage of the rollout, 0 for the first."""
+        number: int = self.ledger.get("stage", {}).get("number", 0)
+        return number
+
+    def record(self, host: str) -> dict[str, Any]:
+        """Return a host's own account."""
+        if host not in self._records:
+            self._records[host] = data_of(self.state.get(f"{RECORDS}{host}"))
+        return self._records[host]
+
+    def says(self, host: str, *states: str) -> bool:
+        """Return whether a host's own account is of the wanted version, and in one of these states."""
+        record = self.record(host)
+        return record.get("version") == self.current and record["state"] in states
+
+    def has_reported(self, host: str) -> bool:
+        """Return whether a host has reported the wanted version."""
+        return f"{REPORTS}{self.current}/{host}" in self.state
+
+    def has_left(self, host: str) -> bool:
+        """Return whether a host was last heard of on its way to another version."""
+        record = self.record(host)
+        return bool(record) and record["version"] != self.current and record["state"] in ("started", "failed")
+
+    def is_done(self, host: str) -> bool:
+        """Return whether a host has reported, and some planner has seen it soak for long enough."""
+        if not self.has_reported(host):
+            return False
+        mark = data_of(self.state.get(f"{MARKS}{host}")) if self.rules.soak else None
+        return mark is None or (mark.get("version") == self.current and mark["upgraded"])
+
+    def has_failed(self, host: str) -> bool:
+        """Return whether a host has failed."""
+        return self.says(host, "failed") and not self.has_reported(host)
+
+    def is_lost(self, host: str) -> bool:
+        """Return whether a host is open and has been silent for much longer than it may, by the clock of who looks."""
+        if self.rules.deadline is None or self.now is None or self.has_reported(host) or self.has_failed(host):
+            return False
+        gate = self.state.get(f"{GATES}host/{host}")
+        heard = [gate.flags] if gate is not None and gate.value == "True" and gate.flags else []
+        heard += self.record(host).get("times", {}).values() if self.says(host, "started", "retried") else []
+        if not heard or not (is_open(self.state, host) or self.says(host, "started")):
+            return False
+        return self.now - max(min(self.now, at) for at in heard) > self.rules.deadline + _SLACK
+
+    def is_broken(self, host: str) -> bool:
+        """Return whether a host has to be counted under a budget."""
+        return self.has_failed(host) or self.is_lost(host)
+
+    def is_down(self, host: str) -> bool:
+        """Return whether a host takes a slot."""
+        if self.is_done(host):
+            return False
+        if self.ledger.get("rollback") and (self.has_failed(host) or self.has_left(host)):
+            # A rollback is not held up by those that are broken, or on their way to what it takes back.
+            return False
+        return is_open(self.state, host) or self.says(host, "started", "failed") or self.has_reported(host)
+
+    def down(self) -> set[str]:
+        """Return all hosts that take a slot."""
+        return {host for host in FLEET if self.is_down(host)}
+
+    def stage_of(self, host: str) -> int:
+        """Return the stage of a host: 0 for a canary, 1 for the rest."""
+        canary = int(host[len(FLEET[host]) :]) <= self.rules.canary
+        return 0 if canary or not self.rules.canary else 1
+
+    def of(self, roles: Collection[str]) -> list[str]:
+        """Return the hosts of some roles."""
+        return [host for host, role in FLEET.items() if role in roles]
+
+
+# A planner's look is taken for older than it is by the time a read may be tried again, and by a stop.
+_SLACK = 6.0

@@ -1,0 +1,305 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The judge: goes through every write of a run, and says what no rule allowed.
+
+A planner opens what the rules allow by what it has read. So each opening is judged by the keys as that planner was told
+them (what hosts said of themselves), and as they are when it writes (all that goes through the ledger, which nobody but
+itself may have written meanwhile). A host that falls back after a planner has looked is nobody's fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .facts import (
+    APPROVALS,
+    CURRENT,
+    GATES,
+    HISTORY,
+    HOLDS,
+    HOSTS_OWN,
+    LEDGER,
+    MARKS,
+    REPORTS,
+    Facts,
+    data_of,
+    holds_over,
+    is_open,
+    with_own_word,
+)
+from .findings import Findings
+from .fleet import ALL, DATA, FLEET, NEW, OLD
+from .journal import Reading, Write
+from .replay import State, Step, state_at
+from .rules import Rules
+
+# What each event makes of the state of a ledger: None for as it was.
+_STATES: Mapping[str, tuple[tuple[str, ...], str | None]] = {
+    "begin": (("", "running", "paused", "aborted", "complete"), "running"),
+    "pause": (("running",), "paused"),
+    "resume": (("paused",), "running"),
+    "abort": (("running", "paused"), "aborted"),
+    "open": (("running", "complete"), "running"),
+    "complete": (("running", "paused"), "complete"),
+}
+
+
+class Judge:
+    """Judges the steps of a run.
+
+    :param rules_of: returns what instructions mean, None for those that nobody gave.
+    :param clock_of: returns by how much a process's clock was ahead around a time, None where it was set just then.
+    :param steady: whether no clock was set at all.
+    """
+
+    def __init__(
+        self,
+        base: State,
+        steps: Sequence[Step],
+        rules_of: Callable[[Mapping[str, Any]], Rules | None],
+        clock_of: Callable[[str, float], float | None],
+        *,
+        steady: bool,
+    ) -> None:
+        self._base = base
+        self._steps = steps
+        self._rules_of = rules_of
+        self._clock_of = clock_of
+        self._steady = steady
+        self._own: dict[tuple[str, Reading], set[int]] = {}
+        self._read: dict[Reading, dict[str, tuple[str, int]]] = {}
+        self._soaking: dict[str, tuple[Any, float]] = {}
+        self.openings = 0
+        self.events: Counter[str] = Counter()
+
+    def judge(self, findings: Findings) -> None:
+        """Go through all steps."""
+        for step in self._steps:
+            say = findings.at(step.index)
+            for sentence in [*self._always(step), *self._of_write(step)]:
+                say(sentence)
+
+    def _always(self, step: Step) -> list[str]:
+        """Return what is wrong with the keys of a moment, whoever made them so."""
+        found = []
+        versions = [key for key in step.after if key.endswith(CURRENT)]
+        if versions != [CURRENT] or step.after[CURRENT].value not in (OLD, NEW):
+            found.append(f"the current versions are {[(key, step.after[key].value) for key in versions]}")
+        reports: dict[str, list[str]] = {}
+        for key in step.after:
+            if key.startswith(REPORTS):
+                reports.setdefault(key.rpartition("/")[2], []).append(key)
+        found += [f"{host} stands under {keys}" for host, keys in reports.items() if len(keys) > 1]
+        found += [f"{host} stands under no version" for host in FLEET if host not in reports]
+        ledger = data_of(step.after.get(LEDGER))
+        epochs = {int(key[len(HISTORY) :]) for key in step.after if key.startswith(HISTORY)}
+        if epochs != set(range(1, ledger.get("epoch", 0) + 1)):
+            found.append(f"the ledger is at epoch {ledger.get('epoch')}, and the history has {sorted(epochs)}")
+        if ledger and ledger["version"] != step.after[CURRENT].value:
+            found.append(f"the ledger goes to {ledger['version']}, and current_version is {step.after[CURRENT].value}")
+        return found
+
+    def _of_write(self, step: Step) -> list[str]:
+        write = step.write
+        if write is None or write.who == "harness":
+            return []
+        changed = step.changed()
+        if LEDGER not in changed:
+            # Before a rollout there is no ledger to tell of holds.
+            allowed = HOSTS_OWN if LEDGER in step.before else (*HOSTS_OWN, HOLDS)
+            return [f"{write.who} changed {key} beside the ledger" for key in changed if not key.startswith(allowed)]
+        before, after = data_of(step.before.get(LEDGER)), data_of(step.after.get(LEDGER))
+        new = [key for key in changed if key.startswith(HISTORY)]
+        if new != [f"{HISTORY}{after['epoch']}"] or new[0] in step.before:
+            return [f"{write.who} wrote epoch {after['epoch']}, and of the history {new}"]
+        event = data_of(step.after[new[0]])
+        self.events[event["what"]] += 1
+        found = self._order_of_writes(step, write)
+        if after["epoch"] != before.get("epoch", 0) + 1:
+            found.append(f"epoch {after['epoch']} came after {before.get('epoch')}")
+        rules = self._rules_of(after.get("instructions", {}))
+        if rules is None:
+            return [*found, f"nobody gave the rules of epoch {after['epoch']}: {after['instructions']}"]
+        state = with_own_word(step.before, self._told(write)) if write.reading is not None else step.before
+        facts = Facts({**state, LEDGER: step.after[LEDGER]}, rules, self._now(write))
+        found += _of_ledger(event, before, after, changed)
+        found += _of_gates(event, step, facts)
+        found += self._of_marks(event, write, step, rules)
+        if event["what"] == "open":
+            self.openings += len(event["hosts"]) + sum(one["hosts"] for one in event["roles"].values())
+            found += _of_opening(event, before, step, facts)
+            found += self._of_freshness(write)
+        elif event["what"] == "complete":
+            found += [f"complete without {host}" for host in FLEET if not facts.is_done(host)]
+        elif event["what"] in ("approve", "stage"):
+            found += _of_stage(event, before, after, step, facts)
+        elif event["what"] == "retry" and rules.deadline is None:
+            found += [
+                f"{host} was retried, and has not failed" for host in event["hosts"] if not facts.has_failed(host)
+            ]
+        return found
+
+    def _told(self, write: Write) -> dict[str, tuple[str, int]]:
+        """Return the keys as the writer had read them."""
+        assert write.reading is not None
+        if write.reading not in self._read:
+            self._read[write.reading] = write.reading.entries()
+        return self._read[write.reading]
+
+    def _now(self, write: Write) -> float | None:
+        """Return the time by the writer's clock when it read."""
+        if write.reading is None:
+            return None
+        ahead = self._clock_of(write.who, write.reading.at)
+        return None if ahead is None else write.reading.at + ahead
+
+    def _order_of_writes(self, step: Step, write: Write) -> list[str]:
+        """Return whether somebody wrote the ledger on top of what he had not seen."""
+        if write.reading is None:
+            return [f"{write.who} wrote the ledger without having read it"]
+        own = self._own.setdefault((write.who, write.reading), {self._told(write).get(LEDGER, ("", 0))[1]})
+        entry = step.before.get(LEDGER)
+        last = entry.index if entry is not None else 0
+        own.add(step.index)
+        return [] if last in own else [f"{write.who} wrote over the ledger of index {last}, and knew {sorted(own)}"]
+
+    def _of_freshness(self, write: Write) -> list[str]:
+        """Return whether a planner opened by what was out of date when it asked."""
+        if write.reading is None:
+            return []
+        done = [one.index for one in self._steps if one.write and one.write.answered_at < write.reading.at]
+        told = self._told(write)
+        then = state_at(self._base, self._steps, max(done, default=0))
+        return [
+            f"{write.who} opened by {key} of index {told[key][1]}, which was at {entry.index} when it asked"
+            for key, entry in then.items()
+            if key in told and told[key][1] < entry.index
+        ]
+
+    def _of_marks(self, event: Mapping[str, Any], write: Write, step: Step, rules: Rules) -> list[str]:
+        """Return whether hosts were taken for well too early."""
+        found = []
+        for key, (_before, entry) in step.changed().items():
+            if not key.startswith(MARKS) or entry is None:
+                continue
+            if event["what"] != "health":
+                found.append(f"{key} was written by an event {event['what']}")
+            host, mark = key[len(MARKS) :], data_of(entry)
+            first = self._soaking.get(host)
+            if first is None or first[0] != (mark["version"], mark["since"]):
+                first = self._soaking[host] = ((mark["version"], mark["since"]), write.at)
+            if not mark["upgraded"] or not rules.soak:
+                continue
+            if mark["since"] + rules.soak > event["at"] + 1:
+                found.append(f"{host} was taken for well at {event['at']}, and soaks since {mark['since']}")
+            # Whole seconds are written: what began at 10.9 has soaked for two at 12.
+            if self._steady and write.at - first[1] < rules.soak - 1.1:
+                found.append(
+                    f"{host} was taken for well after {write.at - first[1]:.1f} s, and {rules.soak} are asked for"
+                )
+        return found
+
+
+def _of_ledger(
+    event: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any], changed: Mapping[str, Any]
+) -> list[str]:
+    """Return what of the ledger an event of its kind may not change."""
+    what, found = event["what"], []
+    if event["epoch"] != after["epoch"]:
+        found.append(f"the event of epoch {after['epoch']} says {event['epoch']}")
+    allowed, then = _STATES.get(what, ((), None))
+    state = before.get("state", "")
+    if then is None and state != after["state"]:
+        found.append(f"an event {what} made a rollout that was {state} {after['state']}")
+    elif then is not None and (state not in allowed or after["state"] != then):
+        found.append(f"an event {what} in a rollout that was {state}, which was {after['state']} after it")
+    if CURRENT in changed and what != "begin":
+        found.append(f"an event {what} changed current_version")
+    if before.get("instructions") != after.get("instructions") and what not in ("begin", "rules"):
+        found.append(f"an event {what} changed the rules")
+    for prefix, events in ((HOLDS, ("hold", "unhold", "begin")), (APPROVALS, ("approve", "begin"))):
+        found += [f"an event {what} changed {key}" for key in changed if key.startswith(prefix) and what not in events]
+    return found
+
+
+def _of_gates(event: Mapping[str, Any], step: Step, facts: Facts) -> list[str]:
+    """Return gates that were opened without being in the event, and such as are in it and were not opened."""
+    found = []
+    opened = {
+        key[len(GATES) :]
+        for key, (_before, after) in step.changed().items()
+        if key.startswith(GATES) and after is not None and after.value == "True"
+    }
+    told = {f"host/{host}" for host in event.get("hosts", {})} | {f"role/{role}" for role in event.get("roles", {})}
+    if event["what"] == "open":
+        found += [f"the event tells of {name}, and its gate was not opened" for name in sorted(told - opened)]
+    elif event["what"] == "close":
+        # Whoever has begun keeps a gate of its own when that of its role is closed.
+        told = {f"host/{host}" for host in FLEET if facts.record(host).get("state") == "started"} & told
+    else:
+        told = set()
+    found += [f"the gate {name} was opened, and the event {event['what']} has it not" for name in sorted(opened - told)]
+    by_role = {host for host in FLEET if f"role/{FLEET[host]}" in told}
+    for host in FLEET:
+        if is_open(step.after, host) and not is_open(step.before, host) and f"host/{host}" not in told | opened:
+            found += [] if host in by_role else [f"{host} was opened by an event {event['what']} that does not name it"]
+    return found
+
+
+def _of_opening(event: Mapping[str, Any], before: Mapping[str, Any], step: Step, facts: Facts) -> list[str]:
+    """Return what was opened against the rules."""
+    rules, rollback = facts.rules, bool(facts.ledger.get("rollback"))
+    opened = [host for host in FLEET if host in event["hosts"] or FLEET[host] in event["roles"]]
+    new = [host for host in opened if not facts.is_done(host)]
+    found = [f"{host} was opened under {key}" for host in opened for key in holds_over(host) if key in step.before]
+    if before.get("state") in ("paused", "aborted"):
+        found.append(f"{opened} were opened while the rollout was {before['state']}")
+    if rules.frozen:
+        found.append(f"{opened} were opened at an hour at which nothing may be")
+    found += [
+        f"{host} was opened, and has reported"
+        for host in event["hosts"]
+        if facts.is_done(host) and not facts.has_left(host)
+    ]
+    down = facts.down()
+    fresh = set(new) - down
+    for roles, cap in rules.caps.items():
+        both = sorted((down | fresh) & set(facts.of(roles)))
+        if len(both) > cap and fresh & set(both):
+            found.append(
+                f"{sorted(fresh & set(both))} were opened: {len(both)} of {roles} are down then, {cap} may be: {both}"
+            )
+    for roles, budget in rules.budgets.items():
+        broken = [host for host in facts.of(roles) if facts.is_broken(host)]
+        if len(broken) >= budget and fresh & set(facts.of(roles)):
+            found.append(f"{sorted(fresh)} were opened while {broken} of {roles} had failed, and {budget} stop it")
+    firsts = [host for host in facts.of(("controller",)) if facts.stage_of(host) <= facts.stage]
+    behind = [host for host in firsts if not facts.is_done(host) and not (rollback and facts.is_broken(host))]
+    early = [host for host in new if FLEET[host] in DATA]
+    if behind and early:
+        found.append(f"{early} were opened before {behind}")
+    later = [host for host in new if facts.stage_of(host) > facts.stage]
+    if later:
+        found.append(f"{later} were opened, and their stage had not come")
+    return found
+
+
+def _of_stage(
+    event: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any], step: Step, facts: Facts
+) -> list[str]:
+    """Return what is wrong with the end of a stage, or with its approval."""
+    behind = [host for host in facts.of(ALL) if facts.stage_of(host) == 0 and not facts.is_done(host)]
+    if event["what"] == "approve":
+        return [f"approved before {behind}"] if behind else []
+    was, now = before.get("stage", {}), after.get("stage", {})
+    if now.get("number", 0) <= was.get("number", 0) or not facts.rules.canary:
+        return []
+    found = [f"the stage ended before {behind}"] if behind else []
+    if f"{APPROVALS}canary" not in step.before:
+        found.append("the stage ended without approval")
+    if "done_at" not in was or was["done_at"] + facts.rules.stage_soak > event["at"] + 1:
+        found.append(f"the stage ended at {event['at']}, and was {was}")
+    return found

@@ -1,0 +1,166 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The keys at every index: all writes of the journal, one after the other, on what was there before.
+
+Of a write to which no answer came, later ones tell whether it was done: each compares a key, and whoever writes that key
+next names the index that he found. This is what makes the replay exact, where a blocking query may leave out states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .journal import Write, text
+
+
+class Entry(NamedTuple):
+    """A key's value, and the index at which it was changed last."""
+
+    value: str
+    index: int
+    flags: int = 0
+
+
+State = Mapping[str, Entry]
+
+
+@dataclass(frozen=True)
+class Restore:
+    """A snapshot that was put back.
+
+    :param index: the first one after it.
+    :param taken_at: the index of the snapshot.
+    """
+
+    index: int
+    taken_at: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One write, and the keys before and after it.
+
+    :param write: None for a restore.
+    """
+
+    index: int
+    before: State
+    after: State
+    write: Write | None
+
+    def changed(self) -> dict[str, tuple[Entry | None, Entry | None]]:
+        """Return key -> before and after, for those that changed."""
+        keys = {*self.before, *self.after}
+        found = {key: (self.before.get(key), self.after.get(key)) for key in keys}
+        return {key: both for key, both in sorted(found.items()) if both[0] != both[1]}
+
+
+def entries_of(found: Iterable[Mapping[str, Any]]) -> dict[str, Entry]:
+    """Return the keys in an answer of Consul."""
+    return {one["Key"]: Entry(text(one["Value"]), one["ModifyIndex"], one["Flags"]) for one in found}
+
+
+def replay(
+    base: State,
+    writes: Sequence[Write],
+    restores: Sequence[Restore],
+    seen: Iterable[tuple[str, Entry]],
+    indexes: Iterable[int],
+) -> tuple[list[Step], list[str]]:
+    """Return the steps in the order of their indexes, and what the journal can't account for.
+
+    :param seen: keys as servers showed them, and ``indexes`` those at which they did.
+    """
+    problems = _settle(base, writes, seen)
+    _place(writes, sorted(indexes))
+    marks: list[tuple[int, Write | Restore]] = [(one.index, one) for one in writes if one.index is not None]
+    marks += [(one.index, one) for one in restores]
+    state: dict[str, Entry] = dict(base)
+    steps: list[Step] = []
+    for index, one in sorted(marks, key=lambda mark: mark[0]):
+        if isinstance(one, Restore):
+            after = dict(state_at(base, steps, one.taken_at))
+        else:
+            after = dict(state)
+            try:
+                _apply(after, one.operations, index)
+            except ValueError as error:
+                problems.append(f"{one.who} wrote what Consul should have refused: {error}")
+        steps.append(Step(index, state, after, one if isinstance(one, Write) else None))
+        state = after
+    return steps, problems
+
+
+def state_at(base: State, steps: Sequence[Step], index: int) -> State:
+    """Return the keys as they were at an index."""
+    found = base
+    for step in steps:
+        if step.index > index:
+            break
+        found = step.after
+    return found
+
+
+def _apply(state: dict[str, Entry], operations: Iterable[Mapping[str, Any]], index: int) -> None:
+    for one in operations:
+        key, verb = one["Key"], one["Verb"]
+        found = state.get(key)
+        if verb in ("cas", "check-index") and one["Index"] != (found.index if found is not None else 0):
+            raise ValueError(f"{key} is at {found}, and {verb} expects {one['Index']}")
+        if verb == "check-not-exists" and found is not None:
+            raise ValueError(f"{key} is there")
+        if verb in ("set", "cas"):
+            after = Entry(text(one.get("Value")), index, one.get("Flags", 0))
+            # Consul takes what changes nothing for nothing: the key keeps its index.
+            if found is None or (found.value, found.flags) != (after.value, after.flags):
+                state[key] = after
+        elif verb == "delete":
+            state.pop(key, None)
+        elif verb == "delete-tree":
+            for name in [name for name in state if name.startswith(key)]:
+                del state[name]
+
+
+def _place(writes: Sequence[Write], indexes: Sequence[int]) -> None:
+    """Find the index of writes that only deleted: none of their keys tells it, but what the servers showed after them."""
+    taken = {one.index for one in writes}
+    for write in writes:
+        if not write.was_done or write.index is not None:
+            continue
+        earlier = [one.index for one in writes if one.index is not None and one.answered_at < write.at]
+        least = max(earlier, default=0)
+        free = (index for index in indexes if index > least and index not in taken)
+        write.index = next(free, least + 1)
+        taken.add(write.index)
+
+
+def _settle(base: State, writes: Sequence[Write], seen: Iterable[tuple[str, Entry]]) -> list[str]:
+    """Find out which writes were done of those to which no answer came."""
+    values: dict[int, dict[str, str | None]] = {}
+    for key, entry in seen:
+        values.setdefault(entry.index, {})[key] = entry.value
+    for one in writes:
+        key, index = one.compared() or ("", 0)
+        values.setdefault(index, {}).setdefault(key, None)
+    known = {0, *(entry.index for entry in base.values()), *(one.index for one in writes if one.index is not None)}
+    problems = []
+    for index in sorted(values.keys() - known):
+        fits = [one for one in writes if not one.is_known and one.index is None and _fits(one, index, values[index])]
+        if fits:
+            # Of two that fit, the later one: who sends the same again has seen that it was not done.
+            fits[-1].index = index
+        else:
+            problems.append(f"nobody knows who wrote {', '.join(values[index])} at index {index}")
+    return problems
+
+
+def _fits(write: Write, index: int, values: Mapping[str, str | None]) -> bool:
+    """Return whether a write may be the one of an index at which these keys were seen."""
+    compared = write.compared()
+    if compared is not None and compared[1] >= index:
+        return False
+    ours = {one["Key"]: text(one.get("Value")) for one in write.operations}
+    return all(key in ours and value in (None, ours[key]) for key, value in values.items())

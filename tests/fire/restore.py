@@ -1,0 +1,110 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A snapshot that is taken on the way and restored later, with all at work.
+
+Everybody is stopped while Consul restores, so that nothing is on its way then; they wake up in the middle of what they
+were at. What was let through since the snapshot is forgotten with it, and hosts that report after that are down or not
+whatever the keys say, so nothing is demanded of caps by the hosts' own state; but of the keys, all that is demanded else.
+A planner that has seen a newer epoch has to stop, and is started again by somebody who knows of the restore.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import signal
+import tarfile
+import time
+from collections.abc import Sequence
+
+from devkit.kv import RawKV
+
+from .journal import Journal, Write
+from .processes import WENT_BACK, Child
+from .replay import Restore
+
+MARK = "fire/restored"
+_SECONDS = 30
+
+
+class Restorer:
+    """Takes one snapshot, and restores it.
+
+    :param everybody: all that are at work, the planners among them.
+    """
+
+    def __init__(self, url: str, journal: Journal, planners: Sequence[Child], everybody: Sequence[Child]) -> None:
+        self._kv = RawKV(url)
+        self._journal = journal
+        self._planners = planners
+        self._everybody = everybody
+        self._due = time.monotonic() + 3
+        self._snapshot = b""
+        self.restores: list[Restore] = []
+        self.went_back = 0
+        self.problems: list[str] = []
+
+    def is_due(self) -> bool:
+        """Return whether it is time for the snapshot, or to restore it."""
+        return not self.restores and time.monotonic() > self._due
+
+    def go_on(self) -> int:
+        """Take the snapshot, or restore it; return how many were restored. The cluster has to be whole."""
+        if not self._snapshot:
+            self._snapshot = self._kv.call("GET", "snapshot")[2]
+            self._due = time.monotonic() + 4
+            return 0
+        # A moment for those who are at work to see what there is.
+        time.sleep(1.5)
+        for child in self._everybody:
+            child.signal(signal.SIGSTOP)
+        try:
+            stopped = self._restore() if self._journal.is_quiet(8) else []
+        finally:
+            for child in self._everybody:
+                child.signal(signal.SIGCONT)
+        self._expect_end(stopped)
+        return len(self.restores)
+
+    def _restore(self) -> list[Child]:
+        """Restore, and return the planners that have seen a newer epoch than there is now."""
+        with tarfile.open(fileobj=io.BytesIO(self._snapshot)) as archive:
+            meta = archive.extractfile("meta.json")
+            assert meta is not None
+            taken_at = json.loads(meta.read())["Index"]
+        code, _headers, body = self._kv.call("PUT", "snapshot", self._snapshot)
+        assert code == 200, body
+        until = time.monotonic() + _SECONDS
+        while not self._mark(taken_at):
+            assert time.monotonic() < until, "the cluster has no leader after a restore"
+            time.sleep(0.1)
+        ledger = self._kv.get("upgrade/ledger")
+        epoch = json.loads(ledger)["epoch"] if ledger is not None else 0
+        return [one for one in self._planners if one.code is None and one.shared.epoch.value > epoch]
+
+    def _mark(self, taken_at: int) -> bool:
+        """Write a key, so that its index tells what comes after the restore."""
+        value = base64.b64encode(b"1").decode()
+        operation = {"Verb": "set", "Key": MARK, "Value": value}
+        code, _headers, body = self._kv.call("PUT", "txn", [{"KV": operation}])
+        if code != 200:
+            return False
+        index = json.loads(body)["Results"][0]["KV"]["ModifyIndex"]
+        mark = Write("harness", [operation], None, index=index, is_known=True, answered_at=time.time())
+        self._journal.writes.append(mark)
+        self.restores.append(Restore(index - 1, taken_at))
+        return True
+
+    def _expect_end(self, stopped: Sequence[Child]) -> None:
+        """Wait until each of these planners has stopped by itself, and start it again."""
+        for planner in stopped:
+            planner.process.join(_SECONDS)
+            if planner.code != WENT_BACK:
+                self.problems.append(
+                    f"{planner.name} had seen epoch {planner.shared.epoch.value} before the restore, and ended with {planner.code}"
+                )
+                planner.kill()
+            self.went_back += planner.code == WENT_BACK
+            planner.start()

@@ -1,0 +1,149 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The kinds of runs: rules as an operator gives them, and beside them what they mean, worked out by hand.
+
+Nothing of the collection reads what is asked of it here: the caps of each set of roles, the budgets and the stages stand
+beside the instructions, so that a mistake in reading instructions is seen too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .fleet import ALL, DATA
+
+_ORDER = {"role_order": {"data": "controller"}, "group_mappings": {"data": ["compute$", "storage$"]}}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Instructions, and what they mean.
+
+    :param caps: roles -> how many of their hosts may be down at once.
+    :param budgets: roles -> how many failed or lost hosts of them stop further opening in these roles.
+    :param canary: how many hosts of each role are the first stage; 0 for no stages. It waits for approval.
+    :param frozen: whether nothing may be opened at any hour.
+    """
+
+    instructions: Mapping[str, Any]
+    caps: Mapping[tuple[str, ...], int]
+    budgets: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    soak: int = 0
+    deadline: int | None = None
+    canary: int = 0
+    stage_soak: int = 0
+    frozen: bool = False
+
+
+CAPS = Rules(
+    {"rolling_rules": {"global": 1, "roles": {"data": 4, "compute": 3, "web": "40%"}, "fleet": 5}, **_ORDER},
+    {("controller",): 1, DATA: 4, ("compute",): 3, ("web",): 2, ALL: 5},
+)
+HEALTH = Rules(
+    {
+        "rolling_rules": {"global": 2, "roles": {"data": 9, "compute": "50%", "web": 3}, "fleet": 11},
+        **_ORDER,
+        "health": {"soak": 2, "progress_deadline": "6s"},
+        "failure_rules": {"fleet": 6},
+    },
+    {("controller",): 2, DATA: 9, ("compute",): 6, ("web",): 3, ALL: 11},
+    budgets={ALL: 6},
+    soak=2,
+    deadline=6,
+)
+BUDGET = Rules(
+    {
+        "rolling_rules": {"global": 2, "roles": {"data": 6}},
+        **_ORDER,
+        "failure_rules": {"fleet": 4, "roles": {"data": "10%", "web": 2}},
+    },
+    # A group's cap holds for its roles together, and the global one for each role outside of it. 10% of 17 is 1.
+    {("controller",): 2, DATA: 6, ("web",): 2},
+    budgets={ALL: 4, DATA: 1, ("web",): 2},
+)
+STAGES = Rules(
+    {
+        "rolling_rules": {"global": 3, "roles": {"data": 6}},
+        **_ORDER,
+        "stages": [{"name": "canary", "hosts": 1, "soak": 1, "approve": True}, {"name": "rest"}],
+    },
+    {("controller",): 3, DATA: 6, ("web",): 3},
+    canary=1,
+    stage_soak=1,
+)
+# A role that nothing limits is opened by a key of its own.
+LOOSE = Rules(
+    {"rolling_rules": {"roles": {"controller": 1, "data": 5, "storage": 2}}, **_ORDER},
+    {("controller",): 1, DATA: 5, ("storage",): 2},
+)
+FROZEN = Rules(
+    {**LOOSE.instructions, "freezes": [{"from": "2020-01-01", "to": "2099-01-01", "reason": "fire"}]},
+    LOOSE.caps,
+    frozen=True,
+)
+SHUT = Rules(
+    {**CAPS.instructions, "windows": [{"days": ["mon"], "from": "00:00", "to": "00:00"}]},
+    CAPS.caps,
+    frozen=True,
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run.
+
+    :param rules: those that it begins with, and those that the operator changes to.
+    :param insisting: whether each planner names version and rules in each pass, or goes on with what the ledger says.
+    :param failing: how likely a host fails, and stays so for a while.
+    :param dying: how likely a host dies for longer than the deadline.
+    :param words: what the operator says; somebody else holds hosts meanwhile.
+    """
+
+    name: str
+    rules: Sequence[Rules]
+    insisting: bool = False
+    failing: float = 0.05
+    dying: float = 0.0
+    words: Sequence[str] = ("pause",)
+
+
+KINDS = (
+    Kind("caps", (CAPS,), insisting=True),
+    Kind("health", (HEALTH,), dying=0.08, words=("pause", "retry")),
+    Kind("budget", (BUDGET,), failing=0.25, words=("pause", "retry", "retry")),
+    Kind("stages", (STAGES,), words=("pause", "approve", "approve")),
+    Kind("changes", (LOOSE, CAPS, FROZEN, SHUT), words=("pause", "change", "change", "change", "abort")),
+)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a seed stands for.
+
+    :param rollback: after how many upgraded hosts the operator takes the fleet back, None for never.
+    :param restore: whether a snapshot is taken and restored on the way.
+    """
+
+    seed: int
+    kind: Kind
+    rollback: int | None
+    restore: bool
+
+    @property
+    def name(self) -> str:
+        """What is printed of it."""
+        more = [f"rollback after {self.rollback}"] if self.rollback else []
+        return ", ".join([self.kind.name, *more, *(["restore"] if self.restore else [])])
+
+
+def schedule(seed: int) -> Schedule:
+    """Return what a seed stands for. Kinds take turns, so that ten seeds in a row have all of them twice."""
+    chance = random.Random(f"schedule {seed}")
+    kind = KINDS[seed % len(KINDS)]
+    can_go_back = not kind.insisting and kind.rules[0].deadline is None
+    rollback = chance.randint(8, 16) if can_go_back and chance.random() < 0.4 else None
+    return Schedule(seed, kind, rollback, restore=rollback is None and chance.random() < 0.3)
