@@ -58,8 +58,10 @@ options:
         Times are seconds, or such as V(15m).
       - C(stages) is a list of parts of the fleet that go one after the other, each with a C(name), C(hosts) (a number or percent of
         each role, or a list of hosts), C(roles), C(soak) and C(approve). Hosts that none of them names go last.
+        One whose names fit no host of the fleet is refused, and so are C(soak) and C(approve) where no stage comes after it.
       - C(windows) is a list of times at which hosts may be opened, each with C(days), C(from), C(to) and C(timezone), and C(freezes) one
         of times at which none may, each with C(from), C(to), C(timezone) and C(reason).
+        Hours are written with their minutes and in quotes, such as C("22:00").
     type: dict
   instructions_file:
     description:

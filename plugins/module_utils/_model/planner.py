@@ -21,6 +21,7 @@ from .marks import Mark
 from .names import nearest, plural, some
 from .opener import Opener, forecast
 from .order import RoleOrder, resolve
+from .stage_names import nobody_after
 from .staging import Staging, read_staging
 from .states import HostState, read_states
 
@@ -189,7 +190,7 @@ def make_plan(
         scope_done=not unfinished and not missing,
         can_move=flying or bool(openings) or waits,
         unfinished=tuple(unfinished),
-        warnings=(*snapshot.warnings, *order.warnings),
+        warnings=(*snapshot.warnings, *order.warnings, *nobody_after(staging.stages, staging.of_host or {})),
         missing=missing,
         brake=brake,
         spent=spent,

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names in ``stages`` that fit nobody in a fleet: a canary that is passed over because of a typo is no canary."""
+"""``stages`` that do not fit a fleet: a canary that is passed over because of a typo is no canary."""
 
 from __future__ import annotations
 
@@ -35,6 +35,20 @@ def refuse_empty(
             key=f"stages[{at}].{key}",
             stage=stage.name,
         )
+
+
+def nobody_after(stages: Sequence[Stage], of_host: Mapping[str, int]) -> tuple[str, ...]:
+    """Return warnings for stages that are to be waited for, though no host comes after them.
+
+    :param of_host: host -> index of its stage.
+    """
+    last = max(of_host.values(), default=len(stages))
+    return tuple(
+        f"instructions: stages[{at}]: no host of this fleet comes after stage {stage.name!r}, so its soak and approve have "
+        "no effect."
+        for at, stage in enumerate(stages)
+        if at >= last and (stage.soak or stage.approve)
+    )
 
 
 def _why(stage: Stage, order: RoleOrder, hosts: set[str], *, has_roles: bool) -> tuple[str, str]:

@@ -91,8 +91,7 @@ def read_staging(
     kept = _kept(snapshot.ledger, snapshot.current_version)
     last = len(stages) - 1
     number = min(kept.get("number", 0), last)
-    # A rollback must not wait until a stage is rewritten whose hosts are gone meanwhile.
-    if left and not (snapshot.ledger is not None and snapshot.ledger.rollback):
+    if left:
         refuse_empty(stages, order, names, first=number)
     done_at = kept.get("done_at") if number == kept.get("number") else None
     while True:

@@ -233,3 +233,12 @@ def test_a_rollback_and_a_fleet_that_is_done_are_not_held_up_by_a_stage_without_
     site.ledger = Ledger(1, NEW, rollback=True)
     assert opened(go(site, rules)) == ["compute1", "compute2"]
     assert go(fleet(compute=2).upgraded("compute1", "compute2"), rules).complete
+
+
+def test_a_stage_that_is_to_be_waited_for_is_a_warning_where_nobody_comes_after_it() -> None:
+    rules = [CANARY, {"name": "all", "hosts": "100%", "approve": True}]
+    warning = "instructions: stages[1]: no host of this fleet comes after stage 'all', so its soak and approve have no effect."
+    assert go(fleet(compute=2), rules).warnings == (warning,)
+    assert go(fleet(compute=2), [CANARY]).warnings == ()
+    assert len(go(fleet(compute=1), [CANARY, {"name": "all"}]).warnings) == 1
+    assert go(Fleet({}), [CANARY]).warnings == ()
