@@ -141,7 +141,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import RECORD_STATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import REPORTED_STATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
@@ -153,7 +153,7 @@ def main() -> None:
             **CONNECTION_OPTIONS,
             "name": {"type": "str", "required": True},
             "version": {"type": "str", "required": True},
-            "state": {"type": "str", "required": True, "choices": list(RECORD_STATES)},
+            "state": {"type": "str", "required": True, "choices": list(REPORTED_STATES)},
             "service": {"type": "str"},
             "step": {"type": "str"},
             "error": {"type": "str"},

@@ -37,10 +37,24 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
             "limit: 'comptue' is no host, role or group of this fleet; did you mean",
         ),
         (plan(version="2", instructions={"rolling_rules": {"global": -1}}), "rolling_rules.global: -1 is no cap."),
-        (plan(version="2", instructions={"health": {"soak": 5}}), "health is not yet supported, so leave it out"),
+        (plan(version="2", instructions={"failure_rules": {"x": 5}}), "failure_rules.x: unknown key"),
         (
-            plan(version="2", instructions={"failure_rules": {"x": 5}}),
-            "failure_rules is not yet supported, so leave it out",
+            plan(version="2", instructions={"windows": [{"from": 22, "to": 6}]}),
+            "windows[0].from: 22 is no time of day: give '22:00' in quotes.",
+        ),
+        (
+            plan(version="2", instructions={"stages": [{"roles": ["comptue"], "hosts": 1}]}),
+            "stages[0].roles: stage 'stage 1' has no host in this fleet, so the next one would begin at once: comptue is no "
+            "role or group of it; did you mean 'compute'?",
+        ),
+        (
+            plan(version="2", instructions={"stages": [{"hosts": ["comptue1"]}]}),
+            "stages[0].hosts: stage 'stage 1' has no host in this fleet, so the next one would begin at once: comptue1 is "
+            "no host of it; did you mean 'compute1'?",
+        ),
+        (
+            plan(version="2", instructions={"stages": [{"name": "canary", "hosts": 1}, {"approve": True}]}),
+            "stages[1].approve: True has no effect: 'stage 2' is the last stage",
         ),
         (plan(version="2", instructions={"role_oder": {}}), "role_oder: unknown key; did you mean 'role_order'?"),
         (plan(version="2", role_order={"a": "b", "b": "a"}), "a waits for b waits for a"),
