@@ -59,6 +59,7 @@ def test_a_call_writes_these_keys_and_no_others(run: Runner, consul: RawKV) -> N
         "current_version": "2",
         "config_state/enable_puppet/global": "False",
         "config_state/enable_puppet/host/controller1": "True",
+        "upgrade/hold/": "",
         "upgrade/ledger": json.dumps(ledger(consul), sort_keys=True),
         "upgrade/history/1": json.dumps(begin, sort_keys=True),
         "upgrade/history/2": json.dumps(opening, sort_keys=True),
@@ -87,7 +88,7 @@ def test_a_call_writes_these_keys_and_no_others(run: Runner, consul: RawKV) -> N
     assert result["hosts"]["compute3"] == {
         "role": "compute", "group": None, "state": "pending", "version": "1",
         "reason": "waits for role controller (2 hosts are not upgraded: controller1 may go now, controller2 pending), "
-        "as role_order says",
+        "as role_order says", "soaking": False, "started": False, "held": False,
     }  # fmt: skip
     assert (result["complete"], result["done"], result["can_move"]) == (False, False, True)
 

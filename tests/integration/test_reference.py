@@ -8,7 +8,8 @@ This file runs last, as it looks back on what all others have used and seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -76,21 +77,37 @@ BEFORE = {
     "upgrade_step": _for_a_step,
 }
 
+
+@pytest.fixture
+def guarded_environ() -> Iterator[dict[str, str]]:
+    """What tells of a Consul that wants tokens, and the one that may do everything there."""
+    master = str(uuid.uuid4())
+    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): master}}
+    with Agent({"acl": acl}) as agent:
+        yield {**agent.environ, "CONSUL_HTTP_TOKEN": master}
+
+
 # Results whose keys below are names of hosts, and not of the documentation.
 _BY_HOST = ("hosts",)
 
 
 @pytest.mark.parametrize(("plugin", "kind"), PLUGINS)
-def test_every_example_runs_as_it_stands(plugin: str, kind: str, run: Runner, agent: Agent, consul: RawKV) -> None:
+def test_every_example_runs_as_it_stands(
+    plugin: str, kind: str, run: Runner, agent: Agent, consul: RawKV, request: pytest.FixtureRequest
+) -> None:
     hosts = {**names(controller=1), "compute7": "compute", "compute8": "compute"}
     seed(consul, hosts, "2.8")
     roles = Roles(run.folder / "roles")
     roles.simple("nginx", "stop", "upgrade", "start")
     tasks = yaml.safe_load(documentation(plugin, kind)["examples"])
     assert tasks
+    environ = dict(WATCHED)
+    if plugin == "consul_upgrade_acl":
+        # There are no tokens where anybody may do everything.
+        environ |= request.getfixturevalue("guarded_environ")
     before = BEFORE.get(plugin, lambda _roles: [])(roles)
     with living_nodes(Settings(port=agent.http_port), {**hosts, "web1": "web"}, "2.10"):
-        played = run([{**task, "ignore_errors": False} for task in (*before, *tasks)], environ=WATCHED)
+        played = run([{**task, "ignore_errors": False} for task in (*before, *tasks)], environ=environ)
     assert [task["failed"] for task in played] == [False] * len(played), played.stdout
 
 

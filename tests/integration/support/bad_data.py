@@ -28,7 +28,8 @@ _NUMBERS = (-1, 0, 1, 2**31, 2**63, 2**64, 10**12, 10**30, 10**400, -(10**400), 
 # fmt: on
 
 WORDS = st.sampled_from(_WORDS)
-TEXTS = st.one_of(WORDS, st.text(max_size=12))
+# Ansible itself lets no surrogates through to a module.
+TEXTS = st.one_of(WORDS, st.text(st.characters(exclude_categories=("Cs",)), max_size=12))
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 200), st.sampled_from(_NUMBERS), st.floats(width=32), TEXTS
 )
