@@ -25,7 +25,7 @@ from .processes import Shared
 from .rules import Rules, Schedule
 
 # What may happen to who asks Consul in such times; anything else ends the process, and the test.
-_EXPECTED = ("unreachable", "consul_error", "busy", "overtaken")
+_EXPECTED = ("unreachable", "consul_error", "busy", "overtaken", "aborted")
 # What an operator is told who comes too late.
 _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve")
 _SAID = control.Word("under fire", fleet=FLEET)
@@ -158,7 +158,7 @@ class Operator:
 
     def _begin_again(self) -> None:
         rules = self._plan.kind.rules[0].instructions
-        make_pass(self._store, Request(NEW, rules, fleet=FLEET))
+        make_pass(self._store, Request(NEW, rules, fleet=FLEET, restart=True))
 
     def help(self) -> None:
         """Do what lets the rollout come to its end: what a restored snapshot brought back is ended too."""

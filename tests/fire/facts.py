@@ -91,16 +91,23 @@ class Facts:
         return f"{REPORTS}{self.current}/{host}" in self.state
 
     def has_left(self, host: str) -> bool:
-        """Return whether a host was last heard of on its way to another version."""
+        """Return whether a host has set out for another version since it reported the wanted one."""
         record = self.record(host)
-        return bool(record) and record["version"] != self.current and record["state"] in ("started", "failed")
+        if not record or record["version"] == self.current or record["state"] not in ("started", "failed"):
+            return False
+        report = self.state.get(f"{REPORTS}{self.current}/{host}")
+        return report is not None and record["times"][record["state"]] > int(report.value)
 
     def is_done(self, host: str) -> bool:
         """Return whether a host has reported, and some planner has seen it soak for long enough."""
-        if not self.has_reported(host):
+        if not self.has_reported(host) or self.has_left(host):
             return False
         mark = data_of(self.state.get(f"{MARKS}{host}")) if self.rules.soak else None
         return mark is None or (mark.get("version") == self.current and mark["upgraded"])
+
+    def is_excused(self, host: str) -> bool:
+        """Return whether a rollback does not wait for a host, as it was broken before that."""
+        return host in self.ledger.get("broken", ()) and bool(self.ledger.get("rollback"))
 
     def has_failed(self, host: str) -> bool:
         """Return whether a host has failed."""
@@ -110,32 +117,33 @@ class Facts:
         """Return whether a host is open and has been silent for much longer than it may, by the clock of who looks."""
         if self.rules.deadline is None or self.now is None or self.has_reported(host) or self.has_failed(host):
             return False
-        gate = self.state.get(f"{GATES}host/{host}")
+        gate, record = self.state.get(f"{GATES}host/{host}"), self.record(host)
         heard = [gate.flags] if gate is not None and gate.value == "True" and gate.flags else []
-        heard += self.record(host).get("times", {}).values() if self.says(host, "started", "retried") else []
+        if record and (record["version"] == self.current or record["state"] == "started"):
+            heard += record["times"].values()
         if not heard or not (is_open(self.state, host) or self.says(host, "started")):
             return False
         return self.now - max(min(self.now, at) for at in heard) > self.rules.deadline + _SLACK
 
     def is_broken(self, host: str) -> bool:
         """Return whether a host has to be counted under a budget."""
-        return self.has_failed(host) or self.is_lost(host)
+        return not self.is_excused(host) and (self.has_failed(host) or self.is_lost(host))
 
     def is_down(self, host: str) -> bool:
         """Return whether a host takes a slot."""
-        if self.is_done(host):
+        if self.is_done(host) or (self.is_excused(host) and self.has_failed(host)):
             return False
-        if self.ledger.get("rollback") and (self.has_failed(host) or self.has_left(host)):
-            # A rollback is not held up by those that are broken, or on their way to what it takes back.
-            return False
-        return is_open(self.state, host) or self.says(host, "started", "failed") or self.has_reported(host)
+        begun = self.record(host).get("state") == "started" or self.has_failed(host) or self.has_reported(host)
+        return is_open(self.state, host) or begun
 
     def down(self) -> set[str]:
         """Return all hosts that take a slot."""
         return {host for host in FLEET if self.is_down(host)}
 
     def stage_of(self, host: str) -> int:
-        """Return the stage of a host: 0 for a canary, 1 for the rest."""
+        """Return the stage of a host: 0 for a canary, 1 for the rest. A rollback has no canaries."""
+        if self.ledger.get("rollback"):
+            return 0
         canary = int(host[len(FLEET[host]) :]) <= self.rules.canary
         return 0 if canary or not self.rules.canary else 1
 

@@ -11,10 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from devkit.kv import RawKV
 from lab.lab import Lab
-from lab.node import Node
 
+from .cluster import becomes_whole, leader_of
 from .processes import Child
 from .proxy import CuttingProxy
 from .restore import Restorer
@@ -54,7 +53,7 @@ class Faults:
             act = self._chance.choice(kinds)
             act()
             self.count[act.__name__] += 1
-            if self._restorer is not None and self._restorer.is_due() and self._wait_for_three():
+            if self._restorer is not None and self._restorer.is_due() and becomes_whole(self._lab):
                 self.count["restore"] += self._restorer.go_on()
         for planner in self._planners:
             planner.signal(signal.SIGCONT)
@@ -83,12 +82,13 @@ class Faults:
 
     def leader(self) -> None:
         """Cut the power of the server that leads, and bring it back."""
-        node = self._leader()
+        node = leader_of(self._lab)
         if node is not None:
             node.kill()
             self._sleep(0.3, 1.0)
             node.boot()
-            self._wait_for_three()
+            # Two of three are needed, so the next one goes when all are back.
+            becomes_whole(self._lab)
 
     def partition(self) -> None:
         """Cut a server off, with the planner that asks it."""
@@ -96,35 +96,7 @@ class Faults:
         node.cut()
         self._sleep(0.5, 1.5)
         node.mend()
-        self._wait_for_three()
-
-    def _leader(self) -> Node | None:
-        for node in self._lab.servers.values():
-            try:
-                code, _headers, body = RawKV(f"http://{node.address}:8500").call("GET", "status/leader", timeout=2)
-            except OSError:
-                continue
-            address = body.decode().strip().strip('"').partition(":")[0] if code == 200 else ""
-            for one in self._lab.servers.values():
-                if one.address == address:
-                    return one
-        return None
-
-    def _wait_for_three(self) -> bool:
-        """Let the cluster be whole again before the next server goes, as two of three are needed."""
-        until = time.monotonic() + 20
-        while time.monotonic() < until:
-            if all(self._is_well(node) for node in self._lab.servers.values()):
-                return True
-            time.sleep(0.1)
-        return False
-
-    @staticmethod
-    def _is_well(node: Node) -> bool:
-        try:
-            return RawKV(f"http://{node.address}:8500").has_leader()
-        except OSError:
-            return False
+        becomes_whole(self._lab)
 
     def _sleep(self, least: float, most: float) -> None:
         until = time.monotonic() + self._chance.uniform(least, most)

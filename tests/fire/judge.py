@@ -132,6 +132,9 @@ class Judge:
             self.openings += len(event["hosts"]) + sum(one["hosts"] for one in event["roles"].values())
             found += _of_opening(event, before, step, facts)
             found += self._of_freshness(write)
+        elif event["what"] == "begin" and after.get("rollback"):
+            word = [host for host in after.get("broken", ()) if facts.record(host).get("state") != "failed"]
+            found += [f"the rollback does not wait for {word}, which had not failed"] if word else []
         elif event["what"] == "complete":
             found += [f"complete without {host}" for host in FLEET if not facts.is_done(host)]
         elif event["what"] in ("approve", "stage"):
@@ -251,7 +254,7 @@ def _of_gates(event: Mapping[str, Any], step: Step, facts: Facts) -> list[str]:
 
 def _of_opening(event: Mapping[str, Any], before: Mapping[str, Any], step: Step, facts: Facts) -> list[str]:
     """Return what was opened against the rules."""
-    rules, rollback = facts.rules, bool(facts.ledger.get("rollback"))
+    rules = facts.rules
     opened = [host for host in FLEET if host in event["hosts"] or FLEET[host] in event["roles"]]
     new = [host for host in opened if not facts.is_done(host)]
     found = [f"{host} was opened under {key}" for host in opened for key in holds_over(host) if key in step.before]
@@ -259,11 +262,7 @@ def _of_opening(event: Mapping[str, Any], before: Mapping[str, Any], step: Step,
         found.append(f"{opened} were opened while the rollout was {before['state']}")
     if rules.frozen:
         found.append(f"{opened} were opened at an hour at which nothing may be")
-    found += [
-        f"{host} was opened, and has reported"
-        for host in event["hosts"]
-        if facts.is_done(host) and not facts.has_left(host)
-    ]
+    found += [f"{host} was opened, and has reported" for host in event["hosts"] if facts.is_done(host)]
     down = facts.down()
     fresh = set(new) - down
     for roles, cap in rules.caps.items():
@@ -277,7 +276,7 @@ def _of_opening(event: Mapping[str, Any], before: Mapping[str, Any], step: Step,
         if len(broken) >= budget and fresh & set(facts.of(roles)):
             found.append(f"{sorted(fresh)} were opened while {broken} of {roles} had failed, and {budget} stop it")
     firsts = [host for host in facts.of(("controller",)) if facts.stage_of(host) <= facts.stage]
-    behind = [host for host in firsts if not facts.is_done(host) and not (rollback and facts.is_broken(host))]
+    behind = [host for host in firsts if not facts.is_done(host) and not facts.is_excused(host)]
     early = [host for host in new if FLEET[host] in DATA]
     if behind and early:
         found.append(f"{early} were opened before {behind}")
@@ -295,7 +294,7 @@ def _of_stage(
     if event["what"] == "approve":
         return [f"approved before {behind}"] if behind else []
     was, now = before.get("stage", {}), after.get("stage", {})
-    if now.get("number", 0) <= was.get("number", 0) or not facts.rules.canary:
+    if now.get("number", 0) <= was.get("number", 0) or not facts.rules.canary or after.get("rollback"):
         return []
     found = [f"the stage ended before {behind}"] if behind else []
     if f"{APPROVALS}canary" not in step.before:

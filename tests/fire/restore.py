@@ -17,7 +17,7 @@ import json
 import signal
 import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from devkit.kv import RawKV
 
@@ -61,15 +61,15 @@ class Restorer:
         for child in self._everybody:
             child.signal(signal.SIGSTOP)
         try:
-            stopped = self._restore() if self._journal.is_quiet(8) else []
+            stopped = self._restore() if self._journal.is_quiet(8) else {}
         finally:
             for child in self._everybody:
                 child.signal(signal.SIGCONT)
         self._expect_end(stopped)
         return len(self.restores)
 
-    def _restore(self) -> list[Child]:
-        """Restore, and return the planners that have seen a newer epoch than there is now."""
+    def _restore(self) -> dict[Child, int]:
+        """Restore, and return the planners that have seen a newer epoch than there is now, with that epoch."""
         with tarfile.open(fileobj=io.BytesIO(self._snapshot)) as archive:
             meta = archive.extractfile("meta.json")
             assert meta is not None
@@ -82,7 +82,8 @@ class Restorer:
             time.sleep(0.1)
         ledger = self._kv.get("upgrade/ledger")
         epoch = json.loads(ledger)["epoch"] if ledger is not None else 0
-        return [one for one in self._planners if one.code is None and one.shared.epoch.value > epoch]
+        seen = {one: one.shared.epoch.value for one in self._planners if one.code is None}
+        return {one: newest for one, newest in seen.items() if newest > epoch}
 
     def _mark(self, taken_at: int) -> bool:
         """Write a key, so that its index tells what comes after the restore."""
@@ -97,14 +98,17 @@ class Restorer:
         self.restores.append(Restore(index - 1, taken_at))
         return True
 
-    def _expect_end(self, stopped: Sequence[Child]) -> None:
-        """Wait until each of these planners has stopped by itself, and start it again."""
-        for planner in stopped:
-            planner.process.join(_SECONDS)
+    def _expect_end(self, stopped: Mapping[Child, int]) -> None:
+        """Wait until each of these planners has stopped by itself, and start it again.
+
+        :param stopped: planner -> the epoch that it had seen.
+        """
+        until = time.monotonic() + _SECONDS
+        for planner, epoch in stopped.items():
+            planner.process.join(max(0.1, until - time.monotonic()))
             if planner.code != WENT_BACK:
-                self.problems.append(
-                    f"{planner.name} had seen epoch {planner.shared.epoch.value} before the restore, and ended with {planner.code}"
-                )
+                how = "goes on" if planner.code is None else f"ended with {planner.code}"
+                self.problems.append(f"{planner.name} had seen epoch {epoch} before the restore, and {how}")
                 planner.kill()
             self.went_back += planner.code == WENT_BACK
             planner.start()

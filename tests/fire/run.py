@@ -20,6 +20,7 @@ from devkit.kv import RawKV
 from lab.lab import Lab
 
 from .actors import be_holder, be_nodes, be_operator, be_planner
+from .cluster import becomes_whole, url_of
 from .facts import GATES, LEDGER, REPORTS
 from .faults import Faults
 from .findings import Findings
@@ -59,14 +60,6 @@ class Result:
     violations: list[str] = field(default_factory=list)
 
 
-def wait_for_cluster(lab: Lab, seconds: float = 30) -> None:
-    """Return when every server has a leader."""
-    until = time.monotonic() + seconds
-    while not all(RawKV(f"http://{node.address}:8500").has_leader() for node in lab.servers.values()):
-        assert time.monotonic() < until, "the cluster has no leader"
-        time.sleep(0.1)
-
-
 def run(lab: Lab, seed: int) -> Result:
     """Run a rollout to its end under fire, and judge it."""
     with tempfile.TemporaryDirectory(prefix="convoy-fire-") as folder:
@@ -86,6 +79,7 @@ class Run:
         self._journal = Journal()
         self._proxies: list[CuttingProxy] = []
         self._addresses = [node.address for node in lab.servers.values()]
+        self._urls = [url_of(node) for node in lab.servers.values()]
         self._findings = Findings()
 
     def run(self) -> Result:
@@ -97,10 +91,10 @@ class Run:
         everybody = [*planners, *others]
         restorer = None
         if plan.restore:
-            restorer = Restorer(f"http://{self._addresses[0]}:8500", self._journal, planners, everybody)
+            restorer = Restorer(self._urls[0], self._journal, planners, everybody)
         until = began + _FIRE
         faults = Faults(plan.seed, self._lab, planners, self._proxies, restorer, over=lambda: time.monotonic() > until)
-        with Witness([f"http://{address}:8500" for address in self._addresses]) as witness:
+        with Witness(self._urls) as witness:
             # On this thread: a child that is started again dies with the thread that did it.
             faults.run()
             for child in everybody:
@@ -123,7 +117,7 @@ class Run:
 
     def _begin(self) -> State:
         """Make a fleet of the old version, and return its keys."""
-        wait_for_cluster(self._lab)
+        assert becomes_whole(self._lab), "the cluster has no leader"
         kv = self._lab.kv
         assert kv.delete("", tree=True)
         kv.load([*((f"{REPORTS}{OLD}/{host}", "1700000000") for host in FLEET), ("current_version", OLD)])
@@ -182,9 +176,9 @@ class Run:
         self, base: State, witness: Witness, restorer: Restorer | None, everybody: Sequence[Child], result: Result
     ) -> None:
         """Judge all that was written."""
-        wait_for_cluster(self._lab)
-        for address in self._addresses:
-            code, headers, body = RawKV(f"http://{address}:8500").call("GET", "kv/?recurse&consistent")
+        assert becomes_whole(self._lab), "the cluster has no leader"
+        for url in self._urls:
+            code, headers, body = RawKV(url).call("GET", "kv/?recurse&consistent")
             assert code == 200
             witness.saw(int(headers["X-Consul-Index"]), entries_of(json.loads(body)))
         restores = restorer.restores if restorer is not None else []

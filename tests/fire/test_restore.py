@@ -13,13 +13,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from lab.lab import Lab
 
+from .cluster import becomes_whole
 from .fleet import FLEET, NEW, OLD
 from .rules import CAPS
-from .run import wait_for_cluster
 
 
 def test_a_planner_notices_that_the_epoch_went_back(lab: Lab) -> None:
-    wait_for_cluster(lab)
+    assert becomes_whole(lab)
     assert lab.kv.delete("", tree=True)
     lab.kv.load([*((f"running/versions/{OLD}/{host}", "1") for host in FLEET), ("current_version", OLD)])
     server = next(iter(lab.servers.values()))
@@ -32,7 +32,7 @@ def test_a_planner_notices_that_the_epoch_went_back(lab: Lab) -> None:
     later = make_pass(store, Request(NEW, CAPS.instructions, fleet=FLEET))
     assert later.openings
     assert lab.kv.call("PUT", "snapshot", snapshot)[0] == 200
-    wait_for_cluster(lab)
+    assert becomes_whole(lab)
 
     before = lab.kv.texts()
     with pytest.raises(UpgradeError) as caught:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from http.client import HTTPException
 
 from devkit.kv import RawKV
 
@@ -62,7 +63,7 @@ class Witness:
                 if now != index and code == 200:
                     self.saw(now, entries_of(json.loads(body)))
                 index = now
-            except (OSError, ValueError, TypeError):
+            except (OSError, HTTPException, ValueError, TypeError):
                 self._over.wait(0.1)
 
     def saw(self, index: int, view: State) -> None:
