@@ -29,17 +29,20 @@ options:
     description:
       - V(pause) opens nothing more. Hosts that were let through go on.
       - V(resume) ends a pause.
-      - V(abort) ends the rollout. Gates of hosts that have not begun are closed; those that have go on. Every record is kept.
-      - V(retry) puts failed and lost hosts back among those that wait, with their gates closed.
+      - V(abort) ends the rollout. Hosts that have begun keep their open gates, whatever became of them; all other gates are closed,
+        the global one included. Every record is kept.
+      - V(retry) puts failed and lost hosts back among those that wait, with their gates closed. Holds stay.
       - V(approve) lets the rollout go on after a stage whose rules have C(approve).
       - V(rollback) begins a rollout to where the fleet was, under the same rules. The hosts that changed last go first. Hosts that are
         broken take no slot in it, and nobody waits for them. It opens nothing itself; M(convoy.upgrade.consul_upgrade_plan) does.
+        Said again it goes on with the same rollback, and begins it again where it was aborted. It never turns round without O(version).
+      - What is said of one rollout is not done to another one that is begun meanwhile.
     type: str
     choices: [pause, resume, abort, retry, approve, rollback]
     required: true
   reason:
     description:
-      - Why, for those who look at it later.
+      - Why, for those who look at it later in the ledger and the history.
     type: str
     default: ""
   by:
@@ -50,6 +53,8 @@ options:
   hosts:
     description:
       - Hosts to try again, for O(action=retry). Without it, all that failed or are lost.
+      - A host that is named is put back also where it began to go to another version and never said that it ended, as one that died
+        on the way to a version that is taken back. Make sure that nothing is at work there any more.
     type: list
     elements: str
   stage:
@@ -58,11 +63,13 @@ options:
     type: str
   version:
     description:
-      - Where to go back to, for O(action=rollback). Without it, the version that the ledger says the fleet comes from.
+      - Where to go back to, for O(action=rollback). Without it, the version that the ledger says the fleet comes from, or that of the
+        rollback that has been begun already.
     type: str
   fleet:
     description:
-      - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan).
+      - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan). V(retry) and V(approve) fail without hosts that the
+        rollout has and that never reported.
     type: dict
     default: {}
 seealso:
@@ -79,6 +86,13 @@ EXAMPLES = r"""
 - name: Go on
   convoy.upgrade.consul_upgrade_control:
     action: resume
+
+- name: Put a host back that is mended
+  convoy.upgrade.consul_upgrade_control:
+    action: retry
+    hosts: [compute7]
+    reason: it has a new disk
+    by: alice
 
 - name: Go back to where the fleet was
   convoy.upgrade.consul_upgrade_control:
@@ -115,7 +129,8 @@ failure:
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(no_rollout), V(not_running), V(nothing_to_approve), V(bad_options) or V(unknown_host).
+      description: A stable word, such as V(unreachable), V(no_rollout), V(not_running), V(nothing_to_approve), V(bad_options),
+        V(unknown_host), V(fleet_too_small), V(foreign_version) or V(overtaken).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..module_utils._model.ledger import COMPLETE, RUNNING
 from ..module_utils._model.names import in_order, plural, some
 from ..module_utils._model.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 
@@ -69,6 +70,11 @@ def status(info: Mapping[str, Any]) -> list[str]:
 def _standing(info: Mapping[str, Any]) -> list[str]:
     """Return what stands above all hosts: the stage, and what keeps everything from going on."""
     lines = []
+    ledger = info.get("ledger") or {}
+    if ledger.get("rollback"):
+        word = ledger.get("word") or {}
+        said = word.get("reason") if ledger.get("state") in (RUNNING, COMPLETE) else ""
+        lines.append("It takes the fleet back" + (f": {said}" if said else ""))
     if info.get("stage"):
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["wants_approval"] else ""))
     if info.get("brake"):
@@ -178,8 +184,8 @@ def story(host: Mapping[str, Any]) -> list[str]:
     for event in reversed(host["events"]):
         hosts, roles = event.get("hosts") or {}, event.get("roles") or {}
         reason = hosts.get(host["name"]) or (roles.get(host["role"]) or {}).get("reason") or event.get("reason") or ""
-        who = event.get("by") or event.get("who")
-        told = f": {reason}" if reason else f" by {who}" if who else ""
+        who = event.get("by") or ("" if reason else event.get("who"))
+        told = (f" by {who}" if who else "") + (f": {reason}" if reason else "")
         what = f"{event['what']} {event['version']}{told} (epoch {event['epoch']})"
         said.append((event["at"], _place(event["what"]), what))
     if host.get("older_events"):

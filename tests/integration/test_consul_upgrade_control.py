@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
@@ -92,12 +93,12 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
     records = consul.texts("upgrade/hosts/")
     aborted, again = run([control("abort", reason="enough"), control("abort")])
     assert (aborted["changed"], again["changed"], aborted["state"]) == (True, False, "aborted")
-    assert aborted["hosts"] == ["compute1", "compute3"]
+    assert aborted["hosts"] == ["compute3"]
     assert gates(consul) == {
         "global": "False",
         "role/web": "False",
         "host/web1": "True",
-        "host/compute1": "False",
+        "host/compute1": "True",
         "host/compute2": "True",
         "host/compute3": "False",
     }
@@ -301,3 +302,211 @@ def test_a_consul_that_was_put_back_stops_the_planner(run: Runner) -> None:
     assert refused["msg"].startswith(
         "upgrade/ledger is at epoch 2, and this call has seen epoch 99: Consul was put back to an earlier time"
     )
+
+
+def test_a_fleet_that_is_open_at_large_is_closed_by_an_abort(run: Runner, store: Store, consul: RawKV) -> None:
+    """As one that another tool has begun: its global gate is open, or there is none at all."""
+    for wide in ({"global": "True"}, {}):
+        assert consul.delete("", tree=True)
+        seed(consul, names(compute=4), current="2", gates=wide)
+        make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
+        assert history(consul)[0]["what"] == "adopt"
+        upgrade(store, "compute1")
+        report(store, Word("compute2", "2", "started"))
+        fail(store, "compute3")
+        dry = run([control("abort")], check=True, diff=True)[0]
+        assert "config_state/enable_puppet/global = False" in dry["diff"]["after"]
+        assert gates(consul) == wide
+        aborted, again = run([control("abort", reason="enough"), control("abort")])
+        assert (aborted["changed"], aborted["hosts"], again["changed"]) == (True, [], False)
+        assert gates(consul) == {"global": "False", **{f"host/compute{number}": "True" for number in (1, 2, 3)}}
+        (told,) = [event for event in history(consul) if event["what"] == "close" and "hosts" not in event]
+        assert told["reason"] == "the rollout was aborted, and the global gate let everybody through"
+
+
+def taken_back(store: Store, consul: RawKV) -> None:
+    """Have a rollout to 2 that was taken back to 1."""
+    seed(consul, FLEET, "1")
+    make_pass(store, Request("2", RULES))
+    upgrade(store, "controller1")
+    operator.roll_back(store, operator.Word("logins fail", "ann"))
+
+
+def test_a_rollback_that_is_complete_is_not_turned_round_by_saying_it_again(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    taken_back(store, consul)
+    make_pass(store, Request("1"))
+    upgrade(store, "controller1", version="1")
+    assert make_pass(store, Request("1")).plan.complete
+    before = consul.tree()
+    again, named = run([control("rollback"), control("rollback", version="1")])
+    assert [(one["changed"], one["version"], one["state"]) for one in (again, named)] == [(False, "1", "complete")] * 2
+    assert again["remarks"] == ["The fleet was taken back to 1 already. To go elsewhere, give version."]
+    assert consul.tree() == before
+    # Whoever wants to go forward says so.
+    assert run([control("rollback", version="2")])[0]["version"] == "2"
+
+
+def test_a_rollback_that_was_aborted_begins_again_to_the_same_version(run: Runner, store: Store, consul: RawKV) -> None:
+    taken_back(store, consul)
+    paused = run([control("pause"), control("rollback")])[1]
+    assert paused["remarks"] == [
+        "The fleet is being taken back to 1 already, and that is paused: resume.yml lets it go on."
+    ]
+    operator.abort(store, operator.Word("wait"))
+    back, again = run([control("rollback", reason="on again"), control("rollback")])
+    assert (back["changed"], back["version"], back["state"]) == (True, "1", "running")
+    assert back["remarks"] == ["Taking the fleet back to 1 was aborted, and begins again."]
+    assert (ledger(consul)["rollback"], ledger(consul)["previous_version"]) == (True, "2")
+    assert (again["changed"], again["version"]) == (False, "1")
+
+
+def test_who_takes_a_rollout_back_and_why_is_in_the_ledger_and_the_history(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    taken_back(store, consul)
+    assert ledger(consul)["who"] == "ann"
+    assert {**ledger(consul)["word"], "at": 0} == {"by": "ann", "at": 0, "reason": "logins fail"}
+    seen = run([info(name="compute1")])[0]
+    assert seen["ledger"]["word"]["reason"] == "logins fail"
+    (told,) = [one for one in seen["host"]["events"] if one["what"] == "begin" and one["version"] == "1"]
+    assert (told["by"], told["reason"]) == ("ann", "the fleet is taken back: logins fail")
+
+
+def test_what_was_begun_anew_after_an_abort_can_be_taken_back(store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET, "1")
+    make_pass(store, Request("2", RULES))
+    upgrade(store, "controller1")
+    operator.abort(store, operator.Word())
+    assert make_pass(store, Request("2", RULES, restart=True)).begun
+    assert ledger(consul)["previous_version"] == "1"
+    assert operator.roll_back(store, operator.Word()).ledger.version == "1"
+
+
+def test_where_something_else_set_the_version_a_rollback_needs_one(run: Runner, begun: Store, consul: RawKV) -> None:
+    assert begun is not None
+    consul.put("current_version", "3")
+    refused, back = run([control("rollback"), control("rollback", version="1")])
+    assert refused["failure"]["code"] == "foreign_version"
+    assert "something else has set it, so nobody knows where the fleet was before. Give version." in refused["msg"]
+    assert back["version"] == "1"
+
+
+WORDS: dict[str, Any] = {
+    "pause": lambda store: operator.pause(store, operator.Word()),
+    "abort": lambda store: operator.abort(store, operator.Word()),
+    "retry": lambda store: operator.retry(store, operator.Word()),
+    "rollback": lambda store: operator.roll_back(store, operator.Word(), "1"),
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_on_a_rollout_is_not_said_of_another_one_that_was_begun_meanwhile(
+    begun: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    fail(begun, "controller1")
+    write = begun.client.write
+
+    def late(operations: Any) -> Any:
+        monkeypatch.undo()
+        make_pass(Store(begun.settings), Request("3", RULES))
+        return write(operations)
+
+    monkeypatch.setattr(begun.client, "write", late)
+    with pytest.raises(UpgradeError) as caught:
+        WORDS[word](begun)
+    assert caught.value.code == "overtaken"
+    assert "to 3" in caught.value.message or "to '3'" in caught.value.message
+    assert (ledger(consul)["version"], ledger(consul)["state"]) == ("3", "running")
+    assert [event["what"] for event in history(consul) if event["version"] == "3"] == ["begin", "open"]
+
+
+def test_who_knows_a_part_of_the_fleet_alone_approves_and_retries_nothing(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    # compute3 never reported, so that it is known by the fleet alone.
+    seed(consul, names(compute=2))
+    fleet = names(compute=3)
+    rules = {"stages": [{"name": "canary", "hosts": ["compute1", "compute3"], "approve": True}]}
+    make_pass(store, Request("2", rules, fleet=fleet))
+    upgrade(store, "compute1")
+    before = consul.tree()
+    for word in (control("approve"), control("approve", stage="canary"), control("retry")):
+        refused = run([word])[0]
+        assert refused["failure"]["code"] == "fleet_too_small"
+        assert refused["msg"].startswith("Nothing is written: role compute: 2 of its 3 hosts are known here")
+    assert consul.tree() == before
+    whole = run([control("approve", stage="canary", fleet=fleet)])[0]
+    assert whole["failure"]["code"] == "nothing_to_approve"
+
+
+@pytest.mark.parametrize(
+    ("text", "by"),
+    [
+        ("yes\n", "somebody"),
+        ("ann: looks well", "somebody"),
+        ('"yes"', "somebody"),
+        ('{"by": "ann"}', "ann"),
+        ("no", None),
+        ("", None),
+        ('{"by": "ann"', None),
+    ],
+)
+def test_an_approval_may_be_written_by_hand(store: Store, consul: RawKV, text: str, by: str | None) -> None:
+    seed(consul, names(compute=2))
+    make_pass(store, Request("2", {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}))
+    upgrade(store, "compute1")
+    assert make_pass(store, Request()).plan.wants_approval
+    consul.put("upgrade/approval/canary", text)
+    assert [one.host for one in make_pass(store, Request()).openings] == (["compute2"] if by else [])
+    if by:
+        assert operator.approve(store, operator.Word(), "canary").remarks == [
+            f"Stage canary was approved by {by} already."
+        ]
+
+
+def test_a_host_that_died_on_the_way_to_another_version_is_put_back_when_it_is_named(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    seed(consul, names(compute=3), "1")
+    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
+    report(store, Word("compute1", "2", "started"))
+    operator.roll_back(store, operator.Word())
+    assert make_pass(store, Request()).plan.hosts["compute1"].state == "upgrading"
+    nobody, other = run([control("retry"), control("retry", hosts=["compute2"])])
+    assert (nobody["hosts"], nobody["remarks"], other["hosts"]) == ([], [], [])
+    named = [control("retry", hosts=["compute1"], by="ann", reason="it is off")]
+    dry = run(named, check=True)[0]
+    assert (dry["changed"], dry["hosts"], record(consul, "compute1")["state"]) == (True, ["compute1"], "started")
+    put_back, again = run([*named, *named])
+    assert (put_back["changed"], put_back["hosts"], again["changed"]) == (True, ["compute1"], False)
+    assert put_back["remarks"] == [
+        "compute1 had begun to go to 2 and did not say that it ended. On your word it is taken for ended, and its slot is "
+        "free: make sure that nothing is at work there any more."
+    ]
+    event = history(consul)[-1]
+    assert (event["by"], event["hosts"]["compute1"][:19]) == ("ann", "it is off; it was: ")
+    # It left the version that it is taken back to, so it has to go there.
+    outcome = make_pass(store, Request())
+    assert [one.host for one in outcome.openings] == ["compute1"]
+
+
+def test_a_host_that_a_run_is_at_work_on_is_not_put_back(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2), "1")
+    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
+    report(store, Word("compute1", "2", "started"))
+    operator.roll_back(store, operator.Word())
+    consul.put("upgrade/drivers/compute1", "{}")
+    done = operator.retry(store, operator.Word(), ["compute1"])
+    assert (done.hosts, done.remarks) == ([], ["Neither failed nor lost, and left as they are: compute1."])
+
+
+def test_a_host_that_is_held_stays_so_when_it_is_put_back(run: Runner, begun: Store, consul: RawKV) -> None:
+    fail(begun, "controller1")
+    set_holds(begun, Whom(hosts=["controller1"]), "RAM test", "ann")
+    retried = run([control("retry")])[0]
+    assert retried["hosts"] == ["controller1"]
+    assert retried["remarks"][0].startswith("controller1 is held by ann since ")
+    assert consul.get("upgrade/hold/host/controller1")
+    assert make_pass(begun, Request()).plan.hosts["controller1"].state == "held"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store, whoami
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, seed
 from integration.support.nodes import living_nodes
@@ -30,10 +30,11 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_hold_and_unhold(play: Shipped, consul: RawKV) -> None:
+def test_hold_and_unhold(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     consul.put("current_version", "2")
     consul.put("config_state/enable_puppet/global", "False")
+    report(store, Word("compute3", "2", "started"))
     held = play("hold", host="compute1, compute2", reason="RAM test", by="ann", **MORE)
     assert held.returncode == 0, held.stdout
     assert "compute1: held by ann since " in held.stdout
@@ -42,6 +43,8 @@ def test_hold_and_unhold(play: Shipped, consul: RawKV) -> None:
     ended = play("unhold", host="compute1", role="controller", **MORE)
     assert ended.returncode == 0, ended.stdout
     assert set(consul.tree("upgrade/hold/")) == {"upgrade/hold/", "upgrade/hold/host/compute2"}
+    of_role = play("hold", role="compute", reason="RAM test", **MORE)
+    assert "compute3 had begun to upgrade and is not stopped by a hold" in words(of_role.stdout)
     nobody = play("hold", reason="RAM test")
     assert nobody.returncode == 2
     assert "Nobody is named: give hosts, roles, or everything: true." in words(nobody.stdout)
@@ -54,7 +57,7 @@ def test_pause_resume_and_abort(play: Shipped, store: Store, consul: RawKV) -> N
     assert paused.returncode == 0, paused.stdout
     assert "Nothing opens: the rollout is paused by " in paused.stdout
     told = play("status", host="compute2", **MORE).stdout
-    assert "pause 2: logins fail (epoch 3)" in told
+    assert f"pause 2 by {whoami()}: logins fail (epoch 3)" in told
     resumed = play("resume", **MORE)
     assert (resumed.returncode, "Nothing opens" in resumed.stdout) == (0, False)
     aborted = play("abort", reason="enough", **MORE)
@@ -99,3 +102,28 @@ def test_rollback_goes_to_the_end(play: Shipped, store: Store, consul: RawKV) ->
     )
     assert set(consul.tree("running/versions/1/")) == {f"running/versions/1/{host}" for host in FLEET}
     assert gates(consul) == {"global": "True"}
+    # As after a failure of what comes last: the same command goes on, and turns nothing round.
+    before = consul.tree()
+    again = play("rollback", reason="logins fail", **MORE)
+    assert again.returncode == 0, again.stdout
+    assert "The fleet was taken back to 1 already." in words(again.stdout)
+    assert consul.tree() == before
+    told = play("status", host="compute2", **MORE).stdout
+    assert f"begin 1 by {whoami()}: the fleet is taken back: logins fail" in told
+
+
+def test_rollback_begins_again_after_an_abort(play: Shipped, store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET, "1")
+    make_pass(store, Request("2", RULES, fleet=FLEET))
+    upgrade(store, "controller1")
+    control.roll_back(store, control.Word("logins fail", fleet=FLEET))
+    control.abort(store, control.Word("wait", fleet=FLEET))
+    before = consul.tree()
+    dry = play("rollback", "--check", **MORE)
+    assert (dry.returncode, "Plan: to 1 from 2" in dry.stdout) == (0, True), dry.stdout
+    assert consul.tree() == before
+    with living_nodes(store.settings, {"controller1": "controller"}, "1"):
+        back = play("rollback", by="ann", reason="logins fail", **MORE)
+    assert back.returncode == 0, back.stdout
+    assert "It takes the fleet back: logins fail" in back.stdout
+    assert (ledger(consul)["version"], ledger(consul)["state"], ledger(consul)["who"]) == ("1", "complete", "ann")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from .._model import states
 from .._model.errors import UpgradeError
-from .._model.fleet import RETRIED, Record, Snapshot, place
+from .._model.fleet import RETRIED, STARTED, Record, Snapshot, place
 from .._model.gates import CLOSED, OPEN, GateValue
 from .._model.instructions import parse
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
@@ -26,7 +26,7 @@ from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare_and_put, put, real_changes, remove
 from .._store.store import Store, whoami
 from .notes import with_checks
-from .plan import Request, make_pass
+from .plan import Request, is_same_rollout, make_pass
 
 _MOST_TRIES = 200
 
@@ -64,7 +64,7 @@ class Done:
 def pause(store: Store, word: Word, *, dry: bool = False) -> Done:
     """Open nothing more until it is resumed; hosts that have begun go on.
 
-    :raises UpgradeError: ``no_rollout``, ``not_running``, ``busy``.
+    :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
 
     def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> Done:
@@ -80,7 +80,7 @@ def pause(store: Store, word: Word, *, dry: bool = False) -> Done:
 def resume(store: Store, word: Word, *, dry: bool = False) -> Done:
     """Let a paused rollout go on.
 
-    :raises UpgradeError: ``no_rollout``, ``not_running``, ``busy``.
+    :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
 
     def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> Done:
@@ -93,11 +93,12 @@ def resume(store: Store, word: Word, *, dry: bool = False) -> Done:
 
 
 def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
-    """End a rollout: close what has not begun, and keep every record. Hosts that have begun go on to their end.
+    """End a rollout: close what has not begun, and keep every record. Hosts that have begun keep their open gates.
 
-    The first write stops all planners; the gates are closed after that, and by a second call where that was cut short.
+    Where a role or the whole fleet is open by one gate, those of its hosts that have begun get one of their own before that
+    is closed. The first write stops all planners; the gates are closed after that, and by a second call where that was cut short.
 
-    :raises UpgradeError: ``no_rollout``, ``not_running``, ``busy``.
+    :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
     # Of all tries: one that somebody else's write cut short has closed some already.
     closed: set[str] = set()
@@ -110,8 +111,7 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
             said = word.plain()
             ledger = replace(ledger, state=ABORTED, word=said)
             writer.write(ledger, {"what": "abort", **_said(said)})
-        for at in range(0, len(gates), MOST_GATES):
-            piece = gates[at : at + MOST_GATES]
+        for piece in _close_in_turn(writer.store.keys, gates):
             event = {"what": "close", **_closed(writer.store.keys, piece)}
             writer.write(ledger, event, [put(one.key, one.after or "") for one in piece], piece)
             prefix = writer.store.keys.gate("host", "")
@@ -122,13 +122,15 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
 
 
 def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: bool = False) -> Done:
-    """Put failed and lost hosts back among those that wait.
+    """Put failed and lost hosts back among those that wait. Holds stay.
 
-    :param hosts: these; None for all that failed or are lost.
-    :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``busy``.
+    :param hosts: these; None for all that failed or are lost. One that is named is put back also where it began to go to
+        another version and never ended that, as when it died on the way to one that is taken back.
+    :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``fleet_too_small``, ``overtaken``, ``busy``.
     """
     # Of all tries: one that somebody else's write cut short has put back some already.
     put_back: set[str] = set()
+    remarks: list[str] = []
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
         _refuse_unless(ledger, (RUNNING, PAUSED), "retried")
@@ -139,19 +141,26 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
                     "unknown_host", f"hosts: {name!r} is no host of this fleet{nearest(name, plan.hosts) or '.'}"
                 )
         asked = frozenset(hosts or plan.hosts) - put_back
-        broken = [host for host, view in plan.hosts.items() if view.state in states.BROKEN and host in asked]
-        done = Done(ledger)
-        well = [host for host in dict.fromkeys(hosts or ()) if host not in {*broken, *put_back}]
-        if well:
-            done.remarks.append(f"Neither failed nor lost, and left as they are: {some(well)}.")
-        for at in range(0, len(broken), MOST_GATES // 3):
-            piece = broken[at : at + MOST_GATES // 3]
+        named = frozenset(hosts or ())
+        chosen = [
+            host
+            for host, view in plan.hosts.items()
+            if host in asked
+            and (view.state in states.BROKEN or (host in named and _is_midway(snapshot, host, view.state)))
+        ]
+        well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back}]
+        said = _said(word.plain())
+        for at in range(0, len(chosen), MOST_GATES // 3):
+            piece = chosen[at : at + MOST_GATES // 3]
             operations, changes = _put_back(writer.store, snapshot, piece, ledger.version)
-            event = {"what": "retry", "hosts": {host: plan.hosts[host].reason for host in piece}, **_said(word.plain())}
+            before = {host: plan.hosts[host].reason for host in piece}
+            why = f"{said['reason']}; " if said["reason"] else ""
+            event = {"what": "retry", "hosts": {host: f"{why}it was: {text}" for host, text in before.items()}, **said}
             writer.write(ledger, event, operations, changes)
             put_back.update(piece)
-        done.ledger, done.hosts = writer.ledger or ledger, in_order(put_back)
-        return done
+            remarks.extend(_remarks_on(snapshot, plan, piece))
+        left = [f"Neither failed nor lost, and left as they are: {some(well)}."] if well else []
+        return Done(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 
     return _write(store, act, dry=dry)
 
@@ -160,7 +169,8 @@ def approve(store: Store, word: Word, stage: str | None = None, *, dry: bool = F
     """Say that the rollout may go on after a stage.
 
     :param stage: its name; None for the one that waits for it.
-    :raises UpgradeError: ``no_rollout``, ``not_running``, ``nothing_to_approve``, ``busy``.
+    :raises UpgradeError: ``no_rollout``, ``not_running``, ``nothing_to_approve``, ``fleet_too_small``, ``overtaken``,
+        ``busy``.
     """
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
@@ -190,33 +200,74 @@ def approve(store: Store, word: Word, stage: str | None = None, *, dry: bool = F
 def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool = False) -> Done:
     """Begin a rollout to where the fleet was, under the rules of the one that it takes back. It opens nothing yet.
 
-    :param version: where to; None for the ledger's previous version.
-    :raises UpgradeError: ``no_rollout``, ``no_previous_version``, and what :func:`make_pass` raises.
+    Said again it goes on with the same rollback, and begins it again where it was aborted. To turn round once more, the
+    version has to be given.
+
+    :param version: where to; None for the ledger's previous version, or for where a rollback goes already.
+    :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``foreign_version``, and what :func:`make_pass` raises.
     """
     snapshot = store.snapshot("consistent")
     ledger = _ledger(store.keys, snapshot)
-    if ledger.rollback and ledger.state in (RUNNING, PAUSED) and version in (None, ledger.version):
-        return Done(ledger, remarks=[f"The fleet is being taken back to {ledger.version} already."])
+    if version is None and snapshot.current_version != ledger.version:
+        raise UpgradeError(
+            "foreign_version",
+            f"{store.keys.current_version} is {snapshot.current_version!r}, but the rollout in {store.keys.ledger} goes to "
+            f"{ledger.version!r}: something else has set it, so nobody knows where the fleet was before. Give version.",
+        )
+    remarks = []
     target = version or ledger.previous_version
-    if target is None:
+    if ledger.rollback and version in (None, ledger.version):
+        if ledger.state != ABORTED:
+            return Done(ledger, remarks=[_taken_back_already(ledger)])
+        target = ledger.version
+        remarks.append(f"Taking the fleet back to {target} was aborted, and begins again.")
+    elif target is None:
         raise UpgradeError(
             "no_previous_version",
             f"{store.keys.ledger} does not say where the fleet was before {ledger.version}. Give version.",
         )
-    if target == ledger.version:
-        raise UpgradeError("no_previous_version", f"version: the fleet is on its way to {target} already.")
-    request = Request(target, rules=ledger.instructions, fleet=dict(word.fleet) or None, limit=[], rollback=True)
+    elif target == ledger.version:
+        raise UpgradeError(
+            "no_previous_version",
+            f"version: {target} is where the rollout in {store.keys.ledger} goes, so it can't be taken back to that. Give "
+            "another version, or begin it again with upgrade.yml.",
+        )
+    request = Request(
+        target,
+        rules=ledger.instructions,
+        fleet=dict(word.fleet) or None,
+        limit=[],
+        takes_back=ledger,
+        word=word.plain(),
+    )
     outcome = make_pass(store, request, dry=dry)
-    return Done(outcome.ledger or ledger, changes=outcome.changes)
+    return Done(outcome.ledger or ledger, changes=outcome.changes, remarks=remarks)
+
+
+def _taken_back_already(ledger: Ledger) -> str:
+    if ledger.state == COMPLETE:
+        return f"The fleet was taken back to {ledger.version} already. To go elsewhere, give version."
+    paused = ", and that is paused: resume.yml lets it go on" if ledger.state == PAUSED else ""
+    return f"The fleet is being taken back to {ledger.version} already{paused}."
 
 
 def _write(store: Store, act: Callable[[LedgerWriter, Snapshot, Ledger], Done], *, dry: bool) -> Done:
     changes: list[Change] = []
+    meant: Ledger | None = None
     for _try in range(_MOST_TRIES):
         snapshot = store.snapshot("consistent")
+        ledger = _ledger(store.keys, snapshot)
+        if meant is not None and not is_same_rollout(meant, ledger):
+            raise UpgradeError(
+                "overtaken",
+                f"The rollout to {meant.version} that this was said of was overtaken by another one, to {ledger.version}, "
+                f"begun by {ledger.who}. That one is left as it is; look at it with status.yml, and say it again if it is "
+                "meant for that one.",
+            )
+        meant = ledger
         writer = LedgerWriter(store, snapshot, whoami(), int(time.time()), dry=dry)
         try:
-            done = act(writer, snapshot, _ledger(store.keys, snapshot))
+            done = act(writer, snapshot, ledger)
         except Conflict:
             changes += writer.changes
             continue
@@ -254,27 +305,69 @@ def _members(snapshot: Snapshot, ledger: Ledger, fleet: Mapping[str, str]) -> di
 
 def _plan(store: Store, snapshot: Snapshot, ledger: Ledger, fleet: Mapping[str, str]) -> Plan:
     rules = parse(ledger.instructions)
-    return make_plan(with_checks(store, snapshot, rules), _members(snapshot, ledger, fleet), rules)
+    plan = make_plan(with_checks(store, snapshot, rules), _members(snapshot, ledger, fleet), rules)
+    if plan.missing:
+        raise UpgradeError("fleet_too_small", f"Nothing is written: {'; '.join(plan.missing)}.")
+    return plan
+
+
+def _is_midway(snapshot: Snapshot, host: str, state: str) -> bool:
+    """Return whether a host has begun to go to another version than the wanted one, and no run is at work on it."""
+    record = snapshot.records.get(host)
+    if record is None or host in snapshot.driven:
+        return False
+    return state == states.UPGRADING and record.state == STARTED and record.version != snapshot.current_version
+
+
+def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str]) -> list[str]:
+    """Return what is worth knowing of hosts that were put back."""
+    remarks = []
+    for host in hosts:
+        record, view = snapshot.records.get(host), plan.hosts[host]
+        if record is not None and _is_midway(snapshot, host, view.state):
+            remarks.append(
+                f"{host} had begun to go to {record.version} and did not say that it ended. On your word it is taken for "
+                "ended, and its slot is free: make sure that nothing is at work there any more."
+            )
+        hold = snapshot.holds.covering(host, view.role)
+        if hold is not None:
+            remarks.append(f"{host} is {hold.words()}, so it goes when that has ended.")
+    return remarks
 
 
 def _to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> list[Change]:
-    """Return the gates to be closed, and those that hosts which have begun get of their own before that."""
+    """Return the gates to be closed, the widest last, and before them those that hosts which have begun get of their own.
+
+    A host has begun that said so, whatever became of it, and one that a run of Ansible is at work on. One that was let
+    through and has been silent since has not, also where it is lost.
+    """
     found = states.read_states(snapshot, members)
-    begun = {host for host, one in found.items() if one.has_started} | set(snapshot.driven)
+    ended = (states.UPGRADED, states.FAILED)
+    begun = {host for host, one in found.items() if one.has_started or one.state in ended} | set(snapshot.driven)
     gates = snapshot.gates
 
     def open_ones(of: Mapping[str, GateValue]) -> list[str]:
         return [name for name, gate in of.items() if _is_open(gate, snapshot.current_version)]
 
-    roles = set(open_ones(gates.roles))
     own = [
         Change(keys.gate("host", host), None, OPEN)
         for host, one in found.items()
-        if one.role in roles and host not in gates.hosts and host in begun and one.state == states.UPGRADING
+        if host in begun and host not in gates.hosts and one.gate.is_open
     ]
     closed = [("host", host, gates.hosts[host].text) for host in open_ones(gates.hosts) if host not in begun]
-    closed += [("role", role, gates.roles[role].text) for role in sorted(roles)]
-    return own + [Change(keys.gate(scope, name), text, CLOSED) for scope, name, text in closed]
+    closed += [("role", role, gates.roles[role].text) for role in sorted(open_ones(gates.roles))]
+    wide = [Change(keys.gate(scope, name), text, CLOSED) for scope, name, text in closed]
+    # Where there is none, everybody is let through that no other gate keeps.
+    if gates.everywhere is None or _is_open(gates.everywhere, snapshot.current_version):
+        wide.append(Change(keys.gate("global"), gates.everywhere.text if gates.everywhere else None, CLOSED))
+    return own + wide
+
+
+def _close_in_turn(keys: Keys, gates: Sequence[Change]) -> list[list[Change]]:
+    """Return the gates in pieces, one for each write; that of the global one is told to all hosts."""
+    narrow = [one for one in gates if one.key != keys.gate("global")]
+    wide = [one for one in gates if one.key == keys.gate("global")]
+    return [narrow[at : at + MOST_GATES] for at in range(0, len(narrow), MOST_GATES)] + ([wide] if wide else [])
 
 
 def _is_open(gate: GateValue, current_version: str | None) -> bool:
@@ -290,11 +383,13 @@ def _closed(keys: Keys, gates: Sequence[Change]) -> dict[str, object]:
     hosts, roles = {}, {}
     for one in gates:
         scope, _slash, name = one.key[len(keys.gates) :].partition("/")
+        if scope == "global":
+            return {"reason": "the rollout was aborted, and the global gate let everybody through"}
         if scope == "role":
             roles[name] = {"reason": "the rollout was aborted"}
         else:
             closed = one.after == CLOSED
-            hosts[name] = "the rollout was aborted" if closed else "it has begun, so it goes on, and its role is closed"
+            hosts[name] = "the rollout was aborted" if closed else "it has begun, so it keeps an open gate"
     return {"hosts": hosts, "roles": roles}
 
 
@@ -309,16 +404,14 @@ def _put_back(
         key, gate, mark = keys.record(host), keys.gate("host", host), keys.mark(host)
         entry = entries.get(key)
         before = decode_record(key, entry.value) if entry is not None else None
-        base = (
-            before
-            if before is not None and before.readable and before.version == version
-            else Record(version, RETRIED, attempt=0)
-        )
-        times = {**base.times, RETRIED: int(time.time())}
-        text = encode_record(replace(base, state=RETRIED, error=None, times=times))
+        if before is None or not before.readable or before.version != version:
+            before = Record(version, RETRIED, attempt=0)
+        times = {**before.times, RETRIED: int(time.time())}
+        text = encode_record(replace(before, state=RETRIED, error=None, times=times))
         old = snapshot.gates.hosts.get(host)
         operations += [
-            compare_and_put(key, text, entry.modify_index if entry is not None else 0),
+            # As long as the host has not said anything else meanwhile.
+            compare_and_put(key, text, snapshot.records[host].index if host in snapshot.records else 0),
             put(gate, CLOSED),
             remove(mark),
         ]

@@ -48,8 +48,10 @@ class Request:
     :param limit: hosts, roles or groups that may be opened; None for all.
     :param since: set by a caller that goes on with what it began: such a pass never begins a rollout.
     :param epoch: the newest epoch that the caller has seen; an older one is refused.
-    :param rollback: whether the rollout that this begins takes another one back.
     :param restart: whether to begin a rollout anew that was aborted.
+    :param takes_back: the rollout that the one which this begins takes back; where another one is on its way by now,
+        nothing is begun.
+    :param word: of whoever takes it back: ``by``, ``at`` (unix seconds), ``reason``, for the ledger and the history.
     """
 
     version: str | None = None
@@ -61,8 +63,14 @@ class Request:
     converge: bool = False
     since: int | None = None
     epoch: int = 0
-    rollback: bool = False
     restart: bool = False
+    takes_back: Ledger | None = None
+    word: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_same_rollout(one: Ledger, other: Ledger | None) -> bool:
+    """Return whether two ledgers are of the same rollout, however far each is."""
+    return other is not None and (one.version, one.since) == (other.version, other.since)
 
 
 @dataclass(slots=True)
@@ -189,7 +197,7 @@ def _wanted(keys: Keys, request: Request, snapshot: Snapshot, outcome: Outcome) 
         and request.since is None
         and not outcome.begun
     )
-    if old is not None and over and not (request.restart or request.rollback):
+    if old is not None and over and not (request.restart or request.takes_back):
         raise UpgradeError(
             "aborted",
             f"The rollout to {version} was aborted{said(old)}. Nothing is opened. Begin it anew with restart: true "
@@ -197,6 +205,8 @@ def _wanted(keys: Keys, request: Request, snapshot: Snapshot, outcome: Outcome) 
         )
     begins = snapshot.current_version != version or over
     if begins and (request.since is not None or outcome.begun):
+        raise _overtaken(snapshot)
+    if begins and request.takes_back is not None and not is_same_rollout(request.takes_back, old):
         raise _overtaken(snapshot)
     same = old if old is not None and old.version == version and not begins else None
     plain, rules = effective_rules(request.rules, same.instructions if same else {}, request.role_order)
@@ -219,10 +229,10 @@ def _wanted(keys: Keys, request: Request, snapshot: Snapshot, outcome: Outcome) 
         instructions=plain,
         role_pattern=pattern if pattern != DEFAULT_ROLE_PATTERN else None,
         members=dict(Counter(members.values())) if request.fleet else dict(old.members if old else {}),
-        who=same.who if same else whoami(),
+        who=same.who if same else str(request.word.get("by") or whoami()),
         since=same.since if same else int(time.time()),
-        word=same.word if same else {},
-        rollback=same.rollback if same else request.rollback,
+        word=same.word if same else dict(request.word),
+        rollback=same.rollback if same else request.takes_back is not None,
         stage=same.stage if same else {},
         broken=same.broken if same else (),
         stopped=same.stopped if same else (),
@@ -252,7 +262,10 @@ def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: _Wanted) -> Move | None
 
 def _previous(snapshot: Snapshot, version: str) -> str | None:
     """Return where the fleet comes from: what it was to run, or what all hosts do run."""
-    known = (snapshot.current_version, snapshot.ledger.version if snapshot.ledger else None)
+    known = [snapshot.current_version]
+    if snapshot.ledger is not None:
+        # Who begins an aborted rollout anew comes from where that one came from.
+        known += [snapshot.ledger.version, snapshot.ledger.previous_version]
     for one in known:
         if one is not None and one != version:
             return one

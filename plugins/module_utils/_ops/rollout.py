@@ -44,7 +44,7 @@ def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
             "what": "begin",
             "from": ledger.previous_version,
             "instructions": ledger.instructions,
-            "reason": f"{ledger.who} asked for {ledger.version}",
+            **_why(ledger),
         },
         # What one host did for all belongs to the rollout that is over.
         (
@@ -64,6 +64,14 @@ def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
             approvals={},
         ),
     )
+
+
+def _why(ledger: Ledger) -> dict[str, Any]:
+    """Return who began a rollout and why, as the history tells it."""
+    if not ledger.rollback:
+        return {"reason": f"{ledger.who} asked for {ledger.version}"}
+    said = ledger.word.get("reason")
+    return {"by": ledger.who, "reason": "the fleet is taken back" + (f": {said}" if said else "")}
 
 
 def go_on(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:

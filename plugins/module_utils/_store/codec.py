@@ -38,6 +38,9 @@ _MOST_DONE = 20_000
 _MOST_TIMES = 20
 _MOST_IN_EVENT = 20_000
 _LEDGER_LISTS = ("broken", "stopped")
+# Who approved where the approval does not say it, and words that approve nothing.
+SOMEBODY = "somebody"
+_NO = ("", "no", "false", "0", "null", "none")
 _LEDGER_FIELDS = [one.name for one in fields(Ledger)]
 
 
@@ -188,12 +191,17 @@ def encode_mark(mark: Mark) -> str:
 
 
 def decode_approval(value: bytes) -> Approval | None:
-    """Return somebody's approval; what can't be read is none."""
+    """Return somebody's approval. Any words are one, as written by hand, but for a no; what can't be read is none."""
+    text = (text_of(value) or "").strip(" \t\r\n\"'")
+    if not text.startswith(("{", "[")):
+        return Approval(SOMEBODY, 0, bounded(text)) if text.isprintable() and text.lower() not in _NO else None
     try:
         data = decode_data(value)
-        return Approval(bounded(str(data["by"])), _time(data["at"]), bounded(str(data.get("reason") or "")))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        by, at, reason = data.get("by") or SOMEBODY, data.get("at"), data.get("reason") or ""
+    except (ValueError, AttributeError):
         return None
+    is_time = isinstance(at, int) and abs(at) < _MOST
+    return Approval(bounded(str(by)), at if is_time else 0, bounded(str(reason)))
 
 
 def encode_approval(word: Mapping[str, object]) -> str:

@@ -191,6 +191,9 @@ def test_a_composition_is_told_step_by_step() -> None:
     ("found", "lines"),
     [
         ({}, []),
+        ({"ledger": {"rollback": True, "state": "running", "word": {"reason": "so"}}}, ["It takes the fleet back: so"]),
+        # By then, the word is of whoever paused it.
+        ({"ledger": {"rollback": True, "state": "paused", "word": {"reason": "so"}}}, ["It takes the fleet back"]),
         ({"stage": "", "wants_approval": False, "brake": {}}, []),
         ({"stage": "canary", "wants_approval": False, "brake": {}}, ["Stage canary"]),
         ({"stage": "canary", "wants_approval": True, "brake": {}}, ["Stage canary; it waits for approval"]),
@@ -310,7 +313,7 @@ def test_a_retry_is_the_operators_word_and_not_the_hosts() -> None:
     )
     assert told == [
         "the host said: failed v2",
-        "retry v2: failed: no disk (epoch 2)",
+        "retry v2 by ann: failed: no disk (epoch 2)",
         "an operator said: retried v2",
         "open v2: a slot was free (epoch 1)",
     ]
@@ -319,7 +322,10 @@ def test_a_retry_is_the_operators_word_and_not_the_hosts() -> None:
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        ({"what": "pause", "reason": "logins fail", "by": "ann", "who": "x@y"}, "pause v2: logins fail (epoch 1)"),
+        (
+            {"what": "pause", "reason": "logins fail", "by": "ann", "who": "x@y"},
+            "pause v2 by ann: logins fail (epoch 1)",
+        ),
         ({"what": "pause", "reason": "", "by": "ann", "who": "x@y"}, "pause v2 by ann (epoch 1)"),
         ({"what": "unhold", "reason": "", "hosts": {"c1": ""}, "who": "x@y"}, "unhold v2 by x@y (epoch 1)"),
         ({"what": "unhold", "reason": ""}, "unhold v2 (epoch 1)"),
@@ -327,5 +333,5 @@ def test_a_retry_is_the_operators_word_and_not_the_hosts() -> None:
         ({"what": "hold", "roles": {"compute": {"reason": "RAM test"}}}, "hold v2: RAM test (epoch 1)"),
     ],
 )
-def test_a_word_without_a_reason_says_whose_it_is(event: dict[str, Any], line: str) -> None:
+def test_a_word_says_whose_it_is_and_why(event: dict[str, Any], line: str) -> None:
     assert story([event]) == [line]

@@ -70,18 +70,40 @@ def test_open_hosts_are_closed_and_those_that_have_begun_go_on() -> None:
 
 
 def test_a_host_that_has_begun_gets_a_gate_of_its_own_before_its_role_is_closed() -> None:
-    site = fleet(compute=3).gated("True", "role/compute").started("compute1", "compute2").upgraded("compute2")
+    site = fleet(compute=4).gated("True", "role/compute").started("compute1").upgraded("compute2").failed("compute4")
     assert closing(site, "compute3") == [
-        ("host/compute1", None, "True"),
-        ("host/compute3", None, "True"),
+        *((f"host/compute{number}", None, "True") for number in (1, 2, 3, 4)),
         ("role/compute", "True", "False"),
     ]
 
 
-def test_a_host_that_failed_gets_no_gate_and_one_that_has_a_gate_keeps_it() -> None:
-    site = fleet(compute=3).gated("True", "role/compute").started("compute1", "compute2").failed("compute3")
-    site.gated("False", "host/compute2")
-    assert closing(site) == [("host/compute1", None, "True"), ("role/compute", "True", "False")]
+def test_gates_of_hosts_that_have_begun_are_left_as_they_are() -> None:
+    site = fleet(compute=5).opened("compute1", "compute2", "compute3").gated("False", "host/compute4", "host/compute5")
+    site.started("compute1", "compute4").failed("compute2", "compute5").upgraded("compute3")
+    assert closing(site) == []
+
+
+def test_a_host_that_was_let_through_and_is_silent_has_not_begun() -> None:
+    assert closing(fleet(compute=2).opened("compute1")) == [("host/compute1", "True", "False")]
+
+
+@pytest.mark.parametrize("wide", ["True", "true", "2.0", None])
+def test_a_global_gate_that_is_open_or_missing_is_closed_last(wide: str | None) -> None:
+    site = fleet(compute=4).gated("False", "host/compute3").opened("compute4").started("compute1").upgraded("compute2")
+    site.gates.pop("global")
+    if wide:
+        site.gated(wide, "global")
+    assert closing(site) == [
+        ("host/compute1", None, "True"),
+        ("host/compute2", None, "True"),
+        ("host/compute4", "True", "False"),
+        ("global", wide, "False"),
+    ]
+
+
+@pytest.mark.parametrize("wide", ["False", "1.0", "Flase", ""])
+def test_a_global_gate_that_lets_nobody_through_is_left_as_it_is(wide: str) -> None:
+    assert closing(fleet(compute=2).gated(wide, "global").started("compute1")) == []
 
 
 def test_a_gate_that_is_open_for_the_version_is_open_and_one_for_another_is_not() -> None:
@@ -114,8 +136,11 @@ def test_the_history_says_of_each_gate_why_an_abort_wrote_it() -> None:
     ]
     assert control._closed(KEYS, gates) == {
         "hosts": {
-            "compute1": "it has begun, so it goes on, and its role is closed",
+            "compute1": "it has begun, so it keeps an open gate",
             "compute2": "the rollout was aborted",
         },
         "roles": {"compute": {"reason": "the rollout was aborted"}},
     }
+    everywhere = [Change(KEYS.gate("global"), "True", "False")]
+    assert list(control._closed(KEYS, everywhere)) == ["reason"]
+    assert control._close_in_turn(KEYS, [*everywhere, *gates]) == [gates, everywhere]

@@ -597,9 +597,26 @@ def test_an_approval_comes_back_as_it_was_said(word: dict[str, Any], approval: A
 
 
 @pytest.mark.parametrize(
-    "value", [*UNREADABLE, b"yes", b'{"at": 7}', b'{"by": "ann"}', b'{"by": "ann", "at": "noon"}', b'["by", "at"]']
+    ("value", "approval"),
+    [
+        (b"yes", Approval("somebody", 0, "yes")),
+        (b" ann: fine\n", Approval("somebody", 0, "ann: fine")),
+        (b'"yes"', Approval("somebody", 0, "yes")),
+        (b"true", Approval("somebody", 0, "true")),
+        (b"{}", Approval("somebody", 0)),
+        (b'{"at": 7}', Approval("somebody", 7)),
+        (b'{"by": "ann", "at": "noon"}', Approval("ann", 0)),
+    ],
 )
-def test_an_approval_that_can_not_be_read_approves_nothing(value: bytes) -> None:
+def test_an_approval_may_be_written_by_hand(value: bytes, approval: Approval) -> None:
+    assert decode_approval(value) == approval
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b" \n", b"no", b"False", b'"no"', b"null", b"0", b"a\x07b", b"\xff", b'{"by": "ann"', b"[1]", b"[" * 20_000],
+)
+def test_a_no_and_what_can_not_be_read_approves_nothing(value: bytes) -> None:
     assert read({"upgrade/approval/canary": value}) == Snapshot(index=5)
 
 
