@@ -12,7 +12,8 @@ version_added: 0.4.0
 description:
   - A host that is held is not opened by any planner, whatever the rules say, and M(convoy.upgrade.consul_upgrade_info) shows who holds
     it and why. Holds survive every rollout.
-  - A host that has begun its upgrade is not stopped midway. It goes on, keeps its slot, and is held after that.
+  - A host that has begun its upgrade is not stopped midway. It goes on, keeps its slot, and is held after that; RV(remarks) says so.
+  - It works also while the ledger can't be read.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -50,8 +51,14 @@ options:
     default: ""
   by:
     description:
-      - Who holds. Without it, the user and the machine that the module runs as.
+      - Who holds, or ends holds. Without it, the user and the machine that the module runs as.
     type: str
+  fleet:
+    description:
+      - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan). By it RV(remarks) tells which hosts of a role have
+        begun; those that it lacks are placed by their names.
+    type: dict
+    default: {}
   state:
     description:
       - V(present) holds, V(absent) ends holds. Only those that are named end; a host may still be held by its role.
@@ -140,6 +147,7 @@ def main() -> None:
             "everything": {"type": "bool", "default": False},
             "reason": {"type": "str", "default": ""},
             "by": {"type": "str"},
+            "fleet": {"type": "dict", "default": {}},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
         supports_check_mode=True,
@@ -147,11 +155,11 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        whom = Whom(options["everything"], options["roles"], options["hosts"])
+        whom = Whom(options["everything"], options["roles"], options["hosts"], options["fleet"])
         if options["state"] == "present":
             held = set_holds(store, whom, options["reason"], options["by"], dry=module.check_mode)
         else:
-            held = end_holds(store, whom, dry=module.check_mode)
+            held = end_holds(store, whom, options["by"], dry=module.check_mode)
         holds = [asdict(one) for one in held.holds]
         return {"holds": holds, "remarks": held.remarks, **changed(held.changes)}
 

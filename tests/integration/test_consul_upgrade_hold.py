@@ -79,6 +79,69 @@ def test_a_host_that_has_begun_is_told_and_goes_on(run: Runner, store: Store, co
     assert make_pass(store, Request()).plan.hosts["compute1"].state == "upgrading"
 
 
+def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    seed(consul, {**FLEET, "odd9": "web"})
+    make_pass(store, Request("2", {}, fleet={**FLEET, "odd9": "web"}))
+    for host in ("compute1", "compute2", "web1", "odd9"):
+        report(store, Word(host, "2", "started"))
+    of_role = hold(hosts=["compute1"], roles=["web"], reason="audit", fleet={"odd9": "web"})
+    dry = run([of_role], check=True)[0]
+    role, everything, nobody = run(
+        [of_role, hold(everything=True, reason="audit"), hold(roles=["storage"], reason="audit")]
+    )
+    end = "not stopped by a hold: who has begun goes on, keeps its slot, and is held after that."
+    assert role["remarks"] == [
+        "compute1 has begun its upgrade to 2 and is not stopped by a hold: it goes on, keeps its slot, and is held after "
+        "that.",
+        f"odd9, web1 had begun to upgrade and are {end}",
+    ]
+    assert dry["remarks"] == role["remarks"]
+    assert everything["remarks"] == [f"compute1, compute2, odd9, web1 had begun to upgrade and are {end}"]
+    assert nobody["remarks"] == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"epoch": 3}'])
+def test_a_hold_is_set_and_ended_while_the_ledger_can_not_be_read(
+    run: Runner, store: Store, consul: RawKV, text: str
+) -> None:
+    seed(consul, FLEET)
+    make_pass(store, Request("2", {"rolling_rules": {"global": 0}}))
+    good = consul.get("upgrade/ledger") or b""
+    consul.put("upgrade/ledger", text)
+    given = {"hosts": ["compute1"], "reason": "RAM test"}
+    dry = run([hold(**given)], check=True, diff=True)[0]
+    assert (dry["changed"], consul.tree("upgrade/hold/host/")) == (True, {})
+    held, again, ended = run([hold(**given), hold(**given), hold(hosts=["compute1"], state="absent")])
+    assert [one["changed"] for one in (held, again, ended)] == [True, False, True]
+    assert held["remarks"] == [
+        "The ledger upgrade/ledger can't be read, so the history does not tell of this. It holds all the same."
+    ]
+    assert consul.get("upgrade/ledger") == text.encode()
+    run([hold(**given)])
+    consul.put("upgrade/ledger", good)
+    assert make_pass(store, Request("2", {})).plan.hosts["compute1"].state == "held"
+
+
+def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed(consul, FLEET, current="2", gates={"global": "False"})
+    write = store.client.write
+
+    def late(operations: Any) -> Any:
+        monkeypatch.undo()
+        make_pass(Store(store.settings), Request("2", {"rolling_rules": {"global": 0}}))
+        return write(operations)
+
+    monkeypatch.setattr(store.client, "write", late)
+    held = set_holds(store, Whom(hosts=["compute1"]), "RAM test", "ann")
+    assert [change.key for change in held.changes] == ["upgrade/hold/host/compute1"]
+    told = history(consul)[-1]
+    assert (told["what"], told["by"], told["hosts"]) == ("hold", "ann", {"compute1": "RAM test"})
+
+
 def test_nobody_and_no_reason_are_refused(run: Runner, consul: RawKV) -> None:
     nobody, no_reason, name = run([hold(reason="x"), hold(everything=True), hold(hosts=["a/b"], reason="x")])
     assert nobody["msg"] == "Nobody is named: give hosts, roles, or everything: true."
@@ -111,7 +174,8 @@ def test_a_planner_that_did_not_see_a_hold_come_opens_nothing_under_it(
 
 def test_holds_of_many_hosts_are_set_and_ended_in_pieces(store: Store, consul: RawKV) -> None:
     hosts = [f"compute{number}" for number in range(150)]
-    set_holds(store, Whom(hosts=hosts), "move")
+    held = set_holds(store, Whom(hosts=hosts), "move")
+    assert (len(held.changes), len(held.holds)) == (150, 150)
     assert len(consul.tree("upgrade/hold/host/")) == 150
     seed(consul, hosts)
     make_pass(store, Request("2", RULES))

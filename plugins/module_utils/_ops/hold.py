@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .._model.errors import UpgradeError
-from .._model.fleet import Snapshot
+from .._model.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
 from .._model.holds import Hold
-from .._model.names import check_name
+from .._model.names import check_name, in_order, some
 from .._model.shown import bounded
 from .._store.client import Operation
+from .._store.codec import decode_snapshot
 from .._store.errors import Conflict
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
-from .._store.operations import Change, compare_and_put, put, real_changes, remove
+from .._store.operations import Change, compare, compare_and_put, put, real_changes, remove
 from .._store.store import Store, whoami
 
 _MOST_TRIES = 200
@@ -27,11 +28,15 @@ _MOST_TRIES = 200
 
 @dataclass(frozen=True, slots=True)
 class Whom:
-    """Whom holds are for."""
+    """Whom holds are for.
+
+    :param fleet: host -> role, for hosts whose names don't tell their roles; holds are for roles as such.
+    """
 
     everything: bool = False
     roles: Sequence[str] = ()
     hosts: Sequence[str] = ()
+    fleet: Mapping[str, str] = field(default_factory=dict)
 
     def scopes(self) -> list[tuple[str, str | None]]:
         """Return the holds as parts of their keys.
@@ -62,7 +67,8 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
     """Hold hosts, roles or everything. A hold for the same reason, by whomever, is left as it is.
 
     A planner that is at work has not seen the hold: so it goes through the ledger, and the folder's own key is written
-    along, which the beginning of a rollout compares.
+    along, which the beginning of a rollout compares. A ledger that can't be read lets no planner go on, and keeps nobody
+    from holding.
 
     :param by: who holds; None for whoever runs this.
     :raises UpgradeError: ``bad_name``, ``nobody``, ``no_reason``, ``busy``.
@@ -88,12 +94,13 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
         held.remarks = _begun(snapshot, whom)
         return found
 
-    return _write(store, change, "hold", reason, dry=dry)
+    return _write(store, change, {"what": "hold", "by": by, "reason": reason}, dry=dry)
 
 
-def end_holds(store: Store, whom: Whom, *, dry: bool = False) -> Held:
+def end_holds(store: Store, whom: Whom, by: str | None = None, *, dry: bool = False) -> Held:
     """End holds; those that are not there are none the worse.
 
+    :param by: who ends them; None for whoever runs this.
     :raises UpgradeError: ``bad_name``, ``nobody``, ``busy``.
     """
     scopes = whom.scopes()
@@ -107,32 +114,59 @@ def end_holds(store: Store, whom: Whom, *, dry: bool = False) -> Held:
         held.remarks = _still_held(snapshot, whom)
         return found
 
-    return _write(store, change, "unhold", "", dry=dry)
+    return _write(store, change, {"what": "unhold", "by": bounded(by or whoami()), "reason": ""}, dry=dry)
 
 
-def _write(store: Store, change: object, what: str, reason: str, *, dry: bool) -> Held:
-    assert callable(change)
-    for _try in range(_MOST_TRIES):
-        snapshot, held = store.snapshot("consistent"), Held()
-        found: list[tuple[Operation, Change]] = change(snapshot, held)
-        held.changes = real_changes(one for _operation, one in found)
-        if dry or not found:
-            return held
-        writer = LedgerWriter(store, snapshot, whoami(), int(time.time()))
-        marker = compare_and_put(store.keys.holds, "", snapshot.hold_index)
+_Planned = list[tuple[Operation, Change]]
+
+
+def _write(store: Store, change: Callable[[Snapshot, Held], _Planned], event: Mapping[str, Any], *, dry: bool) -> Held:
+    changes: list[Change] = []
+    tries = 0
+    while tries < _MOST_TRIES:
+        held = Held()
+        snapshot, lost = _read(store)
+        found = change(snapshot, held)
+        # Beside the folder's own key. What is left comes after reading again.
+        piece = found if dry else found[: MOST_GATES - 1]
         try:
-            for at in range(0, len(found), MOST_GATES - 1):
-                piece = found[at : at + MOST_GATES - 1]
-                operations = [*([marker] if at == 0 else []), *(operation for operation, _change in piece)]
-                if snapshot.ledger is None:
-                    store.client.write(operations)
-                else:
-                    told = _told([one.key[len(store.keys.holds) :] for _operation, one in piece], reason)
-                    writer.write(snapshot.ledger, {"what": what, "reason": reason, **told}, operations)
+            if piece and not dry:
+                _send(store, snapshot, piece, event)
         except Conflict:
+            tries += 1
             continue
-        return held
+        changes += [one for _operation, one in piece]
+        if len(piece) == len(found):
+            held.changes = real_changes(changes)
+            held.remarks += lost if changes else []
+            return held
     raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
+
+
+def _read(store: Store) -> tuple[Snapshot, list[str]]:
+    """Return what a hold needs, without the ledger where that can't be read, and what is to be said of that."""
+    try:
+        return store.snapshot("consistent"), []
+    except UpgradeError as error:
+        if error.code != "unreadable_ledger":
+            raise
+    keys = store.keys
+    entries = store.client.read((keys.current_version, keys.ledger, keys.records, keys.holds), "consistent")
+    snapshot = decode_snapshot(keys, (entry for entry in entries if entry.key != keys.ledger))
+    index = next((entry.modify_index for entry in entries if entry.key == keys.ledger), 0)
+    said = f"The ledger {keys.ledger} can't be read, so the history does not tell of this. It holds all the same."
+    return replace(snapshot, ledger_index=index), [said]
+
+
+def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str, Any]) -> None:
+    keys = store.keys
+    operations = [compare_and_put(keys.holds, "", snapshot.hold_index), *(operation for operation, _change in piece)]
+    if snapshot.ledger is None:
+        # Who brings a ledger meanwhile may have planned without this hold.
+        store.client.write([compare(keys.ledger, snapshot.ledger_index), *operations])
+        return
+    told = _told([one.key[len(keys.holds) :] for _operation, one in piece], str(event["reason"]))
+    LedgerWriter(store, snapshot, whoami(), int(time.time())).write(snapshot.ledger, {**event, **told}, operations)
 
 
 def _told(names: Sequence[str], reason: str) -> dict[str, Any]:
@@ -153,12 +187,27 @@ def _old(snapshot: Snapshot, scope: str, name: str | None) -> Hold | None:
 
 
 def _begun(snapshot: Snapshot, whom: Whom) -> list[str]:
-    begun = [host for host in whom.hosts if (record := snapshot.records.get(host)) and record.state == "started"]
-    return [
-        f"{host} has begun its upgrade to {snapshot.records[host].version} and is not stopped by a hold: it goes on, keeps "
-        "its slot, and is held after that."
-        for host in begun
+    """Return who has begun: each host that is named, and all others that the hold is for in a sentence."""
+    begun = {host: record.version for host, record in snapshot.records.items() if record.state == STARTED}
+    named = [host for host in dict.fromkeys(whom.hosts) if host in begun]
+    remarks = [
+        f"{host} has begun its upgrade to {begun[host]} and is not stopped by a hold: it goes on, keeps its slot, and is "
+        "held after that."
+        for host in named
     ]
+    others = [host for host in in_order(begun) if host not in named]
+    if not whom.everything:
+        pattern = compile_role_pattern(
+            (snapshot.ledger.role_pattern if snapshot.ledger else None) or DEFAULT_ROLE_PATTERN
+        )
+        roles = frozenset(whom.roles)
+        others = [host for host in others if (whom.fleet.get(host) or role_by_name(host, pattern)) in roles]
+    if others:
+        remarks.append(
+            f"{some(others)} had begun to upgrade and {'is' if len(others) == 1 else 'are'} not stopped by a hold: who has "
+            "begun goes on, keeps its slot, and is held after that."
+        )
+    return remarks
 
 
 def _still_held(snapshot: Snapshot, whom: Whom) -> list[str]:
