@@ -21,7 +21,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "kv_prefix": {"type": "str", "default": ""},
     "kind": {"type": "str", "choices": list(KINDS), "required": True},
     "name": {"type": "str", "default": ""},
-    "publishes_health": {"type": "bool", "default": True},
+    "publishes_health": {"type": "bool", "default": False},
     "token_file": {"type": "path"},
     "token_file_owner": {"type": "str"},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},

@@ -11,8 +11,8 @@ short_description: Give controllers, nodes and viewers Consul policies and token
 version_added: 0.4.0
 description:
   - Makes a policy that allows what a part in rollouts needs and nothing else, and one token with it.
-  - The token of a node can read gates and holds and write the host's own record. It can't open a gate, speak for another host, end
-    a hold or touch the ledger. Planners publish what such a host says of itself.
+  - The token of a node can read C(current_version), gates and holds, and write the host's own record, and nothing else. It can't
+    open a gate, speak for another host, end a hold or touch the ledger. Planners publish what such a host says of itself.
   - It runs on the controller, with a token that has C(acl = "write"). The secret of the new token is written to O(token_file) on the
     host of the task, and appears nowhere else.
 author: The convoy.upgrade authors (@convoy-upgrade)
@@ -43,9 +43,12 @@ options:
     default: ""
   publishes_health:
     description:
-      - Whether a node may set checks of its own in the catalog, as M(convoy.upgrade.consul_health) does.
+      - Whether a node may set checks of its own in the catalog, as M(convoy.upgrade.consul_health) and C(playbooks/node.yml) do unless
+        C(puppet_gate_health) is false.
+      - It adds C(write) on the host's own node in the catalog, so that the host could also set any other check of its node to passing,
+        or take the node out of the catalog. Other hosts and all keys stay out of its reach.
     type: bool
-    default: true
+    default: false
   token_file:
     description:
       - File on the host of the task that gets the secret, readable by its owner alone. Without it, only policy and token are made.
@@ -62,12 +65,19 @@ options:
     default: present
 notes:
   - Consul has to be reachable from the controller.
+  - Where O(kv_prefix) is set, it is a part of the names of policies, so that several fleets share one Consul.
 """
 
 EXAMPLES = r"""
 - name: Give the planner what it needs
   convoy.upgrade.consul_upgrade_acl:
     kind: controller
+
+- name: Give a node what it needs to report, and to publish checks of its own
+  convoy.upgrade.consul_upgrade_acl:
+    kind: node
+    name: compute7
+    publishes_health: true
 
 - name: Let somebody look
   convoy.upgrade.consul_upgrade_acl:

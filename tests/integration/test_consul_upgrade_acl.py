@@ -20,10 +20,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.claims import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.health import Check, publish
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.inventory import Wanted, survey
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report as report_to
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.operations import put
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.agent import Agent
@@ -66,7 +69,7 @@ def part(guarded: Agent, *given: Any) -> Store:
 
 def test_each_part_can_do_what_it_is_for(guarded: Agent, kv: RawKV) -> None:
     controller = part(guarded, "controller")
-    node = part(guarded, "node", "compute1")
+    node = part(guarded, "node", "compute1", True)
     viewer = part(guarded, "viewer")
     make_pass(controller, Request("2", {"rolling_rules": {"global": 1}, "health": {"consul_checks": ["puppet"]}}))
     assert ask_store(node, {"compute1": "compute"})["compute1"].value
@@ -122,13 +125,13 @@ def test_policies_and_tokens_are_made_once_and_their_secrets_are_seen_nowhere(
 ) -> None:
     run = Runner(tmp_path, guarded.environ, seen)
     file = tmp_path / "token"
-    given = {"name": "compute9", "token_file": str(file), "publishes_health": False}
+    given = {"name": "compute9", "token_file": str(file)}
     environ = {"CONSUL_HTTP_TOKEN": MASTER}
     dry = run([acl("node", **given)], check=True, diff=True, environ=environ)[0]
     assert (dry["changed"], file.exists()) == (True, False)
     played = run([acl("node", **given)] * 2, diff=True, verbosity=5, environ=environ)
     made, again = played
-    assert (made["changed"], again["changed"], made["policy"]) == (True, False, "convoy-upgrade-node-compute9")
+    assert (made["changed"], again["changed"], made["policy"]) == (True, False, "convoy-upgrade-cloud--node-compute9")
     assert (made["accessor_id"], made["token_file"]) == (again["accessor_id"], str(file))
     assert 'key "cloud/upgrade/hosts/compute9"' in made["diff"]["after"]
     secret = file.read_text().strip()
@@ -215,7 +218,7 @@ def test_the_host_of_the_task_is_the_node_and_strangers_policies_are_left_alone(
 ) -> None:
     run = Runner(tmp_path, guarded.environ, seen)
     environ = {"CONSUL_HTTP_TOKEN": MASTER}
-    guarded.kv.call("PUT", "acl/policy", {"Name": "convoy-upgrade-viewer-old", "Rules": ""})
+    guarded.kv.call("PUT", "acl/policy", {"Name": "convoy-upgrade-cloud--viewer-old", "Rules": ""})
     own, foreign, dotted, clash, bad = run(
         [
             acl("node"),
@@ -226,14 +229,109 @@ def test_the_host_of_the_task_is_the_node_and_strangers_policies_are_left_alone(
         ],
         environ=environ,
     )
-    assert own["policy"] == "convoy-upgrade-node-localhost"
+    assert own["policy"] == "convoy-upgrade-cloud--node-localhost"
     assert foreign["failure"]["code"] == "foreign_policy"
-    assert "Consul has a policy convoy-upgrade-viewer-old already, for 'something else'" in foreign["msg"]
+    assert "Consul has a policy convoy-upgrade-cloud--viewer-old already, for 'something else'" in foreign["msg"]
     assert not dotted["failed"]
     assert clash["failure"]["code"] == "foreign_policy"
     assert bad["failure"]["code"] == "bad_name"
     weak = run([acl("viewer")], environ={"CONSUL_HTTP_TOKEN": part(guarded, "viewer").settings.token or ""})[0]
     assert weak["failure"]["code"] == "denied"
+
+
+@pytest.mark.parametrize("prefix", ["", "cloud/"])
+def test_viewers_and_controllers_see_no_keys_but_those_of_rollouts(guarded: Agent, kv: RawKV, prefix: str) -> None:
+    seed(kv, names(compute=2), gates={"global": "False"}, prefix=prefix)
+    for key in ("secrets/database", "current_version_of_billing", "config_state/other", "running/jobs"):
+        kv.put(prefix + key, "x")
+    management = Store(Settings(port=guarded.http_port, token=MASTER, kv_prefix=prefix))
+    make_pass(management, Request("2", {"health": {"consul_checks": ["puppet"]}}))
+    for kind in ("viewer", "controller"):
+        secret = grant(management, Part(kind, "narrow")).secret
+        store = Store(Settings(port=guarded.http_port, token=secret, timeout=2, kv_prefix=prefix))
+        seen = {key[len(prefix) :] for key in RawKV(guarded.kv.url, secret).tree()}
+        # All that the product uses, and nothing else of what is there.
+        assert {"current_version", "running/versions/1/compute1", "upgrade/ledger", "upgrade/history/1"} <= seen
+        assert not seen & {"secrets/database", "current_version_of_billing", "config_state/other", "running/jobs"}
+        assert look(store, history=5, name="compute1").story
+        assert set(survey(store, Wanted()).hosts) == {"compute1", "compute2"}
+
+
+def test_a_node_has_nothing_in_the_catalog_unless_it_publishes_its_health(guarded: Agent, kv: RawKV) -> None:
+    assert kv.tree()
+    bare = Part("node", "compute1").rules(Keys(PREFIX))
+    assert bare == (
+        'key "cloud/current_version" {\n  policy = "read"\n}\n'
+        'key_prefix "cloud/config_state/enable_puppet/" {\n  policy = "read"\n}\n'
+        'key_prefix "cloud/upgrade/hold/" {\n  policy = "read"\n}\n'
+        'key "cloud/upgrade/hosts/compute1" {\n  policy = "write"\n}\n'
+    )
+    assert Part("node", "compute1", True).rules(Keys(PREFIX)) == f'{bare}node "compute1" {{\n  policy = "write"\n}}\n'
+    with pytest.raises(UpgradeError) as caught:
+        publish(part(guarded, "node", "compute1"), [Check("puppet", "passing")])
+    assert caught.value.code == "denied"
+
+
+@pytest.mark.usefixtures("kv")
+def test_two_fleets_on_one_consul_have_policies_and_tokens_of_their_own(
+    tmp_path: Path, guarded: Agent, seen: Seen
+) -> None:
+    run = Runner(tmp_path, guarded.environ, seen)
+    environ = {"CONSUL_HTTP_TOKEN": MASTER}
+    prefixes = ["", "east/", "west/", "dc 1/west/"]
+    tasks = [acl("viewer", name="shared", kv_prefix=prefix) for prefix in prefixes]
+    first, second = run(tasks, environ=environ), run(tasks, environ=environ)
+    assert [one["policy"] for one in first] == [
+        "convoy-upgrade-viewer-shared",
+        "convoy-upgrade-east--viewer-shared",
+        "convoy-upgrade-west--viewer-shared",
+        "convoy-upgrade-dc_1_west--viewer-shared",
+    ]
+    assert [one["changed"] for one in first + second] == [True] * 4 + [False] * 4
+    assert len({one["accessor_id"] for one in first}) == 4
+    assert [one["accessor_id"] for one in first] == [one["accessor_id"] for one in second]
+
+
+def test_a_name_that_is_too_long_for_a_policy_is_cut_and_stays_its_own(guarded: Agent, kv: RawKV) -> None:
+    assert kv.tree()
+    store = store_with(guarded, MASTER)
+    hosts = [f"{'compute' * 20}{number}.example.com" for number in (1, 2)]
+    granted = [grant(store, Part("node", host)) for host in hosts]
+    assert len({one.policy for one in granted}) == 2
+    assert all(len(one.policy) == 128 for one in granted)
+    assert grant(store, Part("node", hosts[0])).changes == ()
+
+
+@pytest.mark.parametrize("name", ['c"1', "d\\1", 'e" { policy = "write" } key_prefix "', "höst", "f{1}", "g$1"])
+def test_a_hosts_name_is_no_part_of_the_language_of_policies(guarded: Agent, kv: RawKV, name: str) -> None:
+    assert kv.tree()
+    node = part(guarded, "node", name)
+    key = f"{PREFIX}upgrade/hosts/{name}"
+    assert [entry["Key"] for entry in node.client.write([put(key, "{}")])] == [key]
+    for other in (f"{PREFIX}upgrade/hosts/a", f"{PREFIX}upgrade/ledger", "x"):
+        with pytest.raises(UpgradeError) as caught:
+            node.client.write([put(other, "{}")])
+        assert caught.value.code == "denied"
+
+
+@pytest.mark.usefixtures("kv")
+def test_a_name_that_begins_a_formula_is_refused(tmp_path: Path, guarded: Agent, seen: Seen) -> None:
+    played = Runner(tmp_path, guarded.environ, seen)(
+        [acl("node", name="a$" + "{b"), acl("viewer", kv_prefix="a$" + "{b")], environ={"CONSUL_HTTP_TOKEN": MASTER}
+    )
+    assert [one["failure"]["code"] for one in played] == ["bad_name"] * 2
+    assert "which begins a formula in the language of Consul's policies" in played[0]["msg"]
+
+
+def test_a_grant_costs_the_same_however_many_policies_there_are(guarded: Agent, kv: RawKV) -> None:
+    assert kv.tree()
+    store = store_with(guarded, MASTER)
+    for host, requests in (("compute31", 4), ("compute31", 3), ("compute32", 4)):
+        before = store.client.requests
+        grant(store, Part("node", host))
+        assert store.client.requests - before == requests
+        for number in range(20):
+            kv.call("PUT", "acl/policy", {"Name": f"many-{host}-{number}", "Rules": ""})
 
 
 def test_a_server_without_acls_says_so(run: Runner) -> None:

@@ -9,6 +9,8 @@ prefix wins.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,8 @@ from .._store.keys import Keys
 from .._store.operations import Change
 from .._store.store import Store
 
+# The longest name of a policy that Consul takes.
+_LONGEST = 128
 # What Consul tells those who may read tokens and not write them.
 _HIDDEN = "<hidden>"
 
@@ -30,12 +34,13 @@ class Part:
 
     :param kind: ``controller`` plans and drives, ``node`` asks for itself and reports on itself, ``viewer`` looks.
     :param name: of the host, for a node; for the others it tells several of them apart, and may be empty.
-    :param publishes_health: whether a node may set checks of its own in Consul's catalog.
+    :param publishes_health: whether a node may set checks of its own in Consul's catalog. With that it may also register and
+        deregister its own node there, so it is for those who need it.
     """
 
     kind: str
     name: str = ""
-    publishes_health: bool = True
+    publishes_health: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what can't be a part of a key.
@@ -45,32 +50,27 @@ class Part:
         if self.kind == NODE or self.name:
             check_name("host" if self.kind == NODE else "part", self.name, "name")
 
-    @property
-    def policy(self) -> str:
-        """The name of its policy, in the letters that Consul takes."""
-        letters = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in self.name)
-        return f"convoy-upgrade-{self.kind}" + (f"-{letters}" if letters else "")
+    def policy(self, keys: Keys) -> str:
+        """Return the name of its policy, in the letters that Consul takes; fleets with a prefix have theirs in it."""
+        fleet = f"{_letters(keys.prefix.strip('/'))}--" if keys.prefix else ""
+        name = f"convoy-upgrade-{fleet}{self.kind}" + (f"-{_letters(self.name)}" if self.name else "")
+        if len(name) <= _LONGEST:
+            return name
+        return f"{name[: _LONGEST - 13]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
-    @property
-    def description(self) -> str:
-        """What tells its policy and its token from all others."""
-        return f"convoy.upgrade: {self.kind}" + (f" {self.name}" if self.name else "")
+    def description(self, keys: Keys) -> str:
+        """Return what tells its policy and its token from all others."""
+        fleet = f" of the fleet under {keys.prefix}" if keys.prefix else ""
+        return f"convoy.upgrade: {self.kind}" + (f" {self.name}" if self.name else "") + fleet
 
     def rules(self, keys: Keys) -> str:
-        """Return what it may do, in Consul's language."""
-        if self.kind == VIEWER:
-            grants = [("key_prefix", keys.prefix, "read"), ("node_prefix", "", "read"), ("service_prefix", "", "read")]
-        elif self.kind == CONTROLLER:
-            grants = [
-                ("key", keys.current_version, "write"),
-                ("key_prefix", keys.reports, "write"),
-                ("key_prefix", keys.gates, "write"),
-                ("key_prefix", keys.upgrade, "write"),
-                ("session_prefix", "", "write"),
-                ("node_prefix", "", "read"),
-                ("service_prefix", "", "read"),
-            ]
-        else:
+        """Return what it may do, in Consul's language.
+
+        :raises UpgradeError: ``bad_name`` for what can't be written in it.
+        """
+        # The catalog and its checks, as health.consul_checks and the inventory read them.
+        catalog = [("node_prefix", "", "read"), ("service_prefix", "", "read")]
+        if self.kind == NODE:
             grants = [
                 ("key", keys.current_version, "read"),
                 ("key_prefix", keys.gates, "read"),
@@ -79,7 +79,32 @@ class Part:
             ]
             if self.publishes_health:
                 grants.append(("node", self.name, "write"))
-        return "".join(f'{what} "{name}" {{\n  policy = "{policy}"\n}}\n' for what, name, policy in grants)
+        else:
+            may = "write" if self.kind == CONTROLLER else "read"
+            folders = (keys.reports, keys.gates, keys.upgrade)
+            grants = [
+                ("key", keys.current_version, may),
+                *(("key_prefix", folder, may) for folder in folders),
+                *catalog,
+            ]
+            if self.kind == CONTROLLER:
+                grants.append(("session_prefix", "", "write"))
+        return "".join(f'{what} {_quoted(name)} {{\n  policy = "{policy}"\n}}\n' for what, name, policy in grants)
+
+
+def _letters(text: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in text)
+
+
+def _quoted(name: str) -> str:
+    """Return a name as it stands in rules."""
+    if "${" in name:
+        raise UpgradeError(
+            "bad_name",
+            f"{name!r} has '${{' in it, which begins a formula in the language of Consul's policies. Rename the host, or give "
+            "another kv_prefix.",
+        )
+    return json.dumps(name, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,30 +129,30 @@ def grant(store: Store, part: Part, *, dry: bool = False) -> Granted:
 
     :raises UpgradeError: ``bad_name``, ``foreign_policy``, ``denied``, or what :meth:`ConsulClient.read` raises.
     """
-    rules = part.rules(store.keys)
+    rules, name, description = part.rules(store.keys), part.policy(store.keys), part.description(store.keys)
     before = _policy(store, part)
     changes = []
     identifier = before["ID"] if before is not None else ""
     if before is None or before["Rules"] != rules:
-        changes.append(Change(f"policy {part.policy}", before["Rules"] if before is not None else None, rules))
+        changes.append(Change(f"policy {name}", before["Rules"] if before is not None else None, rules))
         if not dry:
-            facts = {"Name": part.policy, "Description": part.description, "Rules": rules}
+            facts = {"Name": name, "Description": description, "Rules": rules}
             what = f"policy/{identifier}" if identifier else "policy"
             identifier = store.client.write_acl(what, {**facts, **({"ID": identifier} if identifier else {})})["ID"]
-    token = _token(store, part, identifier) if before is not None else None
+    token = _token(store, description, identifier) if before is not None else None
     if token is None:
-        changes.append(Change(f"token of {part.policy}", None, "one"))
+        changes.append(Change(f"token of {name}", None, "one"))
         if not dry:
-            token = store.client.write_acl("token", {"Description": part.description, "Policies": [{"ID": identifier}]})
+            token = store.client.write_acl("token", {"Description": description, "Policies": [{"ID": identifier}]})
     if token is None:
-        return Granted(part.policy, changes=tuple(changes))
+        return Granted(name, changes=tuple(changes))
     if token["SecretID"] == _HIDDEN:
         raise UpgradeError(
             "denied",
-            f"There is a token of {part.policy} already, and Consul at {store.settings.url} hides its secret from the token "
+            f"There is a token of {name} already, and Consul at {store.settings.url} hides its secret from the token "
             'that it was given. Set token (or CONSUL_HTTP_TOKEN) to one whose policy has acl = "write".',
         )
-    return Granted(part.policy, token["AccessorID"], token["SecretID"], tuple(changes))
+    return Granted(name, token["AccessorID"], token["SecretID"], tuple(changes))
 
 
 def revoke(store: Store, part: Part, *, dry: bool = False) -> Granted:
@@ -135,37 +160,36 @@ def revoke(store: Store, part: Part, *, dry: bool = False) -> Granted:
 
     :raises UpgradeError: ``bad_name``, ``foreign_policy``, or what :meth:`ConsulClient.read` raises.
     """
+    name = part.policy(store.keys)
     before = _policy(store, part)
     if before is None:
-        return Granted(part.policy)
-    changes = [Change(f"policy {part.policy}", before["Rules"], None)]
-    token = _token(store, part, before["ID"])
+        return Granted(name)
+    changes = [Change(f"policy {name}", before["Rules"], None)]
+    token = _token(store, part.description(store.keys), before["ID"])
     if token is not None:
-        changes.append(Change(f"token of {part.policy}", "one", None))
+        changes.append(Change(f"token of {name}", "one", None))
     if not dry:
         if token is not None:
             store.client.delete_acl(f"token/{token['AccessorID']}")
         store.client.delete_acl(f"policy/{before['ID']}")
-    return Granted(part.policy, changes=tuple(changes))
+    return Granted(name, changes=tuple(changes))
 
 
 def _policy(store: Store, part: Part) -> dict[str, Any] | None:
-    for one in store.client.read_acl("policies"):
-        if one["Name"] == part.policy:
-            found: dict[str, Any] = store.client.read_acl(f"policy/{one['ID']}")
-            if found["Description"] != part.description:
-                raise UpgradeError(
-                    "foreign_policy",
-                    f"Consul has a policy {part.policy} already, for {found['Description'] or 'something else'!r} and not for "
-                    f"{part.description!r}. It is left as it is; rename it, or give another name.",
-                )
-            return found
-    return None
+    name, description = part.policy(store.keys), part.description(store.keys)
+    found = store.client.policy(name)
+    if found is not None and found["Description"] != description:
+        raise UpgradeError(
+            "foreign_policy",
+            f"Consul has a policy {name} already, for {found['Description'] or 'something else'!r} and not for "
+            f"{description!r}. It is left as it is; rename it, or give another name.",
+        )
+    return found
 
 
-def _token(store: Store, part: Part, policy: str) -> dict[str, Any] | None:
+def _token(store: Store, description: str, policy: str) -> dict[str, Any] | None:
     for one in store.client.read_acl("tokens", policy=policy):
-        if one["Description"] == part.description:
+        if one["Description"] == description:
             found: dict[str, Any] = store.client.read_acl(f"token/{one['AccessorID']}")
             return found
     return None

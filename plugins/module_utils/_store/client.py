@@ -191,6 +191,25 @@ class ConsulClient:
             lambda: self._json(self._checked(self._send("get", f"/v1/acl/{what}", tuple(params.items()))))
         )
 
+    def policy(self, name: str) -> dict[str, Any] | None:
+        """Return a policy, found by its name in one request; None where there is none.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+
+        def ask() -> dict[str, Any] | None:
+            reply = self._send("get", f"/v1/acl/policy/name/{name}")
+            if reply.code == 404 or "ACL not found" in reply.body:
+                return None
+            found: dict[str, Any] | None = self._json(self._checked(reply))
+            return found
+
+        found = self._retrying(ask)
+        if found is None:
+            # Consul says the same of a token that it does not know.
+            self.read_acl("token/self")
+        return found
+
     def write_acl(self, what: str, facts: dict[str, Any]) -> dict[str, Any]:
         """Create or change a policy or a token; return it as it is then. Never sent twice.
 
