@@ -52,11 +52,13 @@ class Facts:
     """The hosts at one moment.
 
     :param now: the time by the clock of whoever looks; None where that is not known.
+    :param steady: whether all clocks are right.
     """
 
     state: State
     rules: Rules
     now: float | None = None
+    steady: bool = False
     _records: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
@@ -102,8 +104,13 @@ class Facts:
         """Return whether a host has reported, and some planner has seen it soak for long enough."""
         if not self.has_reported(host) or self.has_left(host):
             return False
-        mark = data_of(self.state.get(f"{MARKS}{host}")) if self.rules.soak else None
-        return mark is None or (mark.get("version") == self.current and mark["upgraded"])
+        if not self.rules.soak:
+            return True
+        mark = data_of(self.state.get(f"{MARKS}{host}"))
+        if mark.get("version") != self.current or not mark["upgraded"]:
+            return False
+        # What was seen of a host before it fell back says nothing of the time since it reported again.
+        return not self.steady or mark["since"] >= int(self.state[f"{REPORTS}{self.current}/{host}"].value)
 
     def is_excused(self, host: str) -> bool:
         """Return whether a rollback does not wait for a host, as it was broken before that."""

@@ -71,7 +71,6 @@ class Judge:
         self._steady = steady
         self._own: dict[tuple[str, Reading], set[int]] = {}
         self._read: dict[Reading, dict[str, tuple[str, int]]] = {}
-        self._soaking: dict[str, tuple[Any, float]] = {}
         self.openings = 0
         self.events: Counter[str] = Counter()
 
@@ -124,7 +123,7 @@ class Judge:
         if rules is None:
             return [*found, f"nobody gave the rules of epoch {after['epoch']}: {after['instructions']}"]
         state = with_own_word(step.before, self._told(write)) if write.reading is not None else step.before
-        facts = Facts({**state, LEDGER: step.after[LEDGER]}, rules, self._now(write))
+        facts = Facts({**state, LEDGER: step.after[LEDGER]}, rules, self._now(write), self._steady)
         found += _of_ledger(event, before, after, changed)
         found += _of_gates(event, step, facts)
         found += self._of_marks(event, write, step, rules)
@@ -185,24 +184,19 @@ class Judge:
     def _of_marks(self, event: Mapping[str, Any], write: Write, step: Step, rules: Rules) -> list[str]:
         """Return whether hosts were taken for well too early."""
         found = []
-        for key, (_before, entry) in step.changed().items():
-            if not key.startswith(MARKS) or entry is None:
+        for key, (before, after) in step.changed().items():
+            if not key.startswith(MARKS) or after is None:
                 continue
             if event["what"] != "health":
                 found.append(f"{key} was written by an event {event['what']}")
-            host, mark = key[len(MARKS) :], data_of(entry)
-            first = self._soaking.get(host)
-            if first is None or first[0] != (mark["version"], mark["since"]):
-                first = self._soaking[host] = ((mark["version"], mark["since"]), write.at)
-            if not mark["upgraded"] or not rules.soak:
+            host, was, mark = key[len(MARKS) :], data_of(before), data_of(after)
+            is_new = mark["upgraded"] and not (was.get("upgraded") and was["version"] == mark["version"])
+            if not is_new or not rules.soak:
                 continue
             if mark["since"] + rules.soak > event["at"] + 1:
                 found.append(f"{host} was taken for well at {event['at']}, and soaks since {mark['since']}")
-            # Whole seconds are written: what began at 10.9 has soaked for two at 12.
-            if self._steady and write.at - first[1] < rules.soak - 1.1:
-                found.append(
-                    f"{host} was taken for well after {write.at - first[1]:.1f} s, and {rules.soak} are asked for"
-                )
+            if self._steady and write.at - mark["since"] < rules.soak:
+                found.append(f"{host} was taken for well {write.at - mark['since']:.1f} s after it was seen to be")
         return found
 
 

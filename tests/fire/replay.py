@@ -141,7 +141,11 @@ def _place(writes: Sequence[Write], indexes: Sequence[int]) -> None:
 def _settle(base: State, writes: Sequence[Write], seen: Iterable[tuple[str, Entry]]) -> list[str]:
     """Find out which writes were done of those to which no answer came."""
     values: dict[int, dict[str, str | None]] = {}
+    begin = max(entry.index for entry in base.values())
     for key, entry in seen:
+        if entry.index <= begin:
+            # A server that is behind shows what was there before.
+            continue
         values.setdefault(entry.index, {})[key] = entry.value
     for one in writes:
         key, index = one.compared() or ("", 0)

@@ -27,14 +27,14 @@ from .findings import Findings
 from .fleet import FLEET, NEW, OLD
 from .journal import Journal
 from .judge import Judge
-from .processes import WENT_BACK, Child
+from .processes import WENT_BACK, Child, prepare
 from .proxy import CuttingProxy
 from .replay import State, entries_of, replay
 from .restore import Restorer
 from .rules import Rules, Schedule, schedule
 from .watcher import Witness
 
-_SECONDS = 150
+_SECONDS = 120
 _FIRE = 12
 _PLANNERS, _NODES = 4, 3
 
@@ -86,20 +86,21 @@ class Run:
         """Begin, be under fire, calm down, and look back."""
         began, plan = time.monotonic(), self._plan
         result = Result(plan.seed, plan.name)
+        prepare(be_planner.__module__)
         base = self._begin()
         planners, others = self._start()
         everybody = [*planners, *others]
         restorer = None
         if plan.restore:
             restorer = Restorer(self._urls[0], self._journal, planners, everybody)
-        until = began + _FIRE
+        self._wait_until_at_work(everybody)
+        until = time.monotonic() + _FIRE
         faults = Faults(plan.seed, self._lab, planners, self._proxies, restorer, over=lambda: time.monotonic() > until)
         with Witness(self._urls) as witness:
-            # On this thread: a child that is started again dies with the thread that did it.
             faults.run()
             for child in everybody:
                 child.shared.calm.value = 1
-            self._wait(everybody, others[0], began + _SECONDS)
+            self._wait(everybody, others[0], until + _SECONDS)
             for child in everybody:
                 child.kill()
             self._journal.is_quiet(20)
@@ -137,6 +138,13 @@ class Run:
             mine = {host: FLEET[host] for host in hosts[n::_NODES]}
             others.append(self._child(f"nodes{n}", n, be_nodes, mine, plan, n))
         return planners, others
+
+    @staticmethod
+    def _wait_until_at_work(everybody: Sequence[Child]) -> None:
+        until = time.monotonic() + 60
+        while not all(child.shared.ready.value for child in everybody):
+            assert time.monotonic() < until, "the processes did not start"
+            time.sleep(0.02)
 
     def _child(self, name: str, at: int, act: Any, *arguments: Any) -> Child:
         proxy = CuttingProxy(name, self._addresses[at % len(self._addresses)], self._journal)
