@@ -138,7 +138,12 @@ class Facts:
 
     def is_down(self, host: str) -> bool:
         """Return whether a host takes a slot."""
-        if self.is_done(host) or (self.is_excused(host) and self.has_failed(host)):
+        if self.is_done(host):
+            return False
+        if self.is_excused(host) and (
+            self.has_failed(host) or not (is_open(self.state, host) or self.says(host, "started"))
+        ):
+            # It was broken before this rollback, and was not let through again.
             return False
         begun = self.record(host).get("state") == "started" or self.has_failed(host) or self.has_reported(host)
         return is_open(self.state, host) or begun

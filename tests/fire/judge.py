@@ -235,7 +235,7 @@ def _of_gates(event: Mapping[str, Any], step: Step, facts: Facts) -> list[str]:
         found += [f"the event tells of {name}, and its gate was not opened" for name in sorted(told - opened)]
     elif event["what"] == "close":
         # Whoever has begun keeps a gate of its own when that of its role is closed.
-        told = {f"host/{host}" for host in FLEET if facts.record(host).get("state") == "started"} & told
+        told = {f"host/{host}" for host in FLEET if is_open(step.before, host) and facts.record(host)} & told
     else:
         told = set()
     found += [f"the gate {name} was opened, and the event {event['what']} has it not" for name in sorted(opened - told)]
