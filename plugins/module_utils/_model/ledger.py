@@ -27,7 +27,7 @@ class Ledger:
     :param version: the version the fleet moves to.
     :param previous_version: where it came from, None where nobody knows.
     :param state: ``running``, ``paused``, ``aborted`` or ``complete``.
-    :param word: of whoever paused or aborted it: ``by``, ``at`` (unix seconds), ``reason``.
+    :param word: of whoever paused, aborted or took back: ``by``, ``at`` (unix seconds), ``reason``.
     :param rollback: whether it goes back to where the fleet was: the hosts that changed last go first, and those in
         ``broken`` hold nobody up.
     :param broken: hosts that had failed or were lost when the rollback began.
