@@ -110,7 +110,8 @@ class Facts:
         if mark.get("version") != self.current or not mark["upgraded"]:
             return False
         # What was seen of a host before it fell back says nothing of the time since it reported again.
-        return not self.steady or mark["since"] >= int(self.state[f"{REPORTS}{self.current}/{host}"].value)
+        reported_at = int(self.state[f"{REPORTS}{self.current}/{host}"].value)
+        return not self.steady or mark["since"] >= reported_at - _SLACK
 
     def is_excused(self, host: str) -> bool:
         """Return whether a rollback does not wait for a host, as it was broken before that."""
