@@ -18,7 +18,7 @@ from typing import Any
 from .journal import Journal, Reading, Write
 
 # Longer than anybody here waits for an answer.
-_SECONDS = 20
+_SECONDS = 6
 
 
 class _Server(ThreadingHTTPServer):
