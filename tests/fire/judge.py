@@ -274,7 +274,7 @@ def _of_opening(event: Mapping[str, Any], before: Mapping[str, Any], step: Step,
     early = [host for host in new if FLEET[host] in DATA]
     if behind and early:
         found.append(f"{early} were opened before {behind}")
-    later = [host for host in new if facts.stage_of(host) > facts.stage]
+    later = [host for host in sorted(fresh) if facts.stage_of(host) > facts.stage]
     if later:
         found.append(f"{later} were opened, and their stage had not come")
     return found
