@@ -110,6 +110,30 @@ def test_a_hold_that_is_set_while_a_rollout_is_adopted_holds(store: Store, consu
     assert opened(consul) == {"compute2", "compute3"}
 
 
+def test_a_hold_that_is_not_the_first_is_seen_by_who_begins(store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    set_holds(store, Whom(hosts=["compute1"]), "RAM test")
+    sleeper = Sleeper(store.settings)
+    sleeper.meanwhile = lambda: set_holds(store, Whom(hosts=["compute2"]), "RAM test")
+    outcome = make_pass(sleeper, Request("2", RULES, fleet=FLEET))
+    assert [one.host for one in outcome.openings] == ["compute3", "compute4"]
+
+
+def test_a_host_that_fell_back_and_reports_again_soaks_again(store: Store, consul: RawKV) -> None:
+    begin(store, consul, {"rolling_rules": {"global": 1}, "health": {"soak": 2}})
+    upgrade(store, "compute1")
+    make_pass(store, Request(fleet=FLEET))
+    time.sleep(2.1)
+    report(store, Word("compute1", "1", "upgraded"))
+    upgrade(store, "compute1")
+    # Nobody looked while it was away.
+    again = make_pass(store, Request(fleet=FLEET))
+    assert again.openings == []
+    assert "soaks for 2 s more" in again.plan.hosts["compute1"].reason
+    time.sleep(2.1)
+    assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute2"]
+
+
 def test_a_check_with_a_status_that_nobody_knows_does_not_pass(store: Store, consul: RawKV) -> None:
     begin(store, consul, {"rolling_rules": {"global": 1}, "health": {"consul_checks": ["app"]}})
     check = {"Node": "compute1", "CheckID": "app", "Name": "app", "Status": "splendid"}

@@ -38,18 +38,24 @@ class Judgement:
 
 
 def judge(
-    rules: HealthRules, now: float, version: str, mark: Mark | None, checks: Mapping[str, str] | None
+    rules: HealthRules,
+    now: float,
+    version: str,
+    mark: Mark | None,
+    checks: Mapping[str, str] | None,
+    reported: int | None = None,
 ) -> Judgement:
     """Judge a host.
 
     :param mark: what planners remembered of it, for whatever version.
+    :param reported: when the host reported the version, by its own clock; None where it keeps no record.
     :param checks: check -> status, for those of the host; None where nobody asked Consul, so that the mark has to do.
     """
-    known = mark if mark is not None and mark.version == version else None
+    known = mark if mark is not None and (mark.version, mark.reported) == (version, reported) else None
     been = known is not None and known.upgraded
     failing = [] if checks is None else _failing(rules, checks)
     if failing:
-        lost = Mark(version, None, upgraded=been) if known is not None else None
+        lost = Mark(version, None, been, reported) if known is not None else None
         reason = f"{'was upgraded, and now ' if been else f'reported {version}, and '}{', '.join(failing)}"
         return Judgement(False, is_broken=been, reason=reason, mark=lost)
     # A time to come is of a planner whose clock is wrong, or was.
@@ -62,9 +68,9 @@ def judge(
         since = int(now)
     ready = since + rules.soak
     if now >= ready:
-        return Judgement(True, mark=Mark(version, since, upgraded=True))
+        return Judgement(True, mark=Mark(version, since, True, reported))
     reason = f"reported {version} and soaks for {int(ready - now + 0.999)} s more"
-    return Judgement(False, reason=reason, mark=Mark(version, since, upgraded=been), wake_at=ready)
+    return Judgement(False, reason=reason, mark=Mark(version, since, been, reported), wake_at=ready)
 
 
 def _failing(rules: HealthRules, checks: Mapping[str, str]) -> list[str]:

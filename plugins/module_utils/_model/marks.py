@@ -15,15 +15,19 @@ class Mark:
 
     :param since: since when all its checks pass (unix seconds, of a planner's clock); None while one does not.
     :param upgraded: whether it has counted as upgraded.
+    :param reported: when the host reported that, by its own clock (unix seconds), None where it keeps no record: one that says
+        something else meanwhile, and then that again, has another time, and has to soak anew.
     """
 
     version: str
     since: int | None
     upgraded: bool = False
+    reported: int | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the mark as it is stored."""
-        return {"version": self.version, "since": self.since, "upgraded": self.upgraded}
+        plain = {"version": self.version, "since": self.since, "upgraded": self.upgraded}
+        return plain if self.reported is None else {**plain, "reported": self.reported}
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,9 +173,8 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
     if one.version == current and not _has_left(snapshot, one):
         if not rules.asks_more:
             return replace(one, state=UPGRADED)
-        return _judged(
-            one, judge(rules, snapshot.now, current, snapshot.marks.get(one.host), _checks(snapshot, one.host))
-        )
+        mark, checks = snapshot.marks.get(one.host), _checks(snapshot, one.host)
+        return _judged(one, judge(rules, snapshot.now, current, mark, checks, _reported_at(record, current)))
     if one.was_broken and not one.gate.is_open and (record is None or record.version != current):
         return replace(one, state=waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
@@ -197,6 +196,13 @@ def _has_left(snapshot: Snapshot, one: HostState) -> bool:
     if record.state not in ((RETRIED,) if record.version == snapshot.current_version else elsewhere):
         return False
     return record.index > report.index
+
+
+def _reported_at(record: Record | None, version: str) -> int | None:
+    """Return when a host said in its record that it got there, by its own clock."""
+    if record is None or (record.state, record.version) != (RECORDED_UPGRADED, version):
+        return None
+    return record.times.get(RECORDED_UPGRADED)
 
 
 def _checks(snapshot: Snapshot, host: str) -> Mapping[str, str] | None:

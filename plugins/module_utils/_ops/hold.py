@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -160,7 +161,9 @@ def _read(store: Store) -> tuple[Snapshot, list[str]]:
 
 def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str, Any]) -> None:
     keys = store.keys
-    operations = [compare_and_put(keys.holds, "", snapshot.hold_index), *(operation for operation, _change in piece)]
+    # A value of its own, as Consul passes over a write that changes nothing, and nobody would see that it was there.
+    mark = compare_and_put(keys.holds, uuid.uuid4().hex if snapshot.ledger is None else "", snapshot.hold_index)
+    operations = [mark, *(operation for operation, _change in piece)]
     if snapshot.ledger is None:
         # Who brings a ledger meanwhile may have planned without this hold.
         store.client.write([compare(keys.ledger, snapshot.ledger_index), *operations])

@@ -177,10 +177,8 @@ def decode_mark(value: bytes) -> Mark | None:
     """Return what planners have seen of a host's health; what can't be read is seen anew."""
     try:
         data = decode_data(value)
-        since = data.get("since")
-        return Mark(
-            str(data["version"]), None if since is None else _time(since), upgraded=data.get("upgraded") is True
-        )
+        since, reported = (None if data.get(name) is None else _time(data[name]) for name in ("since", "reported"))
+        return Mark(str(data["version"]), since, data.get("upgraded") is True, reported)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
