@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,22 @@ def test_a_fleet_goes_through_its_steps_in_order(fleet: Site) -> None:
     assert set(fleet.consul.tree().items()) ^ set(before.items()) == set()
     assert fleet.entries() == entries
     assert "changed=0" in again
+
+
+def test_hosts_of_several_roles_in_a_wave_take_each_step_together(site: Site) -> None:
+    steps = ["prepare", "stop", "upgrade", "start", "verify"]
+    site.service("app", steps)
+    site.service("store", steps)
+    roles = {
+        "api": {"stage": "controlplane", "services": ["app"]},
+        "db": {"stage": "controlplane", "services": ["store"]},
+    }
+    site.inventory(roles, {"api": ["api1", "api2"], "db": ["db1"]})
+    site.play("upgrade", version="v1")
+    times = {step: [one.at for one in site.entries() if one.task.endswith(f"/{step}")] for step in steps}
+    assert [len(found) for found in times.values()] == [6] * 5
+    for before, after in pairwise(times.values()):
+        assert max(before) < min(after)
 
 
 def test_services_are_told_where_a_host_comes_from_and_goes_to(site: Site) -> None:

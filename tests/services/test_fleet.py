@@ -88,7 +88,8 @@ VARIABLES = {
     "haproxy_backend_ready_timeout": 20,
     "postgresql_major": 15,
 }
-RULES = {"rolling_rules": {"global": 1, "fleet": 2}}
+# The host with the database goes last: its own keystone can't change the schema while the database is stopped beside it.
+RULES = {"rolling_rules": {"global": 1, "fleet": 2}, "role_order": {"database": "controller"}}
 
 
 class Fleet:
