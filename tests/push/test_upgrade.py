@@ -211,10 +211,15 @@ def test_hosts_go_in_the_order_of_the_plan_whichever_asks_first(site: Site) -> N
     site.service("app", ["upgrade"])
     # Before each task of the first one, Ansible has to find out what takes a while.
     slow = {"ansible_connection": "{{ lookup('ansible.builtin.pipe', 'sleep 0.4; echo local') }}"}
-    hosts = ["web1", "web2", "web3", "web4"]
-    site.inventory({"web": {"stage": "dataplane", "services": ["app"]}}, {"web": hosts}, web1=slow)
-    site.play("upgrade", version="v1", instructions={"rolling_rules": {"roles": {"web": 1}}})
-    assert [one.host for one in site.entries() if one.what == "begin"] == hosts
+    hosts, controllers = ["web1", "web2", "web3", "web4"], ["controller1", "controller2"]
+    roles = {stage: {"stage": f"{stage}plane", "services": ["app"]} for stage in ("control", "data")}
+    site.inventory(roles, {"control": controllers, "data": hosts}, web1=slow)
+    # No more forks than hosts ask in the end: those that went before in a wave are none of them.
+    rules = {"rolling_rules": {"roles": {"data": 1}}}
+    ended = site.end(site.start("upgrade", forks=4, version="v1", instructions=rules))
+    assert ended.code == 0, ended.stdout
+    begun = [one.host for one in site.entries() if one.what == "begin"]
+    assert begun[2:] == hosts, begun
 
 
 def test_a_held_host_is_left_out_and_named(fleet: Site) -> None:

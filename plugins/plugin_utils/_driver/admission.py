@@ -85,10 +85,9 @@ class Admission:
         self._watching = False
         self._latest: Look | None = None
         self._epoch = 0
-        driven = [host for host in run.scope if run.is_driven(run.fleet.get(host, ""))]
-        self._places = min(run.forks, len(driven))
-        self._came: dict[str, None] = {}
-        self._came_at = 0.0
+        self._asked: set[str] = set()
+        self._asked_at = 0.0
+        self._lined_up = False
         self._passed = False
         self._pulled = [host for host, role in run.fleet.items() if not run.is_driven(role) and host in self._live]
 
@@ -97,7 +96,7 @@ class Admission:
         with self._lock:
             self._live.pop(host, None)
             self._going.discard(host)
-            self._come([host])
+            self._changed.notify_all()
             if any(verdict is None for verdict in self._waiting.values()):
                 self._pass()
 
@@ -153,7 +152,7 @@ class Admission:
         with self._lock:
             if whole:
                 return verdicts | self._wave(mine, deadline)
-            self._come(hosts)
+            self._note_asked(hosts)
             if not mine:
                 return verdicts
             for host in mine:
@@ -174,19 +173,20 @@ class Admission:
                     verdicts[host] = verdict
         return verdicts
 
-    def _come(self, hosts: Collection[str]) -> None:
-        self._came.update(dict.fromkeys(hosts))
-        self._came_at = time.monotonic()
+    def _note_asked(self, hosts: Collection[str]) -> None:
+        self._asked.update(hosts)
+        self._asked_at = time.monotonic()
         self._passed = False
         self._changed.notify_all()
 
     def _line_up(self) -> None:
-        """Wait until as many hosts have come as Ansible has at work at once, or until no more of them come."""
-        while len(self._came) < self._places:
-            left = self._came_at + _LINE_UP - time.monotonic()
-            if left <= 0:
-                self._places = 0
-                self._changed.notify_all()
+        """Wait until as many hosts have asked as Ansible has at work at once, or until no more of them do."""
+        while not self._lined_up:
+            # Those of the control plane, which asked as a wave, have ended by now.
+            to_ask = sum(1 for host in self._live if self._run.is_driven(self._run.fleet.get(host, "")))
+            left = self._asked_at + _LINE_UP - time.monotonic()
+            if left <= 0 or len(self._asked) >= min(self._run.forks, to_ask):
+                self._lined_up = True
             else:
                 self._changed.wait(left)
 
@@ -215,7 +215,7 @@ class Admission:
     def _pass(self) -> None:
         """Make a pass for all who wait, and tell those whose waiting is over."""
         waiting = [host for host, verdict in self._waiting.items() if verdict is None]
-        if not waiting or len(self._came) < self._places:
+        if not waiting or not self._lined_up:
             return
         look = self._make_pass([*waiting, *self._pulled])
         self._passed = True
