@@ -3,8 +3,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# matrix.sh [RELEASE...]: runs the unit and integration tests with other releases of ansible-core than that of .venv,
-# each with a Python that it supports; without arguments with the oldest and the newest that the collection is for.
+# matrix.sh [RELEASE...]: runs the unit and integration tests, and some of push, with other releases of ansible-core than that
+# of .venv, each with a Python that it supports; without arguments with the oldest and the newest that the collection is for.
 # The releases run side by side. One for which this machine has no Python is passed over, and under CI=true is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -53,6 +53,9 @@ run() {
     tools/link-collection.sh "$venv/bin/python"
     say "ansible-core $release on $("$python" --version)"
     "$venv/bin/python" -m pytest -q -p no:cacheprovider
+    # And of the push runs some that take every playbook, both planes, a failure and a second try.
+    "$venv/bin/python" -m pytest -q -p no:cacheprovider tests/push/test_upgrade.py \
+        -k "fleet_goes_through or are_told_where or failed_host_is_tried"
 }
 
 [ $# -gt 0 ] || set -- 2.17 2.21

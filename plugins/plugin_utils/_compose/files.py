@@ -34,7 +34,6 @@ def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
         files[f"{role.name}.yml"] = _text(_playbook(role, folder))
         for step in (*STEPS, POST):
             files[f"{role.name}/{file_of(step)}.yml"] = _text(_step_file(role, step))
-        files[f"{role.name}/steps.yml"] = _text(_steps_file(role))
         for entry, service in role.services:
             files |= _service_files(role, entry, service)
     # By the names of its files it is known later what may be deleted.
@@ -116,15 +115,6 @@ def _unit_tasks(role: Role, service: Service, unit: Unit) -> list[dict[str, Any]
             }
         )
     return found
-
-
-def _steps_file(role: Role) -> str:
-    tasks = [
-        {"name": f"Step {number}, {step}", "ansible.builtin.import_tasks": f"{file_of(step)}.yml"}
-        for number, step in enumerate(STEPS)
-        if number and role.of_step(step)
-    ]
-    return f"---\n{_HEAD}# All that a host of the role {role.name} goes through once it is let through.\n{_yaml(tasks)}"
 
 
 def _service_files(role: Role, entry: Entry, service: Service) -> dict[str, bytes]:
