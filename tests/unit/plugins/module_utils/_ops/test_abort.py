@@ -1,66 +1,22 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operator's word as the ledger keeps it, and which gates an abort closes."""
+"""Which gates an abort closes, and in which order."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import (
-    ABORTED,
-    COMPLETE,
-    PAUSED,
-    RUNNING,
-    Ledger,
-)
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import abort
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.operations import Change
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import whoami
 from fleets import KEYS, OLD, Fleet, fleet
-
-# Words
-
-
-def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one() -> None:
-    before = int(time.time())
-    with_all, bare = control.Word("logins fail", "ann").plain(), control.Word().plain()
-    assert {**with_all, "at": 0} == {"by": "ann", "at": 0, "reason": "logins fail"}
-    assert {**bare, "at": 0} == {"by": whoami(), "at": 0}
-    for said in (with_all, bare):
-        assert isinstance(said["at"], int)
-        assert before <= said["at"] <= time.time()
-        # It fits into a ledger as it is.
-        assert Ledger(1, "2", state=PAUSED, word=said).word == said
-
-
-@pytest.mark.parametrize(
-    ("state", "hint"),
-    [
-        (COMPLETE, "Begin one with upgrade.yml."),
-        (ABORTED, "Begin one with upgrade.yml."),
-        (PAUSED, "Look at it with status.yml."),
-        (RUNNING, "Look at it with status.yml."),
-    ],
-)
-def test_a_word_that_comes_too_late_is_told_what_to_do_instead(state: str, hint: str) -> None:
-    with pytest.raises(UpgradeError) as caught:
-        control._refuse_unless(Ledger(1, "2.0", state=state), (), "paused")
-    assert caught.value.message == f"The rollout to 2.0 is {state}, so it can't be paused. {hint}"
-    assert (caught.value.code, caught.value.details) == ("not_running", {"state": state})
-    control._refuse_unless(Ledger(1, "2.0", state=state), (state,), "paused")
-
-
-# What an abort closes
 
 
 def closing(site: Fleet, *driven: str) -> list[tuple[str, str | None, str | None]]:
     """Return the gates that an abort writes, in order: name, before, after."""
     snapshot = replace(site.snapshot(), driven=frozenset(driven))
-    found = control._to_close(KEYS, snapshot, site.members)
+    found = abort._to_close(KEYS, snapshot, site.members)
     return [(one.key.removeprefix(KEYS.gates), one.before, one.after) for one in found]
 
 
@@ -134,7 +90,7 @@ def test_the_history_says_of_each_gate_why_an_abort_wrote_it() -> None:
         Change(KEYS.gate("host", "compute2"), "True", "False"),
         Change(KEYS.gate("role", "compute"), "True", "False"),
     ]
-    assert control._closed(KEYS, gates) == {
+    assert abort._closed(KEYS, gates) == {
         "hosts": {
             "compute1": "it has begun, so it keeps an open gate",
             "compute2": "the rollout was aborted",
@@ -142,5 +98,5 @@ def test_the_history_says_of_each_gate_why_an_abort_wrote_it() -> None:
         "roles": {"compute": {"reason": "the rollout was aborted"}},
     }
     everywhere = [Change(KEYS.gate("global"), "True", "False")]
-    assert list(control._closed(KEYS, everywhere)) == ["reason"]
-    assert control._close_in_turn(KEYS, [*everywhere, *gates]) == [gates, everywhere]
+    assert list(abort._closed(KEYS, everywhere)) == ["reason"]
+    assert abort._close_in_turn(KEYS, [*everywhere, *gates]) == [gates, everywhere]

@@ -1,0 +1,121 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An operator puts failed and lost hosts back among those that wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from .._model import states
+from .._model.errors import UpgradeError
+from .._model.fleet import RETRIED, STARTED, Record, Snapshot
+from .._model.gates import CLOSED
+from .._model.ledger import PAUSED, RUNNING, Ledger
+from .._model.names import in_order, nearest, some
+from .._model.planner import Plan
+from .._store.client import Operation
+from .._store.codec import decode_record, encode_record, text_of
+from .._store.ledger_writer import MOST_GATES, LedgerWriter
+from .._store.operations import Change, compare_and_put, put, remove
+from .._store.store import Store
+from .word import Done, Word, plan_of, refuse_unless, said_as, write_word
+
+
+def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: bool = False) -> Done:
+    """Put failed and lost hosts back among those that wait. Holds stay.
+
+    :param hosts: these; None for all that failed or are lost. One that is named is put back also where it began to go to
+        another version and never ended that, as when it died on the way to one that is taken back.
+    :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``fleet_too_small``, ``overtaken``, ``busy``.
+    """
+    # Of all tries: one that somebody else's write cut short has put back some already.
+    put_back: set[str] = set()
+    remarks: list[str] = []
+
+    def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
+        refuse_unless(ledger, (RUNNING, PAUSED), "retried")
+        plan = plan_of(writer.store, snapshot, ledger, word.fleet)
+        for name in hosts or ():
+            if name not in plan.hosts:
+                raise UpgradeError(
+                    "unknown_host", f"hosts: {name!r} is no host of this fleet{nearest(name, plan.hosts) or '.'}"
+                )
+        asked = frozenset(hosts or plan.hosts) - put_back
+        named = frozenset(hosts or ())
+        chosen = [
+            host
+            for host, view in plan.hosts.items()
+            if host in asked
+            and (view.state in states.BROKEN or (host in named and _is_midway(snapshot, host, view.state)))
+        ]
+        well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back}]
+        said = said_as(word.plain())
+        for at in range(0, len(chosen), MOST_GATES // 3):
+            piece = chosen[at : at + MOST_GATES // 3]
+            operations, changes = _put_back(writer.store, snapshot, piece, ledger.version)
+            before = {host: plan.hosts[host].reason for host in piece}
+            why = f"{said['reason']}; " if said["reason"] else ""
+            event = {"what": "retry", "hosts": {host: f"{why}it was: {text}" for host, text in before.items()}, **said}
+            writer.write(ledger, event, operations, changes)
+            put_back.update(piece)
+            remarks.extend(_remarks_on(snapshot, plan, piece))
+        left = [f"Neither failed nor lost, and left as they are: {some(well)}."] if well else []
+        return Done(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
+
+    return write_word(store, act, dry=dry)
+
+
+def _is_midway(snapshot: Snapshot, host: str, state: str) -> bool:
+    """Return whether a host has begun to go to another version than the wanted one, and no run is at work on it."""
+    record = snapshot.records.get(host)
+    if record is None or host in snapshot.driven:
+        return False
+    return state == states.UPGRADING and record.state == STARTED and record.version != snapshot.current_version
+
+
+def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str]) -> list[str]:
+    """Return what is worth knowing of hosts that were put back."""
+    remarks = []
+    for host in hosts:
+        record, view = snapshot.records.get(host), plan.hosts[host]
+        if record is not None and _is_midway(snapshot, host, view.state):
+            remarks.append(
+                f"{host} had begun to go to {record.version} and did not say that it ended. On your word it is taken for "
+                "ended, and its slot is free: make sure that nothing is at work there any more."
+            )
+        hold = snapshot.holds.covering(host, view.role)
+        if hold is not None:
+            remarks.append(f"{host} is {hold.words()}, so it goes when that has ended.")
+    return remarks
+
+
+def _put_back(
+    store: Store, snapshot: Snapshot, hosts: Sequence[str], version: str
+) -> tuple[list[Operation], list[Change]]:
+    keys = store.keys
+    entries = {entry.key: entry for entry in store.client.read([keys.record(host) for host in hosts], "consistent")}
+    operations: list[Operation] = []
+    changes: list[Change] = []
+    for host in hosts:
+        key, gate, mark = keys.record(host), keys.gate("host", host), keys.mark(host)
+        entry = entries.get(key)
+        before = decode_record(key, entry.value) if entry is not None else None
+        if before is None or not before.readable or before.version != version:
+            before = Record(version, RETRIED, attempt=0)
+        times = {**before.times, RETRIED: int(time.time())}
+        text = encode_record(replace(before, state=RETRIED, error=None, times=times))
+        old = snapshot.gates.hosts.get(host)
+        operations += [
+            # As long as the host has not said anything else meanwhile.
+            compare_and_put(key, text, snapshot.records[host].index if host in snapshot.records else 0),
+            put(gate, CLOSED),
+            remove(mark),
+        ]
+        changes += [
+            Change(key, text_of(entry.value) if entry is not None else None, text),
+            Change(gate, old.text if old is not None else None, CLOSED),
+        ]
+    return operations, changes

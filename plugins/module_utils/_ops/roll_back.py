@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An operator takes a rollout back: another one begins, to where the fleet was."""
+
+from __future__ import annotations
+
+from .._model.errors import UpgradeError
+from .._model.ledger import ABORTED, COMPLETE, PAUSED, Ledger
+from .._store.store import Store
+from .plan import Request, make_pass
+from .word import Done, Word, ledger_of
+
+
+def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool = False) -> Done:
+    """Begin a rollout to where the fleet was, under the rules of the one that it takes back. It opens nothing yet.
+
+    Said again it goes on with the same rollback, and begins it again where it was aborted. To turn round once more, the
+    version has to be given.
+
+    :param version: where to; None for the ledger's previous version, or for where a rollback goes already.
+    :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``foreign_version``, and what :func:`make_pass` raises.
+    """
+    snapshot = store.snapshot("consistent")
+    ledger = ledger_of(store.keys, snapshot)
+    if version is None and snapshot.current_version != ledger.version:
+        raise UpgradeError(
+            "foreign_version",
+            f"{store.keys.current_version} is {snapshot.current_version!r}, but the rollout in {store.keys.ledger} goes to "
+            f"{ledger.version!r}: something else has set it, so nobody knows where the fleet was before. Give version.",
+        )
+    remarks = []
+    target = version or ledger.previous_version
+    if ledger.rollback and version in (None, ledger.version):
+        if ledger.state != ABORTED:
+            return Done(ledger, remarks=[_taken_back_already(ledger)])
+        target = ledger.version
+        remarks.append(f"Taking the fleet back to {target} was aborted, and begins again.")
+    elif target is None:
+        raise UpgradeError(
+            "no_previous_version",
+            f"{store.keys.ledger} does not say where the fleet was before {ledger.version}. Give version.",
+        )
+    elif target == ledger.version:
+        raise UpgradeError(
+            "no_previous_version",
+            f"version: {target} is where the rollout in {store.keys.ledger} goes, so it can't be taken back to that. Give "
+            "another version, or begin it again with upgrade.yml.",
+        )
+    request = Request(
+        target,
+        rules=ledger.instructions,
+        fleet=dict(word.fleet) or None,
+        limit=[],
+        takes_back=ledger,
+        word=word.plain(),
+    )
+    outcome = make_pass(store, request, dry=dry)
+    return Done(outcome.ledger or ledger, changes=outcome.changes, remarks=remarks)
+
+
+def _taken_back_already(ledger: Ledger) -> str:
+    if ledger.state == COMPLETE:
+        return f"The fleet was taken back to {ledger.version} already. To go elsewhere, give version."
+    paused = ", and that is paused: resume.yml lets it go on" if ledger.state == PAUSED else ""
+    return f"The fleet is being taken back to {ledger.version} already{paused}."
