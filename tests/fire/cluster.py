@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from http.client import HTTPException
 
 from devkit.kv import RawKV
 from lab.lab import Lab
 from lab.node import Node
+
+from .replay import State, entries_of
 
 
 def url_of(node: Node) -> str:
@@ -34,6 +37,17 @@ def becomes_whole(lab: Lab, seconds: float = 30) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+def all_keys(url: str, seconds: float = 30) -> tuple[int, State]:
+    """Return what a server says there is, and at which index; it is asked again while the servers choose a leader."""
+    until = time.monotonic() + seconds
+    while True:
+        code, headers, body = RawKV(url).call("GET", "kv/?recurse&consistent")
+        if code == 200:
+            return int(headers["X-Consul-Index"]), entries_of(json.loads(body))
+        assert time.monotonic() < until, f"{url} answered {code}: {body.decode(errors='replace')}"
+        time.sleep(0.1)
 
 
 def leader_of(lab: Lab) -> Node | None:

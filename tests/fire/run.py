@@ -16,11 +16,10 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
-from devkit.kv import RawKV
 from lab.lab import Lab
 
 from .actors import be_holder, be_nodes, be_operator, be_planner
-from .cluster import becomes_whole, url_of
+from .cluster import all_keys, becomes_whole, url_of
 from .facts import GATES, LEDGER, REPORTS
 from .faults import Faults
 from .findings import Findings
@@ -29,7 +28,7 @@ from .journal import Journal
 from .judge import Judge
 from .processes import WENT_BACK, Child, prepare
 from .proxy import CuttingProxy
-from .replay import State, entries_of, replay
+from .replay import State, replay
 from .restore import Restorer
 from .rules import Rules, Schedule, schedule
 from .watcher import Witness
@@ -123,7 +122,7 @@ class Run:
         assert kv.delete("", tree=True)
         kv.load([*((f"{REPORTS}{OLD}/{host}", "1700000000") for host in FLEET), ("current_version", OLD)])
         kv.put(f"{GATES}global", "True")
-        return entries_of(json.loads(kv.call("GET", "kv/?recurse&consistent")[2]))
+        return all_keys(self._urls[0])[1]
 
     def _start(self) -> tuple[list[Child], list[Child]]:
         """Start all processes, each with a way to Consul of its own: planners, then operators and nodes."""
@@ -186,9 +185,7 @@ class Run:
         """Judge all that was written."""
         assert becomes_whole(self._lab), "the cluster has no leader"
         for url in self._urls:
-            code, headers, body = RawKV(url).call("GET", "kv/?recurse&consistent")
-            assert code == 200
-            witness.saw(int(headers["X-Consul-Index"]), entries_of(json.loads(body)))
+            witness.saw(*all_keys(url))
         restores = restorer.restores if restorer is not None else []
         steps, problems = replay(base, self._journal.writes, restores, witness.entries(), witness.indexes)
         for problem in problems:
