@@ -17,6 +17,8 @@ from .health_rules import HealthRules
 from .marks import Mark
 
 PASSING = "passing"
+# Checks wake nobody up, so who waits for one looks again after so many seconds.
+LOOK_AGAIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +46,51 @@ def judge(
     mark: Mark | None,
     checks: Mapping[str, str] | None,
     reported: int | None = None,
+    *,
+    was_there: bool = False,
 ) -> Judgement:
     """Judge a host.
 
     :param mark: what planners remembered of it, for whatever version.
+    :param was_there: whether it reported the version before the rollout began: it has nothing to prove then, but its checks
+        have to pass.
     :param reported: when the host reported the version, by its own clock; None where it keeps no record.
     :param checks: check -> status, for those of the host; None where nobody asked Consul, so that the mark has to do.
     """
     known = mark if mark is not None and (mark.version, mark.reported) == (version, reported) else None
+    if known is None and was_there:
+        known = Mark(version, int(now) - rules.soak, True, reported)
     been = known is not None and known.upgraded
-    failing = [] if checks is None else _failing(rules, checks)
+    lost = known is not None and known.lost
+    again = now + LOOK_AGAIN if rules.consul_checks else None
+    failing = [] if checks is None else failing_checks(rules, checks)
     if failing:
-        lost = Mark(version, None, been, reported) if known is not None else None
+        seen = Mark(version, None, been, reported, lost=been) if known is not None else None
         reason = f"{'was upgraded, and now ' if been else f'reported {version}, and '}{', '.join(failing)}"
-        return Judgement(False, is_broken=been, reason=reason, mark=lost)
+        return Judgement(False, is_broken=been, reason=reason, mark=seen, wake_at=again)
     # A time to come is of a planner whose clock is wrong, or was.
     since = min(known.since, int(now)) if known is not None and known.since is not None else None
     if since is None:
         if checks is None and rules.consul_checks:
             return Judgement(
-                False, is_broken=been, reason=f"reported {version}; its checks are not known yet", mark=known
+                False, is_broken=lost, reason=f"reported {version}; its checks are not known yet", mark=known
             )
         since = int(now)
     ready = since + rules.soak
     if now >= ready:
         return Judgement(True, mark=Mark(version, since, True, reported))
-    reason = f"reported {version} and soaks for {int(ready - now + 0.999)} s more"
-    return Judgement(False, reason=reason, mark=Mark(version, since, been, reported), wake_at=ready)
+    did = "had lost its health" if lost else f"reported {version}"
+    return Judgement(
+        False,
+        is_broken=lost,
+        reason=f"{did} and soaks for {int(ready - now + 0.999)} s more",
+        mark=Mark(version, since, been, reported, lost),
+        wake_at=ready if again is None else min(ready, again),
+    )
 
 
-def _failing(rules: HealthRules, checks: Mapping[str, str]) -> list[str]:
+def failing_checks(rules: HealthRules, checks: Mapping[str, str]) -> list[str]:
+    """Return what is wrong with the checks of a host, in words; nothing where all pass."""
     failing = []
     for name in rules.consul_checks:
         status = checks.get(name)

@@ -38,6 +38,8 @@ class Ledger:
     :param instructions: the rules the rollout runs under, in the form :mod:`instructions` writes.
     :param role_pattern: places reported hosts that no fleet names; None for the default.
     :param members: role -> number of hosts, from the planner that was last given a fleet.
+    :param begun_index: Consul's index when it began, None where nobody noted it. What a host said up to there, it did not
+        say under this rollout.
     :param who: who began the rollout.
     :param since: when, in unix seconds.
     """
@@ -56,6 +58,7 @@ class Ledger:
     stage: Mapping[str, int] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
+    begun_index: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse at once what a reader would otherwise stumble over far from here."""
@@ -69,6 +72,7 @@ class Ledger:
             "members": isinstance(self.members, Mapping) and all(_is_count(count) for count in self.members.values()),
             "who": isinstance(self.who, str),
             "since": _is_count(self.since),
+            "begun_index": self.begun_index is None or _is_count(self.begun_index),
             "word": isinstance(self.word, Mapping) and _is_count(self.word.get("at", 0)),
             "rollback": isinstance(self.rollback, bool),
             "broken": _are_texts(self.broken),

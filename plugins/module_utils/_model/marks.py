@@ -17,17 +17,21 @@ class Mark:
     :param upgraded: whether it has counted as upgraded.
     :param reported: when the host reported that, by its own clock (unix seconds), None where it keeps no record: one that says
         something else meanwhile, and then that again, has another time, and has to soak anew.
+    :param lost: whether it has lost its health since it counted as upgraded, and has not soaked again.
     """
 
     version: str
     since: int | None
     upgraded: bool = False
     reported: int | None = None
+    lost: bool = False
 
     def plain(self) -> dict[str, Any]:
         """Return the mark as it is stored."""
-        plain = {"version": self.version, "since": self.since, "upgraded": self.upgraded}
-        return plain if self.reported is None else {**plain, "reported": self.reported}
+        plain: dict[str, Any] = {"version": self.version, "since": self.since, "upgraded": self.upgraded}
+        if self.reported is not None:
+            plain["reported"] = self.reported
+        return {**plain, "lost": True} if self.lost else plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import states, why
-from .brakes import Brake, brake_of
+from .brakes import PAUSE, Brake, brake_of
 from .budgets import Spent, spent_budgets
 from .errors import UpgradeError
 from .fleet import Snapshot
@@ -65,8 +65,8 @@ class Plan:
     :param open_roles: roles to open by one key, because nothing limits them.
     :param open_hosts: hosts to open by a key of their own.
     :param waves: the hosts let through now, then the forecast; empty where nothing is left to open.
-    :param complete: whether every host is upgraded.
-    :param scope_done: whether every host that the call may open is.
+    :param complete: whether every host is upgraded, and nobody has paused the rollout.
+    :param scope_done: whether every host that the call may open is, likewise.
     :param can_move: whether anything may still change without an operator.
     :param unfinished: the hosts in scope that are not upgraded.
     :param missing: roles of which fewer hosts are known here than the rollout has; nothing may be opened then.
@@ -113,6 +113,8 @@ class Plan:
 
 def obstacles(plan: Plan, hosts: Mapping[str, HostView]) -> list[str]:
     """Return why hosts in scope are not upgraded: a sentence for each reason, with its hosts."""
+    if not plan.unfinished and plan.brake is not None:
+        return [plan.brake.reason]
     by_reason: dict[tuple[str, str], list[str]] = {}
     for host in plan.unfinished:
         view = hosts[host]
@@ -176,7 +178,9 @@ def make_plan(
     unfinished = [
         one.host for one in hosts.values() if one.state != states.UPGRADED and (scope is None or one.host in scope)
     ]
-    waits = bool(unfinished) and (staging.waits if brake is None else brake.passes)
+    # Whoever waits for a rollout waits for the end of its pause too.
+    paused = brake is not None and brake.code == PAUSE
+    waits = paused or (bool(unfinished) and (staging.waits if brake is None else brake.passes))
     times = [one.wake_at for one in hosts.values()]
     times += [brake.until if brake else None, staging.until]
     return Plan(
@@ -186,8 +190,8 @@ def make_plan(
         open_roles=tuple(open_roles),
         open_hosts=tuple(open_hosts),
         waves=tuple(tuple(wave) for wave in ([now, *later] if now or later else ())),
-        complete=not missing and all(one.state == states.UPGRADED for one in hosts.values()),
-        scope_done=not unfinished and not missing,
+        complete=not missing and not paused and all(one.state == states.UPGRADED for one in hosts.values()),
+        scope_done=not unfinished and not missing and not paused,
         can_move=flying or bool(openings) or waits,
         unfinished=tuple(unfinished),
         warnings=(*snapshot.warnings, *order.warnings, *nobody_after(staging.stages, staging.of_host or {})),

@@ -115,6 +115,23 @@ def read_staging(
         number, done_at = number + 1, None
 
 
+def carried(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[str, int]) -> dict[str, int]:
+    """Return where a rollout is in its stages once others are given.
+
+    From the first one that is not what it was, nothing is taken for done: its hosts go before those after it, it soaks, and
+    it wants its approval.
+
+    :param kept: what the ledger says of the stages before.
+    """
+    same = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), None)
+    if same is None:
+        same = min(len(before), len(after))
+    number = kept.get("number", 0)
+    if number < same:
+        return dict(kept)
+    return {"number": same} if same else {}
+
+
 def _in_rollback(by_role: Mapping[str, Sequence[HostState]]) -> Staging:
     """Return the two parts of a rollback: hosts that were broken before it come after the others.
 

@@ -174,7 +174,8 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
         if not rules.asks_more:
             return replace(one, state=UPGRADED)
         mark, checks = snapshot.marks.get(one.host), _checks(snapshot, one.host)
-        return _judged(one, judge(rules, snapshot.now, current, mark, checks, _reported_at(record, current)))
+        reported, was_there = _reported_at(record, current), _was_there(snapshot, one)
+        return _judged(one, judge(rules, snapshot.now, current, mark, checks, reported, was_there=was_there))
     if one.was_broken and not one.gate.is_open and (record is None or record.version != current):
         return replace(one, state=waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
@@ -196,6 +197,14 @@ def _has_left(snapshot: Snapshot, one: HostState) -> bool:
     if record.state not in ((RETRIED,) if record.version == snapshot.current_version else elsewhere):
         return False
     return record.index > report.index
+
+
+def _was_there(snapshot: Snapshot, one: HostState) -> bool:
+    """Return whether a host that runs the version has said nothing since the rollout began."""
+    report = snapshot.reports.get(one.host)
+    said = max(report.index if report is not None else 0, one.record.index if one.record is not None else 0)
+    begun = snapshot.ledger.begun_index if snapshot.ledger is not None else None
+    return begun is not None and said <= begun
 
 
 def _reported_at(record: Record | None, version: str) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
-from .._model.ledger import PAUSED, RUNNING, Ledger
+from .._model.ledger import COMPLETE, PAUSED, RUNNING, Ledger
 from .._store.codec import encode_approval
 from .._store.ledger_writer import LedgerWriter
 from .._store.operations import Change, put
@@ -25,12 +25,14 @@ __all__ = ["Done", "Word", "abort", "approve", "pause", "resume", "retry", "roll
 def pause(store: Store, word: Word, *, dry: bool = False) -> Done:
     """Open nothing more until it is resumed; hosts that have begun go on.
 
+    After a rollout is complete, that goes for the tasks after the upgrade, and for hosts that join the fleet.
+
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
 
     def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> Done:
         if ledger.state != PAUSED:
-            refuse_unless(ledger, (RUNNING,), "paused")
+            refuse_unless(ledger, (RUNNING, COMPLETE), "paused")
             said = word.plain()
             writer.write(replace(ledger, state=PAUSED, word=said), {"what": "pause", **said_as(said)})
         return Done(writer.ledger or ledger)

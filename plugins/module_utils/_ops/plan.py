@@ -15,11 +15,13 @@ from .._model.brakes import said
 from .._model.errors import UpgradeError
 from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
 from .._model.gates import OPEN, GateValue
+from .._model.health import failing_checks
 from .._model.instructions import Instructions, parse
-from .._model.ledger import ABORTED, RUNNING, Ledger
+from .._model.ledger import ABORTED, PAUSED, RUNNING, Ledger
 from .._model.names import check_version
 from .._model.planner import HostView, Opening, Plan, make_plan
-from .._model.states import BROKEN, UPGRADED, UPGRADING, read_states
+from .._model.staging import carried
+from .._model.states import BROKEN, UPGRADED, UPGRADING, HostState, read_states
 from .._model.windows import shut
 from .._store.client import Operation
 from .._store.errors import Conflict
@@ -141,7 +143,7 @@ def _try_once(
     keys = writer.store.keys
     wanted = _wanted(keys, request, snapshot, outcome)
     if wanted.begins and wanted.ledger.rollback:
-        broken = _broken(writer.store, snapshot, wanted.members)
+        broken = _broken(writer.store, snapshot, wanted.members, wanted.ledger.version)
         wanted = replace(wanted, ledger=replace(wanted.ledger, broken=broken))
     move = _ledger_move(keys, snapshot, wanted)
     # What has to be refused is refused before the first write, so that no rollout begins that can't go on.
@@ -208,6 +210,12 @@ def _wanted(keys: Keys, request: Request, snapshot: Snapshot, outcome: Outcome) 
         raise _overtaken(snapshot)
     if begins and request.takes_back is not None and not is_same_rollout(request.takes_back, old):
         raise _overtaken(snapshot)
+    if begins and old is not None and old.state == PAUSED and request.takes_back is None:
+        raise UpgradeError(
+            "paused",
+            f"The rollout to {old.version} is paused{said(old)}, so none to {version} begins in its place. End the pause with "
+            "resume.yml, or that rollout with abort.yml, then begin this one.",
+        )
     same = old if old is not None and old.version == version and not begins else None
     plain, rules = effective_rules(request.rules, same.instructions if same else {}, request.role_order)
     # Of two planners that go on side by side, each with a pattern of its own, the ledger's must hold for both.
@@ -233,21 +241,37 @@ def _wanted(keys: Keys, request: Request, snapshot: Snapshot, outcome: Outcome) 
         since=same.since if same else int(time.time()),
         word=same.word if same else dict(request.word),
         rollback=same.rollback if same else request.takes_back is not None,
-        stage=same.stage if same else {},
+        stage=_stage(same, rules) if same else {},
+        begun_index=same.begun_index if same else snapshot.index,
         broken=same.broken if same else (),
         stopped=same.stopped if same else (),
     )
     return _Wanted(ledger, rules, members, begins)
 
 
-def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the hosts that are broken before a rollback begins, by the rules under which they broke."""
+def _stage(same: Ledger, rules: Instructions) -> Mapping[str, int]:
+    """Return where a rollout is in its stages, under the rules that it goes on with."""
+    before = parse(same.instructions).stages
+    return same.stage if before == rules.stages else carried(before, rules.stages, same.stage)
+
+
+def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str], version: str) -> tuple[str, ...]:
+    """Return the hosts that are broken before a rollback begins, by the rules under which they broke.
+
+    :param version: where it goes; a host that is there already, and whose checks fail, did not get broken by what follows.
+    """
     ledger = snapshot.ledger
     rules = parse(ledger.instructions) if ledger is not None else Instructions()
-    found = read_states(with_checks(store, snapshot, rules), members, rules.health)
-    return tuple(
-        host for host, one in found.items() if one.state in BROKEN or (one.was_broken and one.state != UPGRADED)
-    )
+    snapshot = with_checks(store, snapshot, rules)
+    found = read_states(snapshot, members, rules.health)
+
+    def is_broken(one: HostState) -> bool:
+        if one.state in BROKEN or (one.was_broken and one.state != UPGRADED):
+            return True
+        checks = (snapshot.checks or {}).get(one.host, {})
+        return one.version == version and bool(failing_checks(rules.health, checks))
+
+    return tuple(host for host, one in found.items() if is_broken(one))
 
 
 def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: _Wanted) -> Move | None:

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .._model.fleet import Snapshot
 from .._model.gates import CLOSED, OPEN, Gates, GateValue
 from .._model.ledger import COMPLETE, PAUSED, RUNNING, Ledger
 from .._store.client import Operation
+from .._store.codec import encode_approval
 from .._store.keys import Keys
 from .._store.operations import Change, compare_and_put, put, remove_tree
 
@@ -86,14 +87,27 @@ def go_on(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
     }
     # Without a ledger, a hold that is set meanwhile shows in the folder's own key alone.
     unseen = () if snapshot.ledger is not None else (compare_and_put(keys.holds, "", snapshot.hold_index),)
-    return Move(ledger, event, unseen, (), replace(snapshot, ledger=ledger))
+    after = replace(snapshot, ledger=ledger)
+    if not snapshot.approvals or _stages_of(snapshot.ledger) == _stages_of(ledger):
+        return Move(ledger, event, unseen, (), after)
+    # What somebody approved were the stages as they stood.
+    forgotten = tuple(
+        Change(keys.approval(stage), encode_approval(asdict(one)), None) for stage, one in snapshot.approvals.items()
+    )
+    return Move(ledger, event, (*unseen, remove_tree(keys.approvals)), forgotten, replace(after, approvals={}))
+
+
+def _stages_of(ledger: Ledger | None) -> object:
+    return ledger.instructions.get("stages") if ledger is not None else None
 
 
 def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) -> Move | None:
-    """End a rollout in which every host is upgraded; None where that is written already.
+    """End a rollout in which every host is upgraded; None where that is written already, or while it is paused.
 
     :param converge: also open the global gate and remove those of roles and hosts.
     """
+    if ledger.state == PAUSED:
+        return None
     done = replace(ledger, state=COMPLETE)
     plain = Gates(GateValue(keys.gate("global"), OPEN))
     wiped: tuple[Operation, ...] = ()
@@ -102,7 +116,7 @@ def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) ->
     if converge and snapshot.gates != plain:
         wiped, changes = _one_gate(keys, snapshot, OPEN)
         after = replace(after, gates=plain)
-    elif ledger.state not in (RUNNING, PAUSED):
+    elif ledger.state != RUNNING:
         return None
     event = {
         "what": "converge" if wiped else "complete",

@@ -178,7 +178,8 @@ def decode_mark(value: bytes) -> Mark | None:
     try:
         data = decode_data(value)
         since, reported = (None if data.get(name) is None else _time(data[name]) for name in ("since", "reported"))
-        return Mark(str(data["version"]), since, data.get("upgraded") is True, reported)
+        upgraded, lost = data.get("upgraded") is True, data.get("lost") is True
+        return Mark(str(data["version"]), since, upgraded, reported, lost)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 

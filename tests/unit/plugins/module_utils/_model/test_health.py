@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import STARTED, Record
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.health_rules import HealthRules, parse_health_rules
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Mark
 from fleets import NEW, OLD, Fleet, fleet
 
@@ -102,9 +103,61 @@ def test_a_host_whose_health_is_lost_again_has_failed_until_it_has_soaked_again(
     assert remember(site, spent) == "failed: was upgraded, and now its check nova is critical"
     assert site.plan(spent).brake is not None
     site.checks["compute1"] = {"nova": "passing"}
-    assert remember(site, spent) == f"upgrading: reported {NEW} and soaks for 60 s more"
-    site.now += 60
+    # A check that passes for a moment gives nothing back.
+    assert remember(site, spent) == "failed: had lost its health and soaks for 60 s more"
+    assert site.plan(spent).brake is not None
+    site.now += 59
+    assert remember(site, spent) == "failed: had lost its health and soaks for 1 s more"
+    site.now += 1
     assert remember(site, spent) == f"upgraded: runs {NEW}"
+    assert site.plan(spent).brake is None
+
+
+def test_a_longer_time_to_soak_is_no_loss_of_health() -> None:
+    site = fleet(compute=1).upgraded("compute1")
+    site.marks["compute1"] = Mark(NEW, 9_990, upgraded=True)
+    assert remember(site, SOAK) == f"upgrading: reported {NEW} and soaks for 50 s more"
+
+
+def test_who_waits_for_a_check_looks_again_soon() -> None:
+    site = fleet(compute=1).opened("compute1").upgraded("compute1")
+    site.checks = {"compute1": {"nova": "critical"}}
+    assert site.plan(CHECKED).wake_at == site.now + 5
+    site.checks = {"compute1": {"nova": "passing"}}
+    remember(site, CHECKED)
+    assert site.plan(CHECKED).wake_at == site.now + 5
+    site.now += 58
+    assert site.plan(CHECKED).wake_at == site.now + 2
+
+
+def there_before(**roles: int) -> Fleet:
+    """A rollout to where all hosts but the last are already, and have said so before it began."""
+    site = fleet(**roles)
+    *most, last = site.members
+    site.upgraded(*most)
+    site.reported_at = dict.fromkeys(most, 500.0)
+    site.ledger = Ledger(1, NEW, OLD, begun_index=600)
+    return site.running(OLD, last)
+
+
+def test_hosts_that_were_there_before_the_rollout_have_nothing_to_prove() -> None:
+    site = there_before(compute=3)
+    rules = {**SOAK, "rolling_rules": {"global": 1}}
+    assert remember(site, rules) == f"upgraded: runs {NEW}"
+    assert [one.host for one in site.plan(rules).openings] == ["compute3"]
+    site.reported_at["compute1"] = 601.0
+    site.marks.clear()
+    assert remember(site, rules) == f"upgrading: reported {NEW} and soaks for 60 s more"
+
+
+def test_a_host_that_was_there_before_is_broken_where_its_checks_fail() -> None:
+    site = there_before(compute=3)
+    site.checks = {"compute1": {"nova": "critical"}, "compute2": {"nova": "passing"}}
+    assert remember(site, CHECKED) == "failed: was upgraded, and now its check nova is critical"
+    # Nobody waits for one that was so before a rollback began.
+    assert site.plan(CHECKED).openings == ()
+    site.ledger = Ledger(1, NEW, OLD, begun_index=600, rollback=True, broken=("compute1",))
+    assert [one.host for one in site.plan(CHECKED).openings] == ["compute3"]
 
 
 def test_marks_of_another_version_mean_nothing() -> None:

@@ -15,6 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import Plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.stages import Stage, parse_stages
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.staging import carried
 from fleets import NEW, Fleet, fleet
 
 CANARY = {"name": "canary", "hosts": 1, "soak": 60, "approve": True}
@@ -242,3 +243,30 @@ def test_a_stage_that_is_to_be_waited_for_is_a_warning_where_nobody_comes_after_
     assert go(fleet(compute=2), [CANARY]).warnings == ()
     assert len(go(fleet(compute=1), [CANARY, {"name": "all"}]).warnings) == 1
     assert go(Fleet({}), [CANARY]).warnings == ()
+
+
+def stages(*names: str) -> tuple[Stage, ...]:
+    """Stages of one host each, whose names say it: ``a1`` is compute1; then all that are left."""
+    return parse_stages([{"name": name, "hosts": [f"compute{name[1:]}"]} for name in names])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept", "carried_over"),
+    [
+        # What is still to come may change.
+        ("a1 b2 c3", "a1 b2 d4", {"number": 1, "done_at": 7}, {"number": 1, "done_at": 7}),
+        ("a1 b2", "a1 b2 c3", {"number": 1}, {"number": 1}),
+        # A finished one that is dropped, another that is put in its place, and one that has other hosts now.
+        ("a1 b2 c3", "b2 c3", {"number": 1, "done_at": 7}, {}),
+        ("a1 b2", "a1 x3 b2", {"number": 2}, {"number": 1}),
+        ("a1 b2", "a3 b2", {"number": 1, "done_at": 7}, {}),
+        # The current one.
+        ("a1 b2 c3", "a1 b4 c3", {"number": 1, "done_at": 7}, {"number": 1}),
+        ("a1 b2", "", {"number": 1}, {}),
+        ("", "a1 b2", {}, {}),
+    ],
+)
+def test_other_stages_begin_at_the_first_that_is_not_what_it_was(
+    before: str, after: str, kept: dict[str, int], carried_over: dict[str, int]
+) -> None:
+    assert carried(stages(*before.split()), stages(*after.split()), kept) == carried_over
