@@ -114,8 +114,12 @@ class Facts:
         return not self.steady or mark["since"] >= reported_at - _SLACK
 
     def is_excused(self, host: str) -> bool:
-        """Return whether a rollback does not wait for a host, as it was broken before that."""
-        return host in self.ledger.get("broken", ()) and bool(self.ledger.get("rollback"))
+        """Return whether a rollback does not wait for a host, as it was broken before that, or has failed elsewhere since."""
+        if not self.ledger.get("rollback"):
+            return False
+        record = self.record(host)
+        elsewhere = bool(record) and record["version"] != self.current and record["state"] == "failed"
+        return host in self.ledger.get("broken", ()) or elsewhere
 
     def has_failed(self, host: str) -> bool:
         """Return whether a host has failed."""

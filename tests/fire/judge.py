@@ -39,11 +39,11 @@ from .rules import Rules
 # What each event makes of the state of a ledger: None for as it was.
 _STATES: Mapping[str, tuple[tuple[str, ...], str | None]] = {
     "begin": (("", "running", "paused", "aborted", "complete"), "running"),
-    "pause": (("running",), "paused"),
+    "pause": (("running", "complete"), "paused"),
     "resume": (("paused",), "running"),
     "abort": (("running", "paused"), "aborted"),
     "open": (("running", "complete"), "running"),
-    "complete": (("running", "paused"), "complete"),
+    "complete": (("running",), "complete"),
 }
 
 
@@ -217,8 +217,22 @@ def _of_ledger(
         found.append(f"an event {what} changed current_version")
     if before.get("instructions") != after.get("instructions") and what not in ("begin", "rules"):
         found.append(f"an event {what} changed the rules")
-    for prefix, events in ((HOLDS, ("hold", "unhold", "begin")), (APPROVALS, ("approve", "begin"))):
+    for prefix, events in ((HOLDS, ("hold", "unhold", "begin")), (APPROVALS, ("approve", "begin", "rules"))):
         found += [f"an event {what} changed {key}" for key in changed if key.startswith(prefix) and what not in events]
+    if what == "rules":
+        found += _of_other_rules(before, after, changed)
+    return found
+
+
+def _of_other_rules(before: Mapping[str, Any], after: Mapping[str, Any], changed: Mapping[str, Any]) -> list[str]:
+    """Return what of stages and approvals is kept though the stages are not what they were, and the other way round."""
+    was, now = (one["instructions"].get("stages") for one in (before, after))
+    found = []
+    if was != now and after.get("stage", {}).get("number", 0):
+        found.append(f"other stages were given, and the rollout is in {after['stage']}")
+    forgotten = [key for key, (_before, left) in changed.items() if key.startswith(APPROVALS) and left is None]
+    if forgotten and was == now:
+        found.append(f"the stages are what they were, and {forgotten} are gone")
     return found
 
 

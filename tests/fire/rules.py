@@ -75,6 +75,17 @@ STAGES = Rules(
     canary=1,
     stage_soak=1,
 )
+WIDER = Rules(
+    {**STAGES.instructions, "stages": [{"name": "canary", "hosts": 2, "soak": 1, "approve": True}, {"name": "rest"}]},
+    STAGES.caps,
+    canary=2,
+    stage_soak=1,
+)
+SOAK = Rules(
+    {"rolling_rules": {"global": 2, "roles": {"data": 6}}, **_ORDER, "health": {"soak": 2}},
+    {("controller",): 2, DATA: 6, ("web",): 2},
+    soak=2,
+)
 # A role that nothing limits is opened by a key of its own.
 LOOSE = Rules(
     {"rolling_rules": {"roles": {"controller": 1, "data": 5, "storage": 2}}, **_ORDER},
@@ -115,7 +126,8 @@ KINDS = (
     Kind("caps", (CAPS,), insisting=True),
     Kind("health", (HEALTH,), dying=0.08, words=("pause", "retry")),
     Kind("budget", (BUDGET,), failing=0.25, words=("pause", "retry", "retry")),
-    Kind("stages", (STAGES,), words=("pause", "approve", "approve")),
+    Kind("stages", (STAGES, WIDER), words=("pause", "approve", "approve", "change")),
+    Kind("soak", (SOAK,), words=("pause", "retry")),
     Kind("changes", (LOOSE, CAPS, FROZEN, SHUT), words=("pause", "change", "change", "change", "abort")),
 )
 
@@ -141,7 +153,7 @@ class Schedule:
 
 
 def schedule(seed: int) -> Schedule:
-    """Return what a seed stands for. Kinds take turns, so that ten seeds in a row have all of them twice."""
+    """Return what a seed stands for. Kinds take turns, so that ten seeds in a row have all of them."""
     chance = random.Random(f"schedule {seed}")
     kind = KINDS[seed % len(KINDS)]
     can_go_back = not kind.insisting and kind.rules[0].deadline is None

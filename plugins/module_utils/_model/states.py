@@ -81,15 +81,18 @@ class HostState:
     def is_excused(self) -> bool:
         """Whether others do not wait for it, as it was broken before the rollback that is under way.
 
-        So is one that was midway then, and was not heard of since.
+        So is one that was midway then, and has failed there, or was not heard of since.
         """
-        return self.was_broken or (
-            self.in_rollback
-            and self.state == LOST
-            and self.has_started
-            and self.record is not None
-            and self.record.version != self.current
-        )
+        return self.was_broken or (self.in_rollback and self._has_broken_elsewhere)
+
+    @property
+    def _has_broken_elsewhere(self) -> bool:
+        record = self.record
+        if record is None or not record.readable or record.version == self.current:
+            return False
+        if self.state == LOST:
+            return record.state == STARTED
+        return record.state == RECORDED_FAILED and self.state in (PENDING, HELD)
 
     @property
     def is_in_the_way(self) -> bool:

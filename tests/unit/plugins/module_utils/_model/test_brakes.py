@@ -84,6 +84,17 @@ def test_a_host_that_was_midway_and_is_not_heard_of_in_a_rollback_holds_nobody_u
     assert (plan.brake, [one.host for one in plan.openings]) == (None, ["compute1"])
 
 
+def test_a_host_that_was_midway_and_fails_there_holds_nobody_up_and_goes_last() -> None:
+    site = fleet(controller=1, compute=3).upgraded("compute1")
+    site.records["controller1"] = Record(NEW, FAILED, error="no disk", times={FAILED: 600})
+    rules = {**ONE, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
+    plan = rollback(site).plan(rules)
+    assert (plan.brake, plan.waves) == (None, (("compute1",), ("controller1",)))
+    # What it said before it came to where the fleet goes is over.
+    site.reported_at["controller1"] = 700.0
+    assert site.plan(rules).hosts["controller1"].state == "upgraded"
+
+
 def test_hosts_that_were_broken_stop_neither_a_rollback_nor_the_roles_that_wait() -> None:
     rules = {**ONE, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
     site = fleet(controller=2, compute=2).upgraded("controller2", "compute1").opened("controller1")
