@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from .clock import first_moment, last_moment, shown_between
 from .names import nearest
 from .reading import mapping, only, refused
 
@@ -46,14 +47,17 @@ class Window:
         }
 
     def spans(self, now: float) -> Iterator[tuple[float, float]]:
-        """Yield the times around ``now`` at which it is open, in unix seconds: yesterday's, and those of a week."""
+        """Yield the times around ``now`` at which it is open, in unix seconds: yesterday's, and those of two weeks.
+
+        One week is not enough for a window whose next night is the one on which the clock leaps over it. It is open when the zone's clock shows so, and never otherwise: see :func:`shown_between`.
+        """
         zone = ZoneInfo(self.timezone)
         today = datetime.fromtimestamp(now, zone).date()
-        for offset in range(-1, 8):
+        for offset in range(-1, 15):
             day = today + timedelta(days=offset)
             if day.weekday() in self.days:
                 last = day if self.end > self.begin else day + timedelta(days=1)
-                yield _unix(day, self.begin, zone), _unix(last, self.end, zone)
+                yield from shown_between(_at(day, self.begin), _at(last, self.end), zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class Freeze:
 class Shut:
     """Why no host may be let through now.
 
-    :param until: when that ends, in unix seconds; None where no window comes within a week.
+    :param until: when that ends, in unix seconds; None where no window comes within two weeks.
     """
 
     reason: str
@@ -102,7 +106,7 @@ def shut(windows: Sequence[Window], freezes: Sequence[Freeze], now: float) -> Sh
         return None
     later = [begin for begin, _end in spans if begin > now]
     if not later:
-        return Shut("outside of all windows, and none comes within a week; change windows to go on", None)
+        return Shut("outside of all windows, and none comes within two weeks; change windows to go on", None)
     zone = windows[0].timezone
     text = datetime.fromtimestamp(min(later), ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M")
     return Shut(f"outside of all windows; the next one begins {text} ({zone})", min(later))
@@ -139,7 +143,9 @@ def _freeze(value: object, key: str) -> Freeze:
     if not isinstance(reason, str):
         raise refused(f"{key}.reason", reason, "is not a text")
     zone = _timezone(raw, key)
-    begin, end = (_moment(raw.get(name), f"{key}.{name}", zone) for name in ("from", "to"))
+    # Where a clock that is put back shows one of them twice, no host is let through in between.
+    begin = _moment(raw.get("from"), f"{key}.from", zone, first_moment)
+    end = _moment(raw.get("to"), f"{key}.to", zone, last_moment)
     if end[0] <= begin[0]:
         raise refused(f"{key}.to", end[1], f"does not come after from, which is {begin[1]!r}")
     return Freeze(begin[0], end[0], reason, (begin[1], end[1]), zone)
@@ -204,7 +210,7 @@ def _timezone(raw: Any, key: str) -> str:
         ) from error
 
 
-def _moment(value: object, key: str, zone: str) -> tuple[float, str]:
+def _moment(value: object, key: str, zone: str, choose: Callable[[datetime, ZoneInfo], float]) -> tuple[float, str]:
     # YAML reads dates without quotes as dates.
     text = value.isoformat() if isinstance(value, (date, datetime)) else value
     try:
@@ -213,12 +219,11 @@ def _moment(value: object, key: str, zone: str) -> tuple[float, str]:
         found = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError as error:
         raise refused(key, value, "is no time: give a date, or date and time as 2026-12-24T18:00") from error
-    found = found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))
-    return found.timestamp(), text.strip()
+    return found.timestamp() if found.tzinfo else choose(found, ZoneInfo(zone)), text.strip()
 
 
-def _unix(day: date, minutes: int, zone: ZoneInfo) -> float:
-    return datetime.combine(day, time(minutes // 60, minutes % 60), zone).timestamp()
+def _at(day: date, minutes: int) -> datetime:
+    return datetime.combine(day, time(minutes // 60, minutes % 60))
 
 
 def _clock(minutes: int) -> str:

@@ -53,8 +53,123 @@ def test_the_next_window_is_told() -> None:
 def test_hours_are_those_of_the_time_zone_when_clocks_change() -> None:
     # On 2026-10-25 the clocks of Berlin go back at 3:00, so this window lasts an hour longer.
     (window,) = parse_windows([{"from": "01:00", "to": "04:00", "timezone": "Europe/Berlin"}])
-    lengths = {end - begin for begin, end in window.spans(at("2026-10-24T12:00"))}
-    assert lengths == {3 * 3600.0, 4 * 3600.0}
+    lengths: dict[date, float] = {}
+    for begin, end in window.spans(at("2026-10-24T12:00")):
+        day = datetime.fromtimestamp(begin, ZoneInfo("Europe/Berlin")).date()
+        lengths[day] = lengths.get(day, 0) + end - begin
+    assert lengths.pop(date(2026, 10, 25)) == 4 * 3600
+    assert set(lengths.values()) == {3 * 3600.0}
+
+
+# Days on which clocks are changed: by an hour at 2:00 or 3:00, by half an hour, at midnight, and past a whole day.
+CHANGES = [
+    ("Europe/Berlin", "2027-03-28"),
+    ("Europe/Berlin", "2027-10-31"),
+    ("America/New_York", "2027-03-14"),
+    ("America/New_York", "2027-11-07"),
+    ("Australia/Lord_Howe", "2027-04-04"),
+    ("Australia/Lord_Howe", "2027-10-03"),
+    ("America/Santiago", "2027-04-04"),
+    ("America/Santiago", "2027-09-05"),
+    ("Pacific/Apia", "2011-12-31"),
+    ("UTC", "2027-03-28"),
+]
+
+
+def open_hours(begin: str, end: str, day: str, zone: str = "Europe/Berlin") -> list[tuple[str, str]]:
+    """Return from when to when a window is open on the morning of a day, to the minute, as that zone's clock shows it."""
+    windows = parse_windows([{"from": begin, "to": end, "timezone": zone}])
+    found: list[tuple[str, str]] = []
+    was_open = False
+    for minute in range(8 * 60):
+        moment = at(f"{day}T00:00", zone) + minute * 60
+        is_open = shut(windows, (), moment) is None
+        if is_open:
+            shown = datetime.fromtimestamp(moment, ZoneInfo(zone)).strftime("%H:%M %Z")
+            found = [*found[:-1], (found[-1][0], shown)] if was_open else [*found, (shown, shown)]
+        was_open = is_open
+    return found
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "hours"),
+    [
+        # At 2:00 the clock leaps to 3:00.
+        ("02:00", "02:30", []),
+        ("02:00", "03:00", []),
+        ("01:30", "02:30", [("01:30 CET", "01:59 CET")]),
+        ("02:30", "03:30", [("03:00 CEST", "03:29 CEST")]),
+        ("01:00", "04:00", [("01:00 CET", "03:59 CEST")]),
+    ],
+)
+def test_hours_that_do_not_exist_open_no_others(begin: str, end: str, hours: list[tuple[str, str]]) -> None:
+    assert open_hours(begin, end, "2027-03-28") == hours
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "hours"),
+    [
+        # At 3:00 the clock is put back to 2:00.
+        ("02:00", "03:00", [("02:00 CEST", "02:59 CET")]),
+        ("02:00", "02:30", [("02:00 CEST", "02:29 CEST"), ("02:00 CET", "02:29 CET")]),
+        ("01:30", "02:30", [("01:30 CEST", "02:29 CEST"), ("02:00 CET", "02:29 CET")]),
+        ("02:30", "03:30", [("02:30 CEST", "02:59 CEST"), ("02:30 CET", "03:29 CET")]),
+    ],
+)
+def test_hours_that_come_twice_open_twice(begin: str, end: str, hours: list[tuple[str, str]]) -> None:
+    assert open_hours(begin, end, "2027-10-31") == hours
+
+
+def test_a_night_without_the_hours_of_a_window_is_passed_over_when_the_next_one_is_told() -> None:
+    windows = parse_windows([{"days": "sun", "from": "02:00", "to": "03:00", "timezone": "Europe/Berlin"}])
+    found = shut(windows, (), at("2027-03-27T12:00"))
+    assert found is not None
+    assert found.until == at("2027-04-04T02:00")
+
+
+@given(
+    st.sampled_from(CHANGES),
+    st.integers(-30 * 60, 54 * 60),
+    st.integers(0, 1439),
+    st.integers(0, 1439),
+    st.sets(st.integers(0, 6), min_size=1),
+)
+def test_a_window_is_open_when_the_clock_shows_so_and_never_else(
+    change: tuple[str, str], minute: int, begin: int, end: int, days: set[int]
+) -> None:
+    zone, day = change
+    names = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+    hours = {"from": f"{begin // 60}:{begin % 60:02d}", "to": f"{end // 60}:{end % 60:02d}"}
+    windows = parse_windows([{"days": [names[one] for one in sorted(days)], **hours, "timezone": zone}])
+    now = at(f"{day}T00:00", zone) + minute * 60
+    clock = datetime.fromtimestamp(now, ZoneInfo(zone))
+    time, today = clock.hour * 60 + clock.minute, clock.weekday() in days
+    yesterday = (clock.weekday() - 1) % 7 in days
+    shown = today and begin <= time < end if begin < end else (today and time >= begin) or (yesterday and time < end)
+    assert (shut(windows, (), now) is None) is shown
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "first", "last"),
+    [
+        # The moment at which 2:00 is followed by 3:00 is 1:00 in UTC.
+        ("2027-03-28T02:30", "2027-03-29", "2027-03-28T01:00", "2027-03-28T22:00"),
+        ("2027-03-27", "2027-03-28T02:30", "2027-03-26T23:00", "2027-03-28T01:00"),
+        # 2:30 comes at 0:30 and at 1:30 in UTC.
+        ("2027-10-31T02:30", "2027-11-01", "2027-10-31T00:30", "2027-10-31T23:00"),
+        ("2027-10-30", "2027-10-31T02:30", "2027-10-29T22:00", "2027-10-31T01:30"),
+        # A time with a zone of its own is that.
+        ("2027-03-28T02:30+00:00", "2027-03-29T00:00+00:00", "2027-03-28T02:30", "2027-03-29T00:00"),
+    ],
+)
+def test_a_freeze_ends_no_earlier_when_clocks_change(begin: str, end: str, first: str, last: str) -> None:
+    (freeze,) = parse_freezes([{"from": begin, "to": end, "timezone": "Europe/Berlin"}])
+    assert (freeze.begin, freeze.end) == (at(first, "UTC"), at(last, "UTC"))
+
+
+def test_a_freeze_may_last_as_long_as_there_are_years() -> None:
+    (freeze,) = parse_freezes([{"from": "0001-01-01", "to": "9999-12-31T23:59:59", "timezone": "Europe/Berlin"}])
+    assert shut((), (freeze,), at("2027-03-28T12:00")) is not None
 
 
 def test_a_freeze_wins_over_a_window() -> None:
