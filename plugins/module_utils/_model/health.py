@@ -105,9 +105,9 @@ def silent_since(now: float, opened_at: float | None, times: Mapping[str, Any] |
     """Return when an open host was last heard of, None where nobody knows.
 
     :param opened_at: when a planner let it through.
-    :param times: of its record for this version; what lies in the future counts as now.
+    :param times: of its record for this version; what lies in the future is passed over.
     """
-    heard = [min(now, float(at)) for at in (times or {}).values()]
+    heard = [float(at) for at in (times or {}).values() if at <= now]
     if opened_at:
         heard.append(min(now, opened_at))
     return max(heard, default=None)

@@ -194,8 +194,13 @@ def test_an_open_host_that_is_silent_for_too_long_is_lost_and_keeps_its_slot() -
 def test_a_clock_that_is_ahead_is_no_sign_of_life_in_the_future() -> None:
     rules = {"health": {"progress_deadline": 300}}
     site = fleet(compute=1).opened("compute1")
+    site.gated_at = 9_900
+    site.records["compute1"] = Record(NEW, STARTED, times={"retried": 9_950, STARTED: 99_999})
+    assert site.plan(rules).wake_at == 10_250
+    site.now = 10_251
+    assert remember(site, rules) == "lost: silent for 301 s, and health.progress_deadline is 300 s"
     site.records["compute1"] = Record(NEW, STARTED, times={STARTED: 99_999})
-    assert site.plan(rules).wake_at == site.now + 300
+    assert remember(site, rules) == "lost: silent for 351 s, and health.progress_deadline is 300 s"
 
 
 def test_without_any_time_nobody_is_lost() -> None:
