@@ -10,8 +10,10 @@ beside the instructions, so that a mistake in reading instructions is seen too.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from .fleet import ALL, DATA
@@ -96,11 +98,15 @@ FROZEN = Rules(
     LOOSE.caps,
     frozen=True,
 )
-SHUT = Rules(
-    {**CAPS.instructions, "windows": [{"days": ["mon"], "from": "00:00", "to": "00:00"}]},
-    CAPS.caps,
-    frozen=True,
-)
+
+
+def closed_window(now: float) -> dict[str, Any]:
+    """Return a window that is not open for days around a time (unix seconds), whatever the clocks are set to meanwhile."""
+    day = datetime.fromtimestamp(now, timezone.utc) + timedelta(days=3)
+    return {"days": [day.strftime("%a").lower()], "from": "00:00", "to": "00:00"}
+
+
+SHUT = Rules({**CAPS.instructions, "windows": [closed_window(time.time())]}, CAPS.caps, frozen=True)
 
 
 @dataclass(frozen=True)
