@@ -119,6 +119,48 @@ def test_a_web_server_that_is_not_consul(code: int, body: bytes, expected: str, 
     assert len(error.message) < 500
 
 
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_nobody_is_followed_elsewhere_with_the_token(code: int) -> None:
+    heard: list[str | None] = []
+
+    class Elsewhere(answering(200, b"[]")):  # type: ignore[misc]
+        def do_PUT(self) -> None:
+            heard.append(self.headers.get("X-Consul-Token"))
+            super().do_PUT()
+
+        do_GET = do_DELETE = do_PUT
+
+    with speaking(Elsewhere) as other:
+
+        class Redirecting(answering(code, b"")):  # type: ignore[misc]
+            def end_headers(self) -> None:
+                self.send_header("Location", f"http://localhost:{other}{self.path}?token=s3cr3t")
+                super().end_headers()
+
+            do_DELETE = answering(code, b"").do_PUT  # type: ignore[attr-defined]
+
+        with speaking(Redirecting) as port:
+            client = Store(Settings(port=port, token="s3cr3t", timeout=2)).client
+            for request in (
+                lambda: client.read(["upgrade/"]),
+                lambda: client.get("upgrade/ledger"),
+                lambda: client.write([]),
+                lambda: client.nodes(),
+                lambda: client.tell_agent("check/register", {}),
+                lambda: client.wait("upgrade/", 1, 1),
+                lambda: client.delete_acl("token/x"),
+                lambda: client.renew_session("x"),
+            ):
+                with pytest.raises(UpgradeError) as caught:
+                    request()
+                assert caught.value.code == "redirected"
+                assert caught.value.message.startswith(
+                    f"What answers at http://127.0.0.1:{port} sends us on to http://localhost:{other}/v1/"
+                )
+                assert "s3cr3t" not in caught.value.message
+    assert heard == []
+
+
 @pytest.mark.parametrize(
     ("options", "environ", "words"),
     [

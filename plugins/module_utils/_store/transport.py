@@ -17,8 +17,14 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from .._model.errors import UpgradeError
+from .._model.shown import bare
 from .errors import Unreachable
 from .settings import Settings
+
+
+class _Redirected(Exception):
+    """Whoever answers names somebody else who would."""
+
 
 LIBRARY_ERROR: str | None = None
 try:
@@ -30,13 +36,21 @@ except ImportError:
 else:
 
     class _WithDeadline(HTTPAdapter):
-        """Puts a time limit on every request; python-consul itself has none and would wait for ever."""
+        """Puts a time limit on every request; python-consul itself has none and would wait for ever.
+
+        It follows nobody elsewhere either: the token would be sent along, as it is in a header that is not known to hold
+        one.
+        """
 
         seconds: float = 0
 
         def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             kwargs["timeout"] = self.seconds
-            return super().send(request, *args, **kwargs)
+            response = super().send(request, *args, **kwargs)
+            if response.is_redirect:
+                response.close()
+                raise _Redirected(response.headers["Location"])
+            return response
 
 
 # What Ansible too shows instead of a secret.
@@ -86,7 +100,7 @@ class Transport:
         """Send one request, once.
 
         :param seconds: how long Consul may hold the request, beside the timeout of the settings.
-        :raises UpgradeError: ``unreachable`` (:class:`Unreachable`), ``tls``.
+        :raises UpgradeError: ``unreachable`` (:class:`Unreachable`), ``tls``, ``redirected``.
         """
         self.requests += 1
         query = [*params, ("dc", self.settings.datacenter)] if self.settings.datacenter else [*params]
@@ -97,6 +111,8 @@ class Transport:
             reply: Reply = getattr(self._http, method)(
                 lambda reply: Reply(reply.code, reply.headers, reply.body), path, query, **body
             )
+        except _Redirected as error:
+            raise self._redirected(str(error)) from None
         except requests.exceptions.SSLError as error:
             raise self._tls(error) from error
         except (requests.exceptions.RequestException, OSError) as error:
@@ -113,6 +129,16 @@ class Transport:
             "unreachable",
             f"Consul at {self.settings.url} can't be reached: {reason}. "
             "Is its agent running, and are host, port and scheme (or CONSUL_HTTP_ADDR) right?",
+        )
+
+    def _redirected(self, target: str) -> UpgradeError:
+        token = self.settings.token
+        if token:
+            target = target.replace(token, _HIDDEN)
+        return UpgradeError(
+            "redirected",
+            f"What answers at {self.settings.url} sends us on to {bare(target)}. Nothing is sent there, as the token would go "
+            "along. If that is where Consul is, set host, port and scheme (or CONSUL_HTTP_ADDR) to it.",
         )
 
     def _tls(self, error: Exception) -> UpgradeError:
