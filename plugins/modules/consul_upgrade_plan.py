@@ -42,6 +42,9 @@ options:
       - The rules of the rollout. They are stored in the ledger, and hold for every planner from then on.
       - Merged key by key with O(instructions_file), over which they win. Where neither is given, a rollout
         goes on under the rules of the ledger, and a new one opens everybody at once.
+      - Given rules take the place of all that the ledger has. So that none ends unawares, rules that leave out a key that a running or
+        paused rollout has are refused, V({}) included. A key ends by being given an empty value, such as C(stages=[]) or
+        C(failure_rules={}).
       - C(rolling_rules.global) is the cap of every role or group that has none of its own,
         C(rolling_rules.roles) maps roles or groups to their own caps, and C(rolling_rules.fleet) is a cap over
         all hosts on top of the others. A cap is a number of hosts, or a percent of the members, rounded down
@@ -297,7 +300,8 @@ failure:
   type: dict
   contains:
     code:
-      description: A stable word, such as V(bad_instructions), V(unreachable), V(denied), V(stuck), V(timeout), V(budget_spent), V(aborted) or V(went_back).
+      description: A stable word, such as V(bad_instructions), V(unreachable), V(denied), V(stuck), V(timeout), V(budget_spent), V(aborted),
+        V(rules_left_out) or V(went_back).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.

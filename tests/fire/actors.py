@@ -48,7 +48,7 @@ def be_planner(shared: Shared, settings: Settings, rules: Rules, insisting: bool
     :param insisting: whether each pass asks for the version and the rules, as a playbook does that is run again and again.
     """
     store = Store(settings)
-    wanted: dict[str, Any] = {"version": NEW, "rules": rules.instructions}
+    wanted: dict[str, Any] = {"version": NEW, "rules": rules.given}
     while True:
         with patience():
             request: dict[str, Any] = {"fleet": FLEET, "epoch": shared.epoch.value}
@@ -146,7 +146,7 @@ class Operator:
         self._change_to(self._chance.choice(self._plan.kind.rules))
 
     def _change_to(self, rules: Rules) -> None:
-        make_pass(self._store, Request(rules=rules.instructions, fleet=FLEET))
+        make_pass(self._store, Request(rules=rules.given, fleet=FLEET))
 
     def abort(self) -> None:
         """Abort, and begin again; the fleet is not taken back meanwhile."""
@@ -157,7 +157,7 @@ class Operator:
         self._begin_again()
 
     def _begin_again(self) -> None:
-        rules = self._plan.kind.rules[0].instructions
+        rules = self._plan.kind.rules[0].given
         make_pass(self._store, Request(NEW, rules, fleet=FLEET, restart=True))
 
     def help(self) -> None:

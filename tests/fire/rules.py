@@ -40,6 +40,11 @@ class Rules:
     stage_soak: int = 0
     frozen: bool = False
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The instructions as an operator gives them in the middle: what other rules have besides is ended on purpose."""
+        return {"freezes": [], "windows": [], **self.instructions}
+
 
 CAPS = Rules(
     {"rolling_rules": {"global": 1, "roles": {"data": 4, "compute": 3, "web": "40%"}, "fleet": 5}, **_ORDER},

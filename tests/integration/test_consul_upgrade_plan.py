@@ -139,6 +139,26 @@ def test_instructions_come_from_a_file_and_inline_wins(run: Runner, consul: RawK
     assert ledger(consul)["instructions"] == second["instructions"]
 
 
+def test_rules_end_by_an_empty_value_and_not_by_being_left_out(run: Runner, consul: RawKV) -> None:
+    seed(consul, names(compute=3))
+    rules = {**ONE_BY_ONE, "failure_rules": {"fleet": 1}}
+    nothing = {"rolling_rules": {}, "failure_rules": {}}
+    begun, left_out, emptied, ended = run(
+        [
+            plan(version="2", instructions=rules),
+            plan(version="2", instructions={"failure_rules": {"fleet": 3}}),
+            plan(version="2", instructions={}),
+            plan(version="2", instructions=nothing),
+        ]
+    )
+    assert begun["instructions"] == rules
+    for refused, missing in ((left_out, ["rolling_rules"]), (emptied, ["failure_rules", "rolling_rules"])):
+        assert refused["failure"]["code"] == "rules_left_out"
+        assert sorted(refused["failure"]["details"]["missing"]) == missing
+        assert not refused["changed"]
+    assert (ended["instructions"], ended["status"]["upgrading"]) == ({}, ["compute1", "compute2", "compute3"])
+
+
 def test_the_default_file_is_read_where_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "DEFAULT_FILE", str(tmp_path / "jio-upgrade.json"))
     assert rules.given_rules(None, None) is None

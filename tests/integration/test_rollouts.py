@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
@@ -113,6 +114,54 @@ def test_rules_can_change_while_a_rollout_runs_and_hold_for_all_planners(store: 
     assert whats(consul) == ["begin", "open", "rules", "open", "rules", "open"]
     assert ledger(consul)["instructions"] == {"rolling_rules": {"global": 2}}
     assert consul.get("current_version") == b"2"
+
+
+def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=6))
+    before = {**ONE_BY_ONE, "failure_rules": {"fleet": 1}}
+    go(store, "2", before)
+    report(store, Word("compute1", "2", "started"))
+    report(store, Word("compute1", "2", "failed", error="no disk"))
+    brake = go(store).plan.brake
+    assert brake is not None
+    assert brake.reason.endswith("mend and retry it, or give all rules again with failure_rules.fleet raised")
+    keys = consul.tree()
+    for given in ({"failure_rules": {"fleet": 3}}, {}):
+        with pytest.raises(UpgradeError, match=r"rolling_rules: \{\}") as caught:
+            go(store, "2", given)
+        assert caught.value.code == "rules_left_out"
+        assert caught.value.details["instructions"] == before
+    assert consul.tree() == keys
+    control.pause(store, control.Word("wait"))
+    with pytest.raises(UpgradeError, match="rolling_rules is not given, and the rollout to 2 has it in upgrade/ledger"):
+        go(store, None, {"failure_rules": {"fleet": 3}})
+    control.resume(store, control.Word())
+    assert opened(history(consul)) == ["compute1"]
+    control.retry(store, control.Word("mended"))
+    go(store, "2", {**ONE_BY_ONE, "failure_rules": {"fleet": 3}})
+    assert opened(history(consul)) == ["compute1", "compute1"]
+    go(store, None, {"rolling_rules": {"global": 2}, "failure_rules": {}})
+    assert ledger(consul)["instructions"] == {"rolling_rules": {"global": 2}}
+    told = [event for event in history(consul) if event["what"] == "rules"]
+    assert told[0]["changed"] == {"failure_rules": {"before": '{"fleet": 1}', "after": '{"fleet": 3}'}}
+    assert told[1]["changed"] == {
+        "failure_rules": {"before": '{"fleet": 3}', "after": ""},
+        "rolling_rules": {"before": '{"global": 1}', "after": '{"global": 2}'},
+    }
+    assert told[1]["reason"] == "other instructions were given: failure_rules, rolling_rules"
+    # A rollout that is begun has all of its rules from who begins it.
+    go(store, "3", {"stages": [{"hosts": 1}]})
+    assert "rolling_rules" not in ledger(consul)["instructions"]
+
+
+def test_an_order_that_comes_beside_the_instructions_is_not_left_out(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=1, web=1))
+    more = {"compute": ["web"]}
+    go(store, "2", ONE_BY_ONE, role_order=more)
+    go(store, "2", {"rolling_rules": {"global": 2}}, role_order=more)
+    with pytest.raises(UpgradeError, match=r"role_order: \{\}"):
+        go(store, "2", ONE_BY_ONE)
+    assert ledger(consul)["instructions"] == {"rolling_rules": {"global": 2}, "role_order": {"compute": ["web"]}}
 
 
 def test_a_loop_that_another_rollout_overtook_ends(store: Store, consul: RawKV) -> None:

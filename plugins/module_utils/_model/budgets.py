@@ -34,7 +34,7 @@ class Spent:
         count = plural(len(self.hosts), "failed or lost host")
         return (
             f"{self.what} has {count} ({some(list(self.hosts), 3)}), and {self.key} stops at {self.allowed}: mend and retry "
-            f"{'them' if len(self.hosts) > 1 else 'it'}, or raise {self.key}"
+            f"{'them' if len(self.hosts) > 1 else 'it'}, or give all rules again with {self.key} raised"
         )
 
 

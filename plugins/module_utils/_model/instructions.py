@@ -20,7 +20,7 @@ from .windows import Freeze, Window, parse_freezes, parse_windows
 
 # `role_dependencies` is what python-jiocloud called `role_order` later on; both are found in operators' files.
 _ORDER_KEYS = ("role_order", "role_dependencies")
-_KEYS = ("rolling_rules", "group_mappings", *_ORDER_KEYS, "failure_rules", "health", "stages", "windows", "freezes")
+KEYS = ("rolling_rules", "group_mappings", *_ORDER_KEYS, "failure_rules", "health", "stages", "windows", "freezes")
 _ROLLING_KEYS = ("global", "roles", "fleet", "complete_sets")
 
 
@@ -79,6 +79,11 @@ class Instructions:
         return plain | {name: value for name, value in more.items() if value}
 
 
+def name_of(key: str) -> str:
+    """Return the name under which a key of the instructions is stored."""
+    return _ORDER_KEYS[0] if key in _ORDER_KEYS else key
+
+
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``base`` with ``over`` laid on it key by key: where both have a mapping, its keys are merged too."""
     merged = dict(base)
@@ -110,7 +115,7 @@ def parse(raw: Mapping[str, Any]) -> Instructions:
 
     :raises UpgradeError: ``bad_instructions``, naming the key and the value.
     """
-    only(raw, _KEYS, "")
+    only(raw, KEYS, "")
     rolling = mapping(raw.get("rolling_rules"), "rolling_rules")
     only(rolling, _ROLLING_KEYS, "rolling_rules.")
     roles = mapping(rolling.get("roles"), "rolling_rules.roles")

@@ -20,6 +20,7 @@ from .._model.instructions import Instructions, parse
 from .._model.ledger import ABORTED, PAUSED, RUNNING, Ledger
 from .._model.names import check_version
 from .._model.planner import HostView, Opening, Plan, make_plan
+from .._model.rule_changes import changed_keys, named_in, refuse_left_out
 from .._model.staging import carried
 from .._model.states import BROKEN, UPGRADED, UPGRADING, HostState, read_states
 from .._model.windows import shut
@@ -44,7 +45,7 @@ class Request:
     """What a caller asks of a pass.
 
     :param version: None to go on with the rollout of the ledger.
-    :param rules: instructions in their stored form; None for those of the ledger.
+    :param rules: instructions in their stored form, and keys that are empty on purpose; None for those of the ledger.
     :param role_order: order added to the rules.
     :param fleet: host -> role; None where the caller knows none.
     :param limit: hosts, roles or groups that may be opened; None for all.
@@ -218,6 +219,8 @@ def _wanted(keys: Keys, request: Request, snapshot: Snapshot, outcome: Outcome) 
         )
     same = old if old is not None and old.version == version and not begins else None
     plain, rules = effective_rules(request.rules, same.instructions if same else {}, request.role_order)
+    if request.rules is not None and same is not None and same.state in (RUNNING, PAUSED):
+        refuse_left_out(same.instructions, named_in(request.rules) | set(plain), version, keys.ledger)
     # Of two planners that go on side by side, each with a pattern of its own, the ledger's must hold for both.
     pattern = (request.role_pattern if request.since is None else None) or (old.role_pattern if old else None)
     members = place(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
@@ -280,8 +283,15 @@ def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: _Wanted) -> Move | None
     # How many hosts there are is written along with other things, never for its own sake: two planners with
     # different fleets would take turns at it for ever.
     if snapshot.ledger is None or replace(snapshot.ledger, members=wanted.ledger.members) != wanted.ledger:
-        return go_on(keys, snapshot, wanted.ledger)
+        move = go_on(keys, snapshot, wanted.ledger)
+        return replace(move, event={**move.event, **_new_rules(snapshot.ledger, wanted.ledger)})
     return None
+
+
+def _new_rules(old: Ledger | None, new: Ledger) -> dict[str, Any]:
+    """Return what the history tells of rules that change in the middle of a rollout."""
+    found = changed_keys(old.instructions, new.instructions) if old is not None and old.version == new.version else {}
+    return {"changed": found, "reason": f"other instructions were given: {', '.join(found)}"} if found else {}
 
 
 def _previous(snapshot: Snapshot, version: str) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._model.errors import UpgradeError
-from .._model.instructions import Instructions, merge, parse, with_order
+from .._model.instructions import Instructions, merge, name_of, parse, with_order
 from .._model.shown import cut
 
 try:
@@ -43,6 +43,8 @@ DEFAULT_FILE = "/etc/jio-upgrade.json"
 def given_rules(inline: Mapping[str, Any] | None, path: str | None) -> dict[str, Any] | None:
     """Return the rules that a call brings, in the form they are stored in; None where it brings none.
 
+    Keys that are empty on purpose are kept, as they end what a running rollout has.
+
     :param inline: wins over the file, key by key.
     :param path: a JSON or YAML file; None for the default one, which may be missing.
     :raises UpgradeError: ``bad_instructions``, ``bad_instructions_file``.
@@ -51,12 +53,14 @@ def given_rules(inline: Mapping[str, Any] | None, path: str | None) -> dict[str,
     if inline is None and from_file is None:
         return None
     try:
-        return parse(merge(from_file or {}, inline or {})).plain()
+        given = merge(from_file or {}, inline or {})
+        plain = parse(given).plain()
     except UpgradeError as error:
         if from_file is None:
             raise
         where = f" (inline and {path or DEFAULT_FILE})" if inline else f" (in {path or DEFAULT_FILE})"
         raise UpgradeError(error.code, error.message + where, **error.details) from error
+    return plain | {key: value for key, value in given.items() if value is not None and name_of(key) not in plain}
 
 
 def effective_rules(

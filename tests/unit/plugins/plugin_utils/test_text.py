@@ -250,7 +250,7 @@ def test_a_spent_budget_says_once_that_nothing_opens() -> None:
     shown = _text.status(result({}, **what_stops(Plan(brake=brake))))
     assert shown[1] == (
         "Nothing opens: the fleet has 1 failed or lost host (c1), and failure_rules.fleet stops at 1: mend and retry it, "
-        "or raise failure_rules.fleet"
+        "or give all rules again with failure_rules.fleet raised"
     )
 
 

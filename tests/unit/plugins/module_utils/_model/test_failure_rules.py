@@ -62,8 +62,8 @@ def test_a_budget_is_spent_when_as_many_hosts_are_broken_as_it_says() -> None:
     everywhere, by_role = spent({"fleet": 2}, web=["web1"], db=["db2"])
     assert everywhere.hosts == ("db2", "web1")
     assert everywhere.words() == (
-        "the fleet has 2 failed or lost hosts (db2, web1), and failure_rules.fleet stops at 2: mend and retry them, or raise "
-        "failure_rules.fleet"
+        "the fleet has 2 failed or lost hosts (db2, web1), and failure_rules.fleet stops at 2: mend and retry them, or give "
+        "all rules again with failure_rules.fleet raised"
     )
     assert by_role == {}
 
@@ -87,7 +87,7 @@ def test_a_role_with_a_spent_budget_stops_and_others_go_on() -> None:
     assert [one.host for one in plan.openings] == ["web1", "web2"]
     assert plan.hosts["compute2"].reason == (
         "no more of role compute go: role compute has 1 failed or lost host (compute1), and failure_rules.global stops at 1: "
-        "mend and retry it, or raise failure_rules.global"
+        "mend and retry it, or give all rules again with failure_rules.global raised"
     )
 
 

@@ -156,6 +156,12 @@ def test_inline_rules_come_in_their_stored_form() -> None:
     }
 
 
+def test_keys_that_are_empty_on_purpose_are_kept_and_a_null_is_not() -> None:
+    given = {"rolling_rules": {"global": 1}, "stages": [], "failure_rules": {}, "role_dependencies": {}, "health": None}
+
+    assert given_rules(given, None) == {name: value for name, value in given.items() if name != "health"}
+
+
 def test_inline_rules_win_over_the_file_key_by_key(file: Path) -> None:
     file.write_text("rolling_rules: {global: 1, roles: {compute: 5, network: 2}}\nrole_order: {compute: network}\n")
 
