@@ -188,6 +188,15 @@ host:
     reason:
       description: Why it is in its state; for a host that waits, what it waits for.
       type: str
+    soaking:
+      description: Whether it reported the version, and its health is still to be seen.
+      type: bool
+    started:
+      description: Whether it said that it began an upgrade, and not that it ended.
+      type: bool
+    held:
+      description: Whether a hold is over it, whatever its state.
+      type: bool
     record:
       description: Its own account of its upgrade, if it gave one.
       type: dict

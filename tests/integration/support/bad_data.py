@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 # fmt: off
 _WORDS = (
-    "", " ", "\0", "a\0b", "\n", "\ud800", "\u202e", "\x1b[2J", "٣", "²", "é" * 300, "\U0001f642", "None", "null", "NaN",
+    "", " ", "\0", "a\0b", "\n", "\u202e", "\x1b[2J", "٣", "²", "é" * 300, "\U0001f642", "None", "null", "NaN",
     "-Infinity", "true", "yes", "no", "0", "-1", "1.5", "1e400", "9" * 5000, "9" * 20 + "d", "9" * 5000 + "%", "101%", "5 %",
     "0%", "a/b", "../..", "a?b#c%20", "/", "(", "(" * 2000, "a{99999999999}", "[[a]", "(?P<a>x)(?P<a>y)", "(?i", "*",
     "25:00", "22:00", "24:00", "mon-", "-", "Mars/Phobos", "/etc/passwd", "..", "0001-01-01", "9999-12-31T23:59:59-23:59",
@@ -23,12 +23,13 @@ _WORDS = (
 _NO_JSON = (
     b"", b" ", b"\0", b"\xff", b"\xff\xfe\x00", b"{", b"[]", b"null", b"NaN", b"7", b"9" * 5000, b"'a'", b'"a"', b"[" * 20_000,
     b'{"a":' * 20_000, b"x" * 100_000, b"\xef\xbb\xbf{", "\U0001f642".encode(),
+    # A surrogate comes in a key of Consul's alone: Ansible itself lets none through to a module.
+    b'{"version": "\\ud800", "state": "\\ud800", "by": "\\ud800", "reason": "\\ud800", "\\ud800": 1}',
 )
 _NUMBERS = (-1, 0, 1, 2**31, 2**63, 2**64, 10**12, 10**30, 10**400, -(10**400), 1e308, float("inf"), float("nan"), -0.0)
 # fmt: on
 
 WORDS = st.sampled_from(_WORDS)
-# Ansible itself lets no surrogates through to a module.
 TEXTS = st.one_of(WORDS, st.text(st.characters(exclude_categories=("Cs",)), max_size=12))
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 200), st.sampled_from(_NUMBERS), st.floats(width=32), TEXTS
