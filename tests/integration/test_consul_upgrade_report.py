@@ -171,3 +171,11 @@ def test_reports_that_always_come_too_late_end_with_an_error(store: Store, monke
     monkeypatch.setattr(store.client, "write", write_late)
     with pytest.raises(UpgradeError, match="upgrade/hosts/compute7 changed under each of 10 tries"):
         say(store, "compute7", "2", "started")
+
+
+def test_an_error_of_several_lines_is_reported_once_and_shown_as_one(run: Runner, consul: RawKV) -> None:
+    seed(consul, ["compute7"])
+    failed = playbook.report("compute7", "2", "failed", error="it failed\nE: no \x1b[31mspace\r left")
+    first, again = run([failed, failed])
+    assert (first["changed"], again["changed"]) == (True, False)
+    assert first["record"]["error"] == again["record"]["error"] == "it failed E: no ?[31mspace  left"

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Values that were not taken, as a sentence shows them: never without end, and never as they would act on a terminal."""
+"""Values as a sentence shows them, taken or not: never without end, and never as they would act on a terminal."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ def shown(value: object) -> str:
 def bare(value: object) -> str:
     """Return a value likewise, but a plain text without quotes."""
     return cut(value) if isinstance(value, str) and value.isprintable() else shown(value)
+
+
+def printable(text: str) -> str:
+    """Return a text as a line that does on a terminal what it says: white space is a space, and what else can't be printed a ``?``.
+
+    What a host says of itself is shown to operators, whose terminals would obey escape sequences, and who would take what
+    comes after a line break for a line of ours. The length stays, and a second time changes nothing.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
 
 
 def cut(text: str) -> str:

@@ -16,7 +16,7 @@ from .._model.errors import UpgradeError
 from .._model.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
 from .._model.holds import Hold
 from .._model.names import check_name, in_order, some
-from .._model.shown import bounded
+from .._model.shown import bounded, printable
 from .._store.client import Operation
 from .._store.codec import decode_snapshot
 from .._store.errors import Conflict
@@ -78,7 +78,7 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
     if not reason.strip():
         raise UpgradeError("no_reason", "reason is empty. Say why, for those who find the hold later.")
     at = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    reason, by = bounded(reason.strip()), bounded(by or whoami())
+    reason, by = (bounded(printable(text)) for text in (reason.strip(), by or whoami()))
 
     def change(snapshot: Snapshot, held: Held) -> list[tuple[Operation, Change]]:
         found = []
@@ -115,7 +115,7 @@ def end_holds(store: Store, whom: Whom, by: str | None = None, *, dry: bool = Fa
         held.remarks = _still_held(snapshot, whom)
         return found
 
-    return _write(store, change, {"what": "unhold", "by": bounded(by or whoami()), "reason": ""}, dry=dry)
+    return _write(store, change, {"what": "unhold", "by": bounded(printable(by or whoami())), "reason": ""}, dry=dry)
 
 
 _Planned = list[tuple[Operation, Change]]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from .._model.errors import UpgradeError
 from .._model.fleet import FAILED, STARTED, UPGRADED, Record
 from .._model.names import check_name, check_version
+from .._model.shown import printable
 from .._store.client import Entry, Operation
 from .._store.codec import decode_record, encode_record, text_of
 from .._store.errors import Conflict
@@ -151,8 +152,12 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
 
     :param now: unix seconds.
     """
-    error = shortened(word.error) if word.state == FAILED else None
-    said = Record(word.version, word.state, word.service, word.step, error=error)
+    # As it is read back, so that the same report changes nothing a second time.
+    service, step, error = (
+        None if text is None else printable(text)
+        for text in (word.service, word.step, shortened(word.error) if word.state == FAILED else None)
+    )
+    said = Record(word.version, word.state, service, step, error=error)
     if before is None or not before.readable:
         return replace(said, times={word.state: now}, reported=word.version if word.state == UPGRADED else None)
     same_move = before.version == word.version

@@ -14,7 +14,7 @@ from .._model.fleet import Snapshot, place
 from .._model.instructions import parse
 from .._model.ledger import ABORTED, COMPLETE, Ledger
 from .._model.planner import Plan, make_plan
-from .._model.shown import bounded
+from .._model.shown import bounded, printable
 from .._store.errors import Conflict
 from .._store.keys import Keys
 from .._store.ledger_writer import LedgerWriter
@@ -39,8 +39,8 @@ class Word:
 
     def plain(self) -> dict[str, object]:
         """Return it as the ledger keeps it."""
-        said = {"by": bounded(self.by or whoami()), "at": int(time.time())}
-        return {**said, "reason": bounded(self.reason)} if self.reason else {**said}
+        said = {"by": bounded(printable(self.by or whoami())), "at": int(time.time())}
+        return {**said, "reason": bounded(printable(self.reason))} if self.reason else {**said}
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@
 
 Old fleets hold odd keys: folder placeholders, empty values, bytes that are no text. None of them stops a
 reader here. What can't be read is counted the safe way (a hold holds, a record has failed) or, for a gate,
-kept as it is, so that whoever needs it tells which key it was.
+kept as it is, so that whoever needs it tells which key it was. Texts for people are made printable here, so
+that nobody's words act on the terminal that shows them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .._model.holds import Hold, Holds
 from .._model.ledger import Ledger
 from .._model.marks import Approval, Mark
 from .._model.names import check_version
-from .._model.shown import bounded, shown
+from .._model.shown import bounded, printable, shown
 from .client import Entry
 from .keys import Keys
 
@@ -38,6 +39,7 @@ _MOST_DONE = 20_000
 _MOST_TIMES = 20
 _MOST_IN_EVENT = 20_000
 _LEDGER_LISTS = ("broken", "stopped")
+_LEDGER_TEXTS = ("who", "word")
 # Who approved where the approval does not say it, and words that approve nothing.
 SOMEBODY = "somebody"
 _NO = ("", "no", "false", "0", "null", "none")
@@ -104,7 +106,18 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
 
 
 def _plain(name: str, value: Any) -> Any:
+    if name in _LEDGER_TEXTS:
+        return _all_printable(value)
     return tuple(value) if name in _LEDGER_LISTS and isinstance(value, list) else value
+
+
+def _all_printable(data: Any) -> Any:
+    """Return plain data with all of its texts printable, names too."""
+    if isinstance(data, dict):
+        return {_all_printable(name): _all_printable(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_all_printable(value) for value in data]
+    return printable(data) if isinstance(data, str) else data
 
 
 def encode_ledger(ledger: Ledger) -> str:
@@ -120,7 +133,7 @@ def encode_ledger(ledger: Ledger) -> str:
 def decode_record(key: str, value: bytes) -> Record:
     """Return a host's record; one that can't be read counts as failed, so that it keeps its slot.
 
-    Texts without end are cut, and names without end can't be read.
+    Texts without end are cut, and names without end can't be read. All texts are printable.
     """
     try:
         data = decode_data(value)
@@ -166,7 +179,7 @@ def decode_hold(key: str, value: bytes) -> Hold:
     """Return a hold; one that can't be read holds all the same."""
     try:
         data = decode_data(value)
-        given = {name: bounded(str(data[name])) for name in ("reason", "by", "at") if data.get(name) not in (None, "")}
+        given = {name: _said(data[name]) for name in ("reason", "by", "at") if data.get(name) not in (None, "")}
         return Hold(key, **given)
     except (ValueError, TypeError, AttributeError):
         text = (text_of(value) or "").strip()
@@ -200,7 +213,7 @@ def decode_approval(value: bytes) -> Approval | None:
     except (ValueError, AttributeError):
         return None
     is_time = isinstance(at, int) and abs(at) < _MOST
-    return Approval(bounded(str(by)), at if is_time else 0, bounded(str(reason)))
+    return Approval(_said(by), at if is_time else 0, _said(reason))
 
 
 def encode_approval(word: Mapping[str, object]) -> str:
@@ -217,6 +230,16 @@ def encode_event(event: Mapping[str, Any]) -> str:
     )
 
 
+def decode_event(value: bytes) -> dict[str, Any] | None:
+    """Return an entry of the history, None for one that can't be read."""
+    try:
+        event = decode_data(value)
+    except ValueError:
+        return None
+    found: dict[str, Any] | None = _all_printable(event) if isinstance(event, dict) else None
+    return found
+
+
 def _cut(value: Any, most: int) -> Any:
     if isinstance(value, Mapping):
         return {name: _cut(one, most) for name, one in value.items()}
@@ -224,13 +247,17 @@ def _cut(value: Any, most: int) -> Any:
 
 
 def _bounded(text: str | None, most: int) -> str | None:
-    return None if text is None else bounded(text, most)
+    return None if text is None else bounded(printable(text), most)
+
+
+def _said(value: object) -> str:
+    return bounded(printable(str(value)))
 
 
 def _name(text: str | None) -> str | None:
     if text is not None and len(text) > _LONGEST_NAME:
         raise ValueError(f"{shown(text)} is no name")
-    return text
+    return None if text is None else printable(text)
 
 
 def _optional_text(value: object) -> str | None:
@@ -244,7 +271,7 @@ def _units(value: object) -> tuple[str, ...]:
         raise ValueError(f"done {shown(value)}")
     if sum(map(len, value or ())) > _MOST_DONE:
         raise ValueError(f"done has more than {_MOST_DONE} characters")
-    return tuple(value or ())
+    return tuple(map(printable, value or ()))
 
 
 def _post(value: object) -> str | None:
@@ -258,7 +285,7 @@ def _times(value: object) -> Mapping[str, int]:
         return {}
     if not isinstance(value, dict) or len(value) > _MOST_TIMES or any(len(name) > _LONGEST_NAME for name in value):
         raise ValueError(f"times {shown(value)}")
-    return {str(name): _time(at) for name, at in value.items()}
+    return {printable(name): _time(at) for name, at in value.items()}
 
 
 def _time(value: Any) -> int:

@@ -9,6 +9,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from .._model.shown import printable
 from .client import Operation
 
 
@@ -80,7 +81,7 @@ def as_diff(changes: Iterable[Change]) -> Mapping[str, str]:
     found = list(changes)
 
     def side(values: Iterable[tuple[str, str | None]]) -> str:
-        return "".join(f"{key} = {value}\n" for key, value in values if value is not None)
+        return "".join(f"{printable(f'{key} = {value}')}\n" for key, value in values if value is not None)
 
     return {
         "before_header": "Consul before",

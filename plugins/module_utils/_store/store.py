@@ -17,7 +17,7 @@ from typing import Any
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
 from .client import MOST_OPERATIONS, ConsulClient, Entry
-from .codec import decode_data, decode_snapshot
+from .codec import decode_event, decode_snapshot
 from .errors import Conflict
 from .keys import SCHEMA, Keys
 from .settings import Settings
@@ -166,15 +166,7 @@ class Store:
 
 
 def _events(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    return [event for entry in entries if (event := _event(entry)) is not None]
-
-
-def _event(entry: Entry) -> dict[str, Any] | None:
-    try:
-        event = decode_data(entry.value)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) else None
+    return [event for entry in entries if (event := decode_event(entry.value)) is not None]
 
 
 def whoami() -> str:

@@ -23,9 +23,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold, Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import ABORTED, PAUSED, STATES, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import printable
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Entry
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.codec import (
     decode_approval,
+    decode_event,
     decode_hold,
     decode_ledger,
     decode_mark,
@@ -251,6 +253,10 @@ def test_a_ledger_comes_back_as_it_was(ledger: Ledger) -> None:
     assert decode_ledger("upgrade/ledger", encode_ledger(ledger).encode()) == ledger
 
 
+# What a host or an operator says is made printable when it is read.
+PRINTABLE = st.text().map(printable)
+
+
 @given(
     st.builds(
         Ledger,
@@ -261,9 +267,9 @@ def test_a_ledger_comes_back_as_it_was(ledger: Ledger) -> None:
         st.dictionaries(st.text(), st.integers()),
         st.none(),
         st.dictionaries(st.text(), st.integers(0, 99)),
-        st.text(),
+        PRINTABLE,
         st.integers(0, 2**40),
-        st.fixed_dictionaries({}, optional={"by": st.text(), "at": st.integers(0, 2**40), "reason": st.text()}),
+        st.fixed_dictionaries({}, optional={"by": PRINTABLE, "at": st.integers(0, 2**40), "reason": PRINTABLE}),
         st.booleans(),
         st.dictionaries(st.sampled_from(("number", "done_at")), st.integers(0, 2**40)),
     )
@@ -365,7 +371,7 @@ def test_a_full_record() -> None:
     assert decode_record("k", encode_record(record).encode()) == record
 
 
-TEXTS = st.none() | st.text()
+TEXTS = st.none() | PRINTABLE
 
 
 @given(
@@ -379,7 +385,7 @@ TEXTS = st.none() | st.text()
         TEXTS,
         st.dictionaries(st.sampled_from(RECORD_STATES), st.integers(0, 2**40)),
         TEXTS,
-        st.lists(st.text()).map(tuple),
+        st.lists(PRINTABLE).map(tuple),
         st.none() | st.sampled_from(POST_STATES),
     )
 )
@@ -505,6 +511,42 @@ def test_a_reason_without_end_is_cut_in_a_hold_and_in_an_approval() -> None:
     assert approval is not None
     assert [len(text) for text in (hold.reason, hold.by, approval.reason, approval.by)] == [500] * 4
     assert len(decode_hold("k", b"x" * 300_000).reason) == 500
+
+
+# An escape sequence, line breaks, a control of C1, what turns the direction of a line, and half of a character.
+ACTING = "a\x1b[2Jb\rc\nd\x9be\u202ef\u2028g\ud800h"
+TAME = "a?[2Jb c d?e?f g?h"
+
+
+def test_no_words_of_a_host_act_on_the_terminal_that_shows_them() -> None:
+    raw = {
+        "version": "2.0", "state": "failed", "service": ACTING, "step": ACTING, "error": ACTING, "reported": ACTING,
+        "times": {ACTING: 7}, "done": [ACTING],
+    }  # fmt: skip
+    found = decode_record("k", json.dumps(raw).encode())
+    assert (found.service, found.step, found.error, found.reported) == (TAME, TAME, TAME, TAME)
+    assert (found.times, found.done) == ({TAME: 7}, (TAME,))
+    assert decode_record("k", encode_record(found).encode()) == found
+
+
+def test_nor_do_those_of_an_operator() -> None:
+    word = json.dumps({"reason": ACTING, "by": ACTING, "at": ACTING}).encode()
+    assert decode_hold("k", word) == Hold("k", TAME, TAME, TAME)
+    assert decode_approval(word) == Approval(TAME, 0, TAME)
+    ledger = {"epoch": 1, "version": "2", "who": ACTING, "word": {"by": ACTING, "reason": ACTING}}
+    read_back = decode_ledger("k", json.dumps(ledger).encode())
+    assert (read_back.who, read_back.word) == (TAME, {"by": TAME, "reason": TAME})
+
+
+def test_nor_does_the_history() -> None:
+    event = {"epoch": 3, "what": "retry", "by": ACTING, "hosts": {ACTING: ACTING}, "of": [ACTING]}
+    assert decode_event(json.dumps(event).encode()) == {
+        "epoch": 3,
+        "what": "retry",
+        "by": TAME,
+        "hosts": {TAME: TAME},
+        "of": [TAME],
+    }
 
 
 # The history

@@ -64,5 +64,11 @@ def test_the_diff_has_a_line_for_each_key_that_is_there() -> None:
     assert (diff["before_header"], diff["after_header"]) == ("Consul before", "Consul after")
 
 
+def test_a_value_in_the_diff_is_a_line_that_does_nothing_to_a_terminal() -> None:
+    diff = as_diff([Change("a\x1b", "x\nb = 3", "y\x9b\u202e")])
+
+    assert (diff["before"], diff["after"]) == ("a? = x b = 3\n", "a? = y??\n")
+
+
 def test_the_diff_of_nothing_is_empty() -> None:
     assert (as_diff([])["before"], as_diff([])["after"]) == ("", "")
