@@ -52,7 +52,7 @@ options:
     default: ""
   hosts:
     description:
-      - Hosts to try again, for O(action=retry). Without it, all that failed or are lost.
+      - Hosts to try again, for O(action=retry). Without it, all that failed or are lost. A list that is empty is nobody.
       - A host that is named is put back also where it began to go to another version and never said that it ended, as one that died
         on the way to a version that is taken back. Make sure that nothing is at work there any more.
     type: list

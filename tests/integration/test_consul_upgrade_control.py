@@ -504,6 +504,18 @@ def test_a_host_that_a_run_is_at_work_on_is_not_put_back(store: Store, consul: R
     assert (done.hosts, done.remarks) == ([], ["Neither failed nor lost, and left as they are: compute1."])
 
 
+def test_an_empty_list_of_hosts_is_nobody(run: Runner, begun: Store, consul: RawKV) -> None:
+    fail(begun, "controller1")
+    before = consul.tree()
+    nobody = run([control("retry", hosts=[])])[0]
+    assert (nobody["changed"], nobody["hosts"]) == (False, [])
+    assert nobody["remarks"] == [
+        "The list of hosts is empty, so nobody is put back. Leave it out to put back all that failed or are lost."
+    ]
+    assert consul.tree() == before
+    assert operator.retry(begun, operator.Word()).hosts == ["controller1"]
+
+
 def test_a_host_that_is_held_stays_so_when_it_is_put_back(run: Runner, begun: Store, consul: RawKV) -> None:
     fail(begun, "controller1")
     set_holds(begun, Whom(hosts=["controller1"]), "RAM test", "ann")

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
@@ -82,6 +85,36 @@ def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
     approved = play("approve", stage="canary", reason="fine", **MORE)
     assert approved.returncode == 0, approved.stdout
     assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute2", "compute3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("hold", {"host": "", "everything": True, "reason": "RAM test"}),
+        ("hold", {"role": " ", "host": "compute1", "reason": "RAM test"}),
+        ("unhold", {"host": ",", "everything": True}),
+        ("unhold", {"host": "compute1", "role": ""}),
+        ("retry", {"host": " , "}),
+        ("approve", {"stage": ""}),
+        ("status", {"host": ""}),
+    ],
+)
+def test_a_name_that_is_given_and_empty_is_refused(
+    play: Shipped, store: Store, consul: RawKV, name: str, given: dict[str, Any]
+) -> None:
+    seed(consul, FLEET)
+    make_pass(store, Request("2", {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}, fleet=FLEET))
+    upgrade(store, "controller1")
+    report(store, Word("compute1", "2", "failed", error="no disk"))
+    before = consul.tree()
+    refused = play(name, **given, **MORE)
+    which = next(one for one, value in given.items() if isinstance(value, str) and not value.strip(" ,"))
+    assert refused.returncode == 2, refused.stdout
+    assert (
+        f"{which} is given, and is empty, so it names nobody. Nothing is done: give a name, or leave {which} out."
+        in (words(refused.stdout))
+    )
+    assert consul.tree() == before
 
 
 def test_rollback_goes_to_the_end(play: Shipped, store: Store, consul: RawKV) -> None:

@@ -27,7 +27,7 @@ from .word import Done, Word, plan_of, refuse_unless, said_as, write_word
 def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: bool = False) -> Done:
     """Put failed and lost hosts back among those that wait. Holds stay.
 
-    :param hosts: these; None for all that failed or are lost. One that is named is put back also where it began to go to
+    :param hosts: these; None for all that failed or are lost, and nobody where the list is empty. One that is named is put back also where it began to go to
         another version and never ended that, as when it died on the way to one that is taken back.
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``fleet_too_small``, ``overtaken``, ``busy``.
     """
@@ -43,7 +43,7 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
                 raise UpgradeError(
                     "unknown_host", f"hosts: {name!r} is no host of this fleet{nearest(name, plan.hosts) or '.'}"
                 )
-        asked = frozenset(hosts or plan.hosts) - put_back
+        asked = frozenset(plan.hosts if hosts is None else hosts) - put_back
         named = frozenset(hosts or ())
         chosen = [
             host
@@ -63,6 +63,10 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
             put_back.update(piece)
             remarks.extend(_remarks_on(snapshot, plan, piece))
         left = [f"Neither failed nor lost, and left as they are: {some(well)}."] if well else []
+        if hosts is not None and not hosts:
+            left = [
+                "The list of hosts is empty, so nobody is put back. Leave it out to put back all that failed or are lost."
+            ]
         return Done(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 
     return write_word(store, act, dry=dry)
