@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, names, seed
-from integration.support.playbook import Runner, Task, ask, info
+from integration.support.playbook import Runner, Task, ask, info, plan
 
 FLEET = names(compute=3, web=1)
 RULES = {"rolling_rules": {"global": 2}}
@@ -99,7 +99,55 @@ def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
     ]
     assert dry["remarks"] == role["remarks"]
     assert everything["remarks"] == [f"compute1, compute2, odd9, web1 had begun to upgrade and are {end}"]
-    assert nobody["remarks"] == []
+    assert nobody["remarks"] == [
+        "No role storage is known: nobody has reported as such, and fleet names none. The hold stands all the same."
+    ]
+
+
+def test_a_name_that_nobody_has_is_told(run: Runner, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    given = {"hosts": ["compte2", "odd9"], "roles": ["computes"], "reason": "RAM test", "fleet": {"odd9": "odd"}}
+    dry = run([hold(**given)], check=True)[0]
+    held, again = run([hold(**given), hold(**given)])
+    end = "is known: nobody has reported as such, and fleet names none"
+    assert held["remarks"] == [
+        f"No role computes {end}; did you mean 'compute'? The hold stands all the same.",
+        f"No host compte2 {end}; did you mean 'compute2'? The hold stands all the same.",
+    ]
+    assert dry["remarks"] == again["remarks"] == held["remarks"]
+    assert (held["changed"], again["changed"]) == (True, False)
+    planned, seen = run([plan(version="2", instructions=RULES), info()])
+    for result in (planned, seen):
+        assert [one for one in result["warnings"] if "hold" in one] == [
+            "upgrade/hold/host/compte2 holds no host; did you mean 'compute2'?",
+            "upgrade/hold/host/odd9 holds no host.",
+            "upgrade/hold/role/computes holds no role; did you mean 'compute'?",
+        ]
+
+
+def test_what_was_not_held_is_told_when_it_is_to_end(run: Runner, store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    set_holds(store, Whom(hosts=["compute2"]), "RAM test")
+    wrong, role, right = run(
+        [
+            hold(hosts=["compue2"], state="absent"),
+            hold(everything=True, roles=["compute"], state="absent"),
+            hold(hosts=["compute2"], state="absent"),
+        ]
+    )
+    assert wrong["remarks"] == ["Host compue2 as such was not held; did you mean 'compute2'?"]
+    assert role["remarks"] == ["Everything as such was not held.", "Role compute as such was not held."]
+    assert [one["changed"] for one in (wrong, role, right)] == [False, False, True]
+    assert right["remarks"] == []
+
+
+def test_an_approval_of_no_stage_is_told(run: Runner, store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    rules = {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}
+    make_pass(store, Request("2", rules))
+    consul.put("upgrade/approval/canry", "ann: looks well")
+    for result in run([plan(), info()]):
+        assert result["warnings"] == ["The approval of stage canry is for none of the rules; did you mean 'canary'?"]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"epoch": 3}'])
@@ -175,11 +223,15 @@ def test_a_planner_that_did_not_see_a_hold_come_opens_nothing_under_it(
 def test_holds_of_many_hosts_are_set_and_ended_in_pieces(store: Store, consul: RawKV) -> None:
     hosts = [f"compute{number}" for number in range(150)]
     held = set_holds(store, Whom(hosts=hosts), "move")
+    assert held.remarks[-1] == "Nor is any of compute5, compute6, compute7, compute8, compute9 and 140 more known."
     assert (len(held.changes), len(held.holds)) == (150, 150)
     assert len(consul.tree("upgrade/hold/host/")) == 150
     seed(consul, hosts)
     make_pass(store, Request("2", RULES))
-    end_holds(store, Whom(hosts=hosts))
+    assert end_holds(store, Whom(hosts=hosts)).remarks == []
+    not_held = end_holds(store, Whom(hosts=hosts)).remarks
+    assert not_held[0] == "Host compute0 as such was not held."
+    assert not_held[-1] == "Nor was any of compute5, compute6, compute7, compute8, compute9 and 140 more."
     assert consul.tree("upgrade/hold/host/") == {}
 
 

@@ -19,6 +19,7 @@ from .instructions import Instructions
 from .limits import limits_by_role
 from .marks import Mark
 from .names import nearest, plural, some
+from .nobody import fits_nobody
 from .opener import Opener, forecast
 from .order import RoleOrder, resolve
 from .stage_names import nobody_after
@@ -194,7 +195,12 @@ def make_plan(
         scope_done=not unfinished and not missing and not paused,
         can_move=flying or bool(openings) or waits,
         unfinished=tuple(unfinished),
-        warnings=(*snapshot.warnings, *order.warnings, *nobody_after(staging.stages, staging.of_host or {})),
+        warnings=(
+            *snapshot.warnings,
+            *order.warnings,
+            *nobody_after(staging.stages, staging.of_host or {}),
+            *fits_nobody(snapshot, members, rules.stages),
+        ),
         missing=missing,
         brake=brake,
         spent=spent,

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .._model.errors import UpgradeError
 from .._model.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
 from .._model.holds import Hold
-from .._model.names import check_name, in_order, some
+from .._model.names import check_name, in_order, nearest, some
 from .._model.shown import bounded, printable
 from .._store.client import Operation
 from .._store.codec import decode_snapshot
@@ -25,6 +25,8 @@ from .._store.operations import Change, compare, compare_and_put, put, real_chan
 from .._store.store import Store, whoami
 
 _MOST_TRIES = 200
+# Of a long list, so many names are told one by one.
+_MOST_REMARKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
             held.holds.append(hold)
             text = _encoded(hold)
             found.append((put(key, text), Change(key, _encoded(old) if old else None, text)))
-        held.remarks = _begun(snapshot, whom)
+        held.remarks = [*_begun(snapshot, whom), *_unknown(snapshot, whom)]
         return found
 
     return _write(store, change, {"what": "hold", "by": by, "reason": reason}, dry=dry)
@@ -105,14 +107,18 @@ def end_holds(store: Store, whom: Whom, by: str | None = None, *, dry: bool = Fa
     :raises UpgradeError: ``bad_name``, ``nobody``, ``busy``.
     """
     scopes = whom.scopes()
+    # Of all tries: one that somebody else's write cut short has ended some already.
+    were_held: set[tuple[str, str | None]] = set()
 
     def change(snapshot: Snapshot, held: Held) -> list[tuple[Operation, Change]]:
         found = []
         for scope, name in scopes:
             old = _old(snapshot, scope, name)
             if old is not None:
+                were_held.add((scope, name))
                 found.append((remove(old.key), Change(old.key, _encoded(old), None)))
-        held.remarks = _still_held(snapshot, whom)
+        left = [one for one in scopes if one not in were_held]
+        held.remarks = [*_still_held(snapshot, whom), *_not_held(snapshot, left)]
         return found
 
     return _write(store, change, {"what": "unhold", "by": bounded(printable(by or whoami())), "reason": ""}, dry=dry)
@@ -152,7 +158,8 @@ def _read(store: Store) -> tuple[Snapshot, list[str]]:
         if error.code != "unreadable_ledger":
             raise
     keys = store.keys
-    entries = store.client.read((keys.current_version, keys.ledger, keys.records, keys.holds), "consistent")
+    folders = (keys.current_version, keys.ledger, keys.records, keys.reports, keys.holds)
+    entries = store.client.read(folders, "consistent")
     snapshot = decode_snapshot(keys, (entry for entry in entries if entry.key != keys.ledger))
     index = next((entry.modify_index for entry in entries if entry.key == keys.ledger), 0)
     said = f"The ledger {keys.ledger} can't be read, so the history does not tell of this. It holds all the same."
@@ -200,16 +207,48 @@ def _begun(snapshot: Snapshot, whom: Whom) -> list[str]:
     ]
     others = [host for host in in_order(begun) if host not in named]
     if not whom.everything:
-        pattern = compile_role_pattern(
-            (snapshot.ledger.role_pattern if snapshot.ledger else None) or DEFAULT_ROLE_PATTERN
-        )
-        roles = frozenset(whom.roles)
-        others = [host for host in others if (whom.fleet.get(host) or role_by_name(host, pattern)) in roles]
+        role_of, roles = _roles(snapshot, whom, others), frozenset(whom.roles)
+        others = [host for host in others if role_of[host] in roles]
     if others:
         remarks.append(
             f"{some(others)} had begun to upgrade and {'is' if len(others) == 1 else 'are'} not stopped by a hold: who has "
             "begun goes on, keeps its slot, and is held after that."
         )
+    return remarks
+
+
+def _roles(snapshot: Snapshot, whom: Whom, hosts: Iterable[str]) -> dict[str, str | None]:
+    """Return host -> role, as it is given or as the name tells it."""
+    pattern = compile_role_pattern((snapshot.ledger.role_pattern if snapshot.ledger else None) or DEFAULT_ROLE_PATTERN)
+    return {host: whom.fleet.get(host) or role_by_name(host, pattern) for host in hosts}
+
+
+def _unknown(snapshot: Snapshot, whom: Whom) -> list[str]:
+    """Return which of the names are of no host or role that is known: a typo holds nobody."""
+    role_of = _roles(snapshot, whom, {*whom.fleet, *snapshot.reports, *snapshot.records})
+    known = {"role": {role for role in role_of.values() if role}, "host": set(role_of)}
+    named = [("role", name) for name in whom.roles] + [("host", name) for name in whom.hosts]
+    found = [(kind, name) for kind, name in dict.fromkeys(named) if name not in known[kind]]
+    remarks = [
+        f"No {kind} {name} is known: nobody has reported as such, and fleet names none{nearest(name, known[kind]) or '.'} "
+        "The hold stands all the same."
+        for kind, name in found[:_MOST_REMARKS]
+    ]
+    if len(found) > _MOST_REMARKS:
+        remarks.append(f"Nor is any of {some([name for _kind, name in found[_MOST_REMARKS:]])} known.")
+    return remarks
+
+
+def _not_held(snapshot: Snapshot, scopes: Sequence[tuple[str, str | None]]) -> list[str]:
+    """Return which of the holds that were to end were not there."""
+    holds = snapshot.holds
+    remarks = ["Everything as such was not held."] if ("global", None) in scopes else []
+    named = [(scope, name) for scope, name in scopes if name is not None]
+    for scope, name in named[:_MOST_REMARKS]:
+        known = holds.roles if scope == "role" else holds.hosts
+        remarks.append(f"{scope.capitalize()} {name} as such was not held{nearest(name, known) or '.'}")
+    if len(named) > _MOST_REMARKS:
+        remarks.append(f"Nor was any of {some([name for _scope, name in named[_MOST_REMARKS:]])}.")
     return remarks
 
 
