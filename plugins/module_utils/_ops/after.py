@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One pass for the tasks after the upgrade: read, plan, let hosts through, under the caps of the rollout."""
+"""One pass for the tasks after the upgrade: read, plan, let hosts through, under the rules of the rollout."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from .._model.after import after_view
+from .._model.after import after_view, behind
 from .._model.errors import UpgradeError
 from .._model.fleet import POST_OPEN, UPGRADED, Record, place
 from .._model.instructions import parse
 from .._model.planner import Opening, make_plan
+from .._model.states import read_states
 from .._store.client import Operation
 from .._store.codec import decode_record, encode_record, text_of
 from .._store.errors import Conflict
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare_and_put, real_changes
 from .._store.store import Store, whoami
+from .notes import with_checks
 from .plan import GOOD_FOR, Outcome, Request, may_still_open
 
 _MOST_TRIES = 200
@@ -52,15 +54,16 @@ def _try_once(store: Store, request: Request, roles: Collection[str]) -> Outcome
         )
     members = place(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
     rules = parse(ledger.instructions)
-    behind = make_plan(snapshot, members, rules, ()).status()
-    unfinished = [host for state, hosts in behind.items() if state != UPGRADED for host in hosts]
+    snapshot = with_checks(store, snapshot, rules)
+    hosts = read_states(snapshot, members, rules.health)
+    unfinished = behind(hosts)
     if unfinished:
         raise UpgradeError(
             "not_complete",
             f"{len(unfinished)} of {len(members)} hosts are not on {request.version} ({unfinished[0]} for one), so nothing "
             "is done after the upgrade yet.",
         )
-    view = after_view(snapshot, members, roles, store.keys.gate("global"))
+    view = after_view(snapshot, members, roles, store.keys.gate("global"), hosts)
     plan = make_plan(view, members, rules, request.limit)
     writer = LedgerWriter(store, snapshot, whoami(), int(time.time()))
     outcome = Outcome(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.after import after_view
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import UPGRADED, Record, place
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.after import after_view, behind
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import UPGRADED, Record, Snapshot, place
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.health_rules import HealthRules
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Mark
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import make_plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import read_states
 from fleets import KEYS, NEW, OLD, Fleet, fleet
@@ -19,8 +22,12 @@ GATE = KEYS.gate("global")
 
 
 def states(found: Fleet, *roles: str) -> dict[str, str]:
-    view = after_view(found.snapshot(), found.members, roles, GATE)
-    return {host: state.state for host, state in read_states(view, found.members).items()}
+    return {host: state.state for host, state in read_states(viewed(found, *roles), found.members).items()}
+
+
+def viewed(found: Fleet, *roles: str, rules: HealthRules | None = None, **more: Any) -> Snapshot:
+    snapshot = replace(found.snapshot(), **more)
+    return after_view(snapshot, found.members, roles, GATE, read_states(snapshot, found.members, rules))
 
 
 def at(found: Fleet, **posts: str | None) -> Fleet:
@@ -60,7 +67,41 @@ def test_open_gates_of_the_upgrade_let_nobody_through_to_what_comes_after_it() -
 def test_without_a_version_nothing_changes() -> None:
     found = fleet(compute=1)
     found.current = None
-    assert after_view(found.snapshot(), found.members, ["compute"], GATE) == found.snapshot()
+    assert viewed(found, "compute") == found.snapshot()
+
+
+NOVA = HealthRules(consul_checks=("nova",))
+PASSING, CRITICAL = {"nova": "passing"}, {"nova": "critical"}
+
+
+@pytest.mark.parametrize(
+    ("post", "roles", "state", "soaking"),
+    [
+        (None, ["compute"], "failed", False),
+        ("open", ["compute"], "upgrading", False),
+        ("started", ["compute"], "upgrading", False),
+        ("failed", ["compute"], "failed", False),
+        ("done", ["compute"], "upgrading", True),
+        (None, [], "failed", False),
+        ("done", [], "failed", False),
+    ],
+)
+def test_where_a_host_is_that_lost_its_health(post: str | None, roles: list[str], state: str, soaking: bool) -> None:
+    found = at(fleet(compute=1), compute1=post)
+    marks = {"compute1": Mark(NEW, 100, upgraded=True)}
+    view = viewed(found, *roles, rules=NOVA, marks=marks, checks={"compute1": CRITICAL})
+    one = read_states(view, found.members, NOVA)["compute1"]
+    assert (one.state, one.is_soaking) == (state, soaking)
+    well = viewed(found, *roles, rules=NOVA, marks=marks, checks={"compute1": PASSING})
+    expected = {"done": "upgraded", None: "pending" if roles else "upgraded", "failed": "failed"}
+    assert read_states(well, found.members, NOVA)["compute1"].state == expected.get(post, "upgrading")
+
+
+def test_a_host_is_behind_until_it_was_well_once() -> None:
+    found = at(fleet(compute=3), compute1=None, compute2=None)
+    marks = {"compute1": Mark(NEW, 100, upgraded=True), "compute2": Mark(NEW, 100)}
+    snapshot = replace(found.snapshot(), marks=marks, checks={"compute1": CRITICAL, "compute2": CRITICAL})
+    assert behind(read_states(snapshot, found.members, NOVA)) == ["compute2", "compute3"]
 
 
 def test_caps_and_order_count_as_in_the_upgrade() -> None:
@@ -68,7 +109,7 @@ def test_caps_and_order_count_as_in_the_upgrade() -> None:
     rules = parse({"rolling_rules": {"roles": {"compute": 2}}, "role_order": {"compute": "controller"}})
 
     def planned() -> list[str]:
-        view = after_view(found.snapshot(), found.members, ["controller", "compute"], GATE)
+        view = viewed(found, "controller", "compute")
         plan = make_plan(view, place(found.members, ()), rules)
         # Who is at work keeps its slot; the gates that it lacks are not of the tasks after the upgrade.
         return [one.host for one in plan.openings if one.before == "pending"]

@@ -1,0 +1,112 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Passes for the tasks after the upgrade: the same health and the same budgets as in the upgrade."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.after import make_after_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support.fleet import names, record, seed
+
+FLEET = names(compute=4)
+RULES: dict[str, Any] = {
+    "rolling_rules": {"global": 2},
+    "health": {"consul_checks": ["nova"]},
+    "failure_rules": {"fleet": 1},
+}
+
+
+@pytest.fixture
+def done(store: Store, consul: RawKV) -> Iterator[Store]:
+    """A fleet that is upgraded and well."""
+    seed(consul, FLEET)
+    for host in FLEET:
+        check(consul, host, "passing")
+    make_pass(store, Request("2", {**RULES, "rolling_rules": {}}, fleet=FLEET))
+    for host in FLEET:
+        report(store, Word(host, "2", "started"))
+        report(store, Word(host, "2", "upgraded"))
+    assert make_pass(store, Request("2", RULES, fleet=FLEET)).plan.complete
+    yield store
+    for host in FLEET:
+        assert consul.call("PUT", "catalog/deregister", json.dumps({"Node": host}).encode())[0] == 200
+
+
+def check(consul: RawKV, host: str, status: str) -> None:
+    one = {"Node": host, "CheckID": "nova", "Name": "nova", "Status": status}
+    node = {"Node": host, "Address": "127.0.0.1", "Check": one}
+    assert consul.call("PUT", "catalog/register", json.dumps(node).encode())[0] == 200
+
+
+def tell(consul: RawKV, host: str, post: str) -> None:
+    """Write where a host is with its tasks after the upgrade, as the driver of a run does."""
+    consul.put(f"upgrade/hosts/{host}", json.dumps({**record(consul, host), "post": post}))
+
+
+def go(store: Store) -> Outcome:
+    return make_after_pass(store, Request("2", fleet=FLEET), {"compute"})
+
+
+def opened(outcome: Outcome) -> list[str]:
+    return [one.host for one in outcome.openings]
+
+
+def test_a_budget_that_lost_health_has_spent_lets_nobody_through(done: Store, consul: RawKV) -> None:
+    check(consul, "compute3", "critical")
+    before = consul.tree()
+    outcome = go(done)
+    assert opened(outcome) == []
+    assert outcome.plan.brake is not None
+    assert outcome.plan.brake.code == "budget_spent"
+    assert outcome.plan.hosts["compute3"].reason == "was upgraded, and now its check nova is critical"
+    assert consul.tree() == before
+    check(consul, "compute3", "passing")
+    assert opened(go(done)) == ["compute1", "compute2"]
+
+
+def test_a_host_that_is_at_its_tasks_spends_no_budget_and_keeps_its_slot_until_it_is_well(
+    done: Store, consul: RawKV
+) -> None:
+    assert opened(go(done)) == ["compute1", "compute2"]
+    # It reboots.
+    check(consul, "compute1", "critical")
+    tell(consul, "compute1", "started")
+    outcome = go(done)
+    assert (opened(outcome), outcome.plan.brake) == ([], None)
+    tell(consul, "compute2", "done")
+    assert opened(go(done)) == ["compute3"]
+    # It is back, and its service is not.
+    tell(consul, "compute1", "done")
+    outcome = go(done)
+    assert (opened(outcome), outcome.plan.brake) == ([], None)
+    view = outcome.plan.hosts["compute1"]
+    assert (view.state, view.soaking, view.reason) == ("upgrading", True, "reported 2, and its check nova is critical")
+    check(consul, "compute1", "passing")
+    assert opened(go(done)) == ["compute4"]
+
+
+def test_tasks_that_fail_spend_the_budget(done: Store, consul: RawKV) -> None:
+    assert opened(go(done)) == ["compute1", "compute2"]
+    tell(consul, "compute1", "failed")
+    tell(consul, "compute2", "done")
+    outcome = go(done)
+    assert opened(outcome) == []
+    assert outcome.plan.brake is not None
+
+
+def test_a_host_that_never_was_well_is_behind(done: Store, consul: RawKV) -> None:
+    check(consul, "compute4", "critical")
+    assert consul.delete("upgrade/health/compute4")
+    with pytest.raises(UpgradeError, match="1 of 4 hosts are not on 2 \\(compute4 for one\\)") as caught:
+        go(done)
+    assert caught.value.code == "not_complete"
