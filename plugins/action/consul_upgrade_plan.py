@@ -23,7 +23,7 @@ _LONGEST_PAUSE = 15
 _DEFAULT_TIMEOUT = 14400
 
 # What only the first call is given: after it the ledger has the rules, and whoever changes or aborts them means it.
-_FIRST_ONLY = ("instructions", "instructions_file", "role_order", "restart")
+_FIRST_ONLY = ("instructions", "instructions_file", "role_order", "restart", "rollback")
 
 
 class ActionModule(ActionBase):

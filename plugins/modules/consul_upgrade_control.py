@@ -113,6 +113,11 @@ epoch:
   description: Number of planner writes so far, which is the epoch of the ledger.
   returned: success
   type: int
+instructions:
+  description: The rules that the rollout runs under.
+  returned: success
+  type: dict
+  sample: {"rolling_rules": {"global": 1}}
 hosts:
   description: Hosts that were closed by V(abort), or put back by V(retry).
   returned: success
@@ -189,7 +194,12 @@ def main() -> None:
         else:
             done = control.roll_back(store, word, options["version"], dry=dry)
         ledger = done.ledger
-        facts = {"state": ledger.state, "version": ledger.version, "epoch": ledger.epoch}
+        facts = {
+            "state": ledger.state,
+            "version": ledger.version,
+            "epoch": ledger.epoch,
+            "instructions": dict(ledger.instructions),
+        }
         return {**facts, "hosts": done.hosts, "remarks": done.remarks, **changed(done.changes)}
 
     run(module, act)

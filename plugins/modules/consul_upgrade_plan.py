@@ -116,6 +116,14 @@ options:
       - Where the rollout was not aborted, it makes no difference.
     type: bool
     default: false
+  rollback:
+    description:
+      - Begin O(version) as a rollback, which it has to be given for, as M(convoy.upgrade.consul_upgrade_control) does. The hosts that
+        changed last go first, there are no stages, and nobody waits for hosts that are broken. Without instructions it is under the
+        rules of the rollout that it takes back.
+      - In check mode this shows the plan of a rollback that has not begun. Where it has begun already, it makes no difference.
+    type: bool
+    default: false
   since:
     description:
       - The RV(index) that an earlier call returned. The call first waits, for at most O(wait_timeout) seconds,
@@ -150,6 +158,12 @@ EXAMPLES = r"""
     wait: true
     wait_timeout: 7200
     converge: true
+
+- name: Show what a rollback would do
+  convoy.upgrade.consul_upgrade_plan:
+    version: "2.8"
+    rollback: true
+  check_mode: true
 
 - name: Open hosts of one role only, at most a tenth of them at once
   convoy.upgrade.consul_upgrade_plan:
@@ -319,6 +333,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNE
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import obstacles, what_stops
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import STATES, UPGRADING
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.roll_back import as_rollback
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.rules import given_rules
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
@@ -365,9 +380,11 @@ def main() -> None:
             "wait": {"type": "bool", "default": False},
             "wait_timeout": {"type": "int", "default": 14400},
             "restart": {"type": "bool", "default": False},
+            "rollback": {"type": "bool", "default": False},
             "since": {"type": "int"},
             "epoch": {"type": "int", "default": 0},
         },
+        required_if=[("rollback", True, ("version",))],
         supports_check_mode=True,
     )
     options = module.params
@@ -387,6 +404,8 @@ def main() -> None:
             since=options["since"],
             epoch=options["epoch"],
         )
+        if options["rollback"]:
+            request = as_rollback(store, request)
         if options["since"] is not None:
             seen = store.wait_for_change(options["since"], options["wait_timeout"])
         outcome = make_pass(store, request, dry=module.check_mode)

@@ -145,6 +145,38 @@ def test_rollback_goes_to_the_end(play: Shipped, store: Store, consul: RawKV) ->
     assert f"begin 1 by {whoami()}: the fleet is taken back: logins fail" in told
 
 
+def test_rollback_shows_its_own_plan_before_it_begins(play: Shipped, store: Store, consul: RawKV) -> None:
+    fleet = names(controller=1, compute=5)
+    more = {**MORE, "inventory": inventory(fleet)}
+    seed(consul, fleet, "1")
+    stages = [{"name": "canary", "hosts": 1, "roles": ["compute"]}]
+    rules = {"rolling_rules": {"global": 1}, "failure_rules": {"fleet": 1}, "stages": stages}
+    make_pass(store, Request("2", rules, fleet=fleet))
+    for host in ("compute1", "controller1", "compute2"):
+        upgrade(store, host)
+        make_pass(store, Request(fleet=fleet))
+    report(store, Word("compute3", "2", "started"))
+    report(store, Word("compute3", "2", "failed", error="no disk"))
+    before = consul.tree()
+    # These are for rollouts that begin; this one keeps the rules of the one that it takes back.
+    (play.folder / "group_vars").mkdir()
+    (play.folder / "group_vars" / "all.yml").write_text("instructions: {rolling_rules: {global: 9}}")
+    dry = play("rollback", "--check", reason="slow", **more)
+    assert dry.returncode == 0, dry.stdout
+    assert consul.tree() == before
+    shown = dry.stdout[dry.stdout.index("Plan: to 1 from 2") :].split("\n\n")[0].splitlines()
+    shown = [line.strip(' ",') for line in shown]
+    assert "failure_rules" in shown[1]
+    control.roll_back(store, control.Word("slow", fleet=fleet))
+    order = {"compute": ["controller"]}
+    real = make_pass(store, Request("1", fleet=fleet, role_order=order), dry=True).plan
+    assert real.waves == (("controller1",), ("compute2",), ("compute1",), ("compute3",))
+    assert (real.brake, real.stage) == (None, None)
+    assert [line.split()[-1] for line in shown[2:6]] == ["controller1", "compute2", "compute1", "compute3"], shown
+    assert "Nothing opens" not in dry.stdout
+    assert "Stage" not in dry.stdout
+
+
 def test_rollback_begins_again_after_an_abort(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET, "1")
     make_pass(store, Request("2", RULES, fleet=FLEET))

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .._model.errors import UpgradeError
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, Ledger
 from .._store.store import Store
@@ -57,6 +59,18 @@ def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool
     )
     outcome = make_pass(store, request, dry=dry)
     return Done(outcome.ledger or ledger, changes=outcome.changes, remarks=remarks)
+
+
+def as_rollback(store: Store, request: Request) -> Request:
+    """Return a request that begins its version as the rollback of the rollout that there is, or goes on with that rollback.
+
+    :param request: its version has to be given; without rules, it takes those of the rollout that it takes back.
+    :raises UpgradeError: ``no_rollout``, ``unreadable_ledger``.
+    """
+    ledger = ledger_of(store.keys, store.snapshot("consistent"))
+    if ledger.rollback and ledger.version == request.version and ledger.state != ABORTED:
+        return request
+    return replace(request, takes_back=ledger, rules=ledger.instructions if request.rules is None else request.rules)
 
 
 def _taken_back_already(ledger: Ledger) -> str:
