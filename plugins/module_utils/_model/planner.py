@@ -293,17 +293,20 @@ def _part(
 
 
 def _in_turn(snapshot: Snapshot, waiting: list[HostState]) -> list[HostState]:
-    """Return hosts in the order in which they go: by name, and in a rollback those first that changed last."""
+    """Return hosts in the order in which they go: by name, and in a rollback those first that changed last.
+
+    That is told by Consul's index, as hosts' clocks may be wrong.
+    """
     if not (waiting and waiting[0].in_rollback):
         return waiting
     former = snapshot.ledger.previous_version if snapshot.ledger else None
 
-    def changed(one: HostState) -> tuple[int, float]:
+    def changed(one: HostState) -> tuple[int, int]:
         report, record = snapshot.reports.get(one.host), one.record
         if one.version == former and report is not None:
-            return 0, -(report.at or 0)
+            return 0, -report.index
         if record is not None and record.version == former:
-            return 1, -max(record.times.values(), default=0)
+            return 1, -record.index
         return 2, 0
 
     return sorted(waiting, key=changed)
