@@ -66,7 +66,8 @@ class ActionModule(ActionBase):
                     latest, "timeout", "The time to wait is up, and the rollout goes on without this call"
                 )
             longest = min(left, _SHOW_EVERY, latest["wake_at"] - time.time() + 1 if latest["wake_at"] else left)
-            options |= {"since": latest["index"], "epoch": latest["epoch"], "wait_timeout": max(1, int(longest))}
+            options |= {name: latest[name] for name in ("epoch", "commit")}
+            options |= {"since": latest["index"], "wait_timeout": max(1, int(longest))}
             found = self._call(options, task_vars)
             if found.get("failed"):
                 if found.get("failure", {}).get("code") != "unreachable" or deadline - time.monotonic() <= pause:

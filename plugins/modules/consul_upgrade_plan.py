@@ -136,6 +136,12 @@ options:
         the call fails. O(wait) uses it; it is here for loops of your own.
     type: int
     default: 0
+  commit:
+    description:
+      - The RV(commit) that came with O(epoch). If that epoch has another one by now, or is gone from the history, Consul was put back
+        and somebody has gone on since then, and the call fails too.
+    type: str
+    default: ""
 seealso:
   - module: convoy.upgrade.consul_upgrade_info
   - module: convoy.upgrade.consul_upgrade_report
@@ -192,6 +198,11 @@ epoch:
   returned: success
   type: int
   sample: 7
+commit:
+  description: Tells the write of that epoch from any other with the same number. Empty in check mode where something would be written.
+  returned: success
+  type: str
+  sample: 5d0f9a7c6e1b4c0d8a3f2b1e9c7d6a54
 complete:
   description: Whether every host of the fleet is upgraded.
   returned: success
@@ -345,6 +356,7 @@ def as_result(outcome: Outcome) -> dict[str, Any]:
         "version": plan.version,
         "previous_version": (ledger.previous_version if ledger else None) or "",
         "epoch": ledger.epoch if ledger else 0,
+        "commit": ledger.commit if ledger else "",
         "complete": plan.complete,
         "instructions": dict(ledger.instructions) if ledger else {},
         "status": {state: [host for host, view in hosts.items() if view.state == state] for state in STATES},
@@ -383,6 +395,7 @@ def main() -> None:
             "rollback": {"type": "bool", "default": False},
             "since": {"type": "int"},
             "epoch": {"type": "int", "default": 0},
+            "commit": {"type": "str", "default": ""},
         },
         required_if=[("rollback", True, ("version",))],
         supports_check_mode=True,
@@ -403,6 +416,7 @@ def main() -> None:
             restart=options["restart"],
             since=options["since"],
             epoch=options["epoch"],
+            commit=options["commit"],
         )
         if options["rollback"]:
             request = as_rollback(store, request)

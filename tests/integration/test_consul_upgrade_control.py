@@ -304,6 +304,60 @@ def test_a_consul_that_was_put_back_stops_the_planner(run: Runner) -> None:
     )
 
 
+def test_a_consul_that_was_put_back_stops_the_planner_also_where_others_have_gone_on_since(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    seed(consul, names(compute=4))
+    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
+    earlier = consul.texts()
+    upgrade(store, "compute1")
+    (seen,) = run([plan()])
+    assert seen["commit"] == history(consul)[-1]["commit"] == ledger(consul)["commit"]
+    assert consul.delete("", tree=True)
+    consul.load(earlier.items())
+    operator.pause(store, operator.Word("restored"))
+    operator.resume(store, operator.Word())
+    assert ledger(consul)["epoch"] == seen["epoch"] + 1
+    before, asked = consul.tree(), store.client.requests
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(store, Request(since=1, epoch=seen["epoch"], commit=seen["commit"]))
+    assert (caught.value.code, store.client.requests - asked) == ("went_back", 1)
+    assert caught.value.message.startswith(
+        "upgrade/ledger is at epoch 4, and epoch 3 in upgrade/history/3 is not the one that this call has seen: Consul was "
+        "put back and somebody has gone on from an earlier time, as by restoring a snapshot."
+    )
+    refused, gone, fresh = run(
+        [
+            plan(epoch=seen["epoch"], commit=seen["commit"]),
+            plan(epoch=1, commit="gone"),
+            plan(epoch=4, commit=ledger(consul)["commit"]),
+        ]
+    )
+    assert [one.get("failure", {}).get("code") for one in (refused, gone, fresh)] == ["went_back", "went_back", None]
+    assert consul.tree() == before
+    assert consul.delete("upgrade/history/4")
+    with pytest.raises(UpgradeError, match="epoch 4 in upgrade/history/4 is not the one"):
+        make_pass(store, Request(epoch=4, commit=fresh["commit"]))
+
+
+def test_a_wait_notices_that_others_have_gone_on_since_a_restore(run: Runner, store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=4))
+    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
+    live = run.start([plan(wait=True, wait_timeout=60)])
+    live.wait_for("compute1 is upgrading")
+    # What stands there after a restore, once somebody else has written as many epochs as there were.
+    last = history(consul)[-1]
+    consul.load(
+        [
+            (f"upgrade/history/{last['epoch']}", json.dumps({**last, "commit": "another"})),
+            ("upgrade/ledger", json.dumps({**ledger(consul), "commit": "another"})),
+        ]
+    )
+    upgrade(store, "compute1")
+    (result,) = live.end()
+    assert (result["failed"], result["failure"]["code"], result["transitions"]) == (True, "went_back", [])
+
+
 def test_a_fleet_that_is_open_at_large_is_closed_by_an_abort(run: Runner, store: Store, consul: RawKV) -> None:
     """As one that another tool has begun: its global gate is open, or there is none at all."""
     for wide in ({"global": "True"}, {}):

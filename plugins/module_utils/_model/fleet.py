@@ -95,6 +95,7 @@ class Snapshot:
     :param checks: host -> check -> status; None where Consul was not asked.
     :param approvals: stage -> whose word there is that the rollout may go on after it.
     :param hold_index: the ModifyIndex of the folder of holds, which every hold that is set or ended writes.
+    :param commits: epoch -> commit, for the entries of the history that were asked for and are there.
     :param now: when it was read, by the reader's clock (unix seconds).
     :param schema: the layout's own version, None where none is written.
     :param warnings: sentences on what was found and passed over.
@@ -111,6 +112,7 @@ class Snapshot:
     checks: Mapping[str, Mapping[str, str]] | None = None
     approvals: Mapping[str, Approval] = field(default_factory=dict)
     hold_index: int = 0
+    commits: Mapping[int, str] = field(default_factory=dict)
     now: float = 0.0
     index: int = 0
     ledger_index: int = 0

@@ -24,6 +24,8 @@ class Ledger:
     """What the fleet is doing.
 
     :param epoch: counts planner writes; each one adds exactly 1 and has its entry in the history.
+    :param commit: tells the write of this epoch from any other, as one with the same number after a snapshot was restored. Its
+        entry in the history has the same. Empty where the writer knew of none.
     :param version: the version the fleet moves to.
     :param previous_version: where it came from, None where nobody knows.
     :param state: ``running``, ``paused``, ``aborted`` or ``complete``.
@@ -59,6 +61,7 @@ class Ledger:
     broken: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
     begun_index: int | None = None
+    commit: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Refuse at once what a reader would otherwise stumble over far from here."""
@@ -71,6 +74,7 @@ class Ledger:
             "role_pattern": self.role_pattern is None or _is_pattern(self.role_pattern),
             "members": isinstance(self.members, Mapping) and all(_is_count(count) for count in self.members.values()),
             "who": isinstance(self.who, str),
+            "commit": isinstance(self.commit, str),
             "since": _is_count(self.since),
             "begun_index": self.begun_index is None or _is_count(self.begun_index),
             "word": isinstance(self.word, Mapping) and _is_count(self.word.get("at", 0)),

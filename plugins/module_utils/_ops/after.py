@@ -22,6 +22,7 @@ from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare_and_put, real_changes
 from .._store.store import Store, whoami
 from .notes import with_checks
+from .past import read_on
 from .plan import GOOD_FOR, Outcome, Request, may_still_open
 
 _MOST_TRIES = 200
@@ -32,7 +33,7 @@ def make_after_pass(store: Store, request: Request, roles: Collection[str]) -> O
 
     :param request: its version and fleet have to be given.
     :param roles: those that have such tasks; hosts of others count as done.
-    :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``.
+    :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``, ``went_back``.
     """
     for _try in range(_MOST_TRIES):
         try:
@@ -44,7 +45,7 @@ def make_after_pass(store: Store, request: Request, roles: Collection[str]) -> O
 
 def _try_once(store: Store, request: Request, roles: Collection[str]) -> Outcome:
     good_until = time.monotonic() + GOOD_FOR
-    snapshot = store.snapshot("consistent")
+    snapshot = read_on(store, request.epoch, request.commit)
     ledger = snapshot.ledger
     if ledger is None or snapshot.current_version != request.version or ledger.version != request.version:
         raise UpgradeError(

@@ -31,6 +31,7 @@ from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, put, real_changes
 from .._store.store import Store, whoami
 from .notes import note, with_checks
+from .past import read_on
 from .rollout import Move, begin, finish, go_on
 from .rules import effective_rules
 
@@ -51,6 +52,7 @@ class Request:
     :param limit: hosts, roles or groups that may be opened; None for all.
     :param since: set by a caller that goes on with what it began: such a pass never begins a rollout.
     :param epoch: the newest epoch that the caller has seen; an older one is refused.
+    :param commit: the commit of that epoch; another one is refused too. Empty where the caller does not know it.
     :param restart: whether to begin a rollout anew that was aborted.
     :param takes_back: the rollout that the one which this begins takes back; where another one is on its way by now,
         nothing is begun.
@@ -66,6 +68,7 @@ class Request:
     converge: bool = False
     since: int | None = None
     epoch: int = 0
+    commit: str = ""
     restart: bool = False
     takes_back: Ledger | None = None
     word: Mapping[str, Any] = field(default_factory=dict)
@@ -118,8 +121,7 @@ def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
     first_version: str | None = None
     for attempt in range(_MOST_TRIES):
         read_at = time.monotonic()
-        snapshot = store.snapshot("consistent")
-        _refuse_the_past(store.keys, snapshot, request.epoch)
+        snapshot = read_on(store, request.epoch, request.commit)
         if attempt == 0:
             first_version = snapshot.current_version
         elif not outcome.begun and snapshot.current_version not in (first_version, request.version):
@@ -305,19 +307,6 @@ def _previous(snapshot: Snapshot, version: str) -> str | None:
             return one
     running = {report.version for report in snapshot.reports.values()} - {version}
     return running.pop() if len(running) == 1 else None
-
-
-def _refuse_the_past(keys: Keys, snapshot: Snapshot, epoch: int) -> None:
-    found = snapshot.ledger.epoch if snapshot.ledger is not None else 0
-    if found < epoch:
-        raise UpgradeError(
-            "went_back",
-            f"{keys.ledger} is at epoch {found}, and this call has seen epoch {epoch}: Consul was put back to an earlier "
-            "time, as by restoring a snapshot. What was let through since then is forgotten there and may be down. Nothing "
-            "is opened; compare the hosts with status.yml, then begin again with upgrade.yml.",
-            found=found,
-            seen=epoch,
-        )
 
 
 def _overtaken(snapshot: Snapshot) -> UpgradeError:

@@ -65,13 +65,16 @@ class ConsulClient:
         """How many requests were sent."""
         return self._transport.requests
 
-    def read(self, prefixes: Iterable[str], consistency: str | None = None) -> list[Entry]:
+    def read(self, prefixes: Iterable[str], consistency: str | None = None, known: Iterable[str] = ()) -> list[Entry]:
         """Return all entries under the prefixes, as they were at one moment: one request.
 
         :param consistency: ``consistent``, ``stale`` or None for Consul's default.
+        :param known: single keys that are known to be there, read in the same moment.
+        :raises Conflict: if one of these is not there.
         :raises UpgradeError: ``unreachable``, ``denied``, ``tls``, ``consul_error``.
         """
         operations = [{"KV": {"Verb": "get-tree", "Key": prefix}} for prefix in prefixes]
+        operations += [{"KV": {"Verb": "get", "Key": key}} for key in known]
         return self._entries(self._retrying(lambda: self._transact(operations, consistency)))
 
     def read_known(self, keys: Sequence[str]) -> list[Entry]:

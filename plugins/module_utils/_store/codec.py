@@ -125,7 +125,7 @@ def encode_ledger(ledger: Ledger) -> str:
     data = {
         name: value
         for name, value in asdict(ledger).items()
-        if value is not None and value is not False and value not in ({}, ())
+        if value is not None and value is not False and value not in ({}, ()) and (name, value) != ("commit", "")
     }
     return json.dumps(data, sort_keys=True)
 

@@ -70,15 +70,15 @@ class LedgerWriter:
         :raises Conflict: if somebody else wrote.
         """
         key, before = self.store.keys.ledger, self.ledger
-        ledger = replace(ledger, epoch=self.next_epoch)
+        ledger = replace(ledger, epoch=self.next_epoch, commit="" if self._dry else uuid.uuid4().hex)
         if not self._dry:
             self._send(ledger, event, operations)
         self.ledger = ledger
-        self.changes.append(Change(key, encode_ledger(before) if before else None, encode_ledger(ledger)))
+        self.changes.append(Change(key, _shown(before) if before else None, _shown(ledger)))
         self.changes.extend(changes)
 
     def _send(self, ledger: Ledger, event: Mapping[str, Any], operations: Sequence[Operation]) -> None:
-        keys, commit = self.store.keys, uuid.uuid4().hex
+        keys, commit = self.store.keys, ledger.commit
         entry = {
             "epoch": ledger.epoch,
             "at": self._clock,
@@ -108,3 +108,8 @@ class LedgerWriter:
             # With others on top of it, index 0 makes the next write a conflict, as it has to be.
             return entry.modify_index if found == epoch else 0
         raise Conflict("conflict", "The answer to a write was lost, and it was not done.")
+
+
+def _shown(ledger: Ledger) -> str:
+    """Return a ledger as diff mode shows it: alike in check mode, which commits nothing."""
+    return encode_ledger(replace(ledger, commit=""))

@@ -39,20 +39,24 @@ class Store:
         self.keys = Keys(settings.kv_prefix)
         self._readable: set[str] = set()
 
-    def snapshot(self, consistency: str | None = None) -> Snapshot:
+    def snapshot(self, consistency: str | None = None, epoch: int = 0) -> Snapshot:
         """Return all that a planner needs, as it was at one moment: one request, at any number of hosts.
 
+        :param epoch: whose commit is wanted too, 0 for none; where its entry is gone, that costs a second request.
         :raises UpgradeError: what :meth:`ConsulClient.read` raises, ``unreadable_ledger``, ``newer_schema``.
         """
         keys = self.keys
         folders = (keys.reports, keys.gates, keys.records, keys.holds)
         now = time.time()
-        entries = self.client.read(
-            (keys.current_version, keys.ledger, keys.schema, keys.drivers, keys.marks, keys.approvals, *folders),
-            consistency,
-        )
+        wanted = (keys.current_version, keys.ledger, keys.schema, keys.drivers, keys.marks, keys.approvals, *folders)
+        try:
+            entries = self.client.read(wanted, consistency, [keys.event(epoch)] if epoch else [])
+        except Conflict:
+            entries = self.client.read(wanted, consistency)
         self.distrust_silence(entries, folders)
-        snapshot = replace(decode_snapshot(keys, entries), now=now)
+        events = _events(entry for entry in entries if epoch and entry.key == keys.event(epoch))
+        commits = {epoch: str(events[0].get("commit", ""))} if events else {}
+        snapshot = replace(decode_snapshot(keys, entries), now=now, commits=commits)
         if snapshot.schema is not None and snapshot.schema > SCHEMA:
             raise UpgradeError(
                 "newer_schema",

@@ -84,7 +84,7 @@ class Admission:
         self._going: set[str] = set()
         self._watching = False
         self._latest: Look | None = None
-        self._epoch = 0
+        self._epoch, self._commit = 0, ""
         self._asked: set[str] = set()
         self._asked_at = 0.0
         self._lined_up = False
@@ -231,7 +231,9 @@ class Admission:
 
     def _make_pass(self, limit: Collection[str]) -> Look:
         run = self._run
-        request = Request(version=run.version, fleet=run.fleet, limit=[*limit], since=1, epoch=self._epoch)
+        request = Request(
+            version=run.version, fleet=run.fleet, limit=[*limit], since=1, epoch=self._epoch, commit=self._commit
+        )
 
         def act(store: Store) -> Outcome:
             if run.phase == AFTER:
@@ -240,7 +242,8 @@ class Admission:
 
         mark = self._watcher.mark()
         outcome = self._pool.stubbornly(act)
-        self._epoch = max(self._epoch, outcome.ledger.epoch if outcome.ledger else 0)
+        if outcome.ledger is not None:
+            self._epoch, self._commit = outcome.ledger.epoch, outcome.ledger.commit
         self._latest = Look(outcome, outcome.hosts(), mark)
         return self._latest
 
