@@ -64,7 +64,8 @@ options:
   version:
     description:
       - Where to go back to, for O(action=rollback). Without it, the version that the ledger says the fleet comes from, or that of the
-        rollback that has been begun already.
+        rollback that has been begun already. The fleet does not come from a version whose rollout was not completed, as one that was
+        aborted because it is bad.
     type: str
   fleet:
     description:

@@ -189,7 +189,9 @@ version:
   type: str
   sample: "2.10"
 previous_version:
-  description: Version that it comes from, empty where that is not known.
+  description:
+    - Version that it comes from, empty where that is not known.
+    - After a rollout that was not completed, it is where that one came from.
   returned: success
   type: str
   sample: "2.8"

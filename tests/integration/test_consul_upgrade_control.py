@@ -386,6 +386,50 @@ def taken_back(store: Store, consul: RawKV) -> None:
     operator.roll_back(store, operator.Word("logins fail", "ann"))
 
 
+def test_a_rollback_passes_over_what_was_not_completed_and_says_so(run: Runner, store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    rules = {"rolling_rules": {"global": 1}}
+    make_pass(store, Request("2", rules))
+    fail(store, "compute1")
+    operator.abort(store, operator.Word("2 is bad"))
+    make_pass(store, Request("3", rules))
+    # Nor is one on the way that another took the place of.
+    make_pass(store, Request("4", rules))
+    assert ledger(consul)["previous_version"] == "1"
+    shown, back = run([{**control("rollback"), "check_mode": True}, control("rollback", reason="4 is bad too")])
+    for one in (shown, back):
+        assert one["version"] == "1"
+        assert one["remarks"] == [
+            "The fleet goes back to 1, which is where the rollout to 4 came from. Versions whose rollouts were begun in between "
+            "and not completed are passed over; to go to one of these, give version."
+        ]
+    # A rollback that was cut short was on its way to a version that is well.
+    operator.abort(store, operator.Word("wait"))
+    make_pass(store, Request("5", rules))
+    assert (ledger(consul)["version"], ledger(consul)["previous_version"]) == ("5", "1")
+    upgrade(store, "compute1", version="5")
+    make_pass(store, Request())
+    upgrade(store, "compute2", version="5")
+    assert make_pass(store, Request()).plan.complete
+    make_pass(store, Request("6", rules))
+    assert ledger(consul)["previous_version"] == "5"
+    # Who goes forward to where the fleet was comes from what was cut short.
+    make_pass(store, Request("5", rules))
+    assert ledger(consul)["previous_version"] == "6"
+
+
+def test_a_rollback_after_an_unknown_beginning_is_not_to_what_was_aborted(store: Store, consul: RawKV) -> None:
+    seed(consul, ["compute1"], "0")
+    seed(consul, ["compute2"], "1", current="2")
+    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
+    operator.abort(store, operator.Word("2 is bad"))
+    make_pass(store, Request("3", {"rolling_rules": {"global": 1}}))
+    assert "previous_version" not in ledger(consul)
+    with pytest.raises(UpgradeError) as caught:
+        operator.roll_back(store, operator.Word("3 is bad too"))
+    assert caught.value.code == "no_previous_version"
+
+
 def test_a_rollback_that_is_complete_is_not_turned_round_by_saying_it_again(
     run: Runner, store: Store, consul: RawKV
 ) -> None:

@@ -27,7 +27,7 @@ class Ledger:
     :param commit: tells the write of this epoch from any other, as one with the same number after a snapshot was restored. Its
         entry in the history has the same. Empty where the writer knew of none.
     :param version: the version the fleet moves to.
-    :param previous_version: where it came from, None where nobody knows.
+    :param previous_version: where it came from, None where nobody knows. A rollout that was not completed is passed over.
     :param state: ``running``, ``paused``, ``aborted`` or ``complete``.
     :param word: of whoever paused, aborted or took back: ``by``, ``at`` (unix seconds), ``reason``.
     :param rollback: whether it goes back to where the fleet was: the hosts that changed last go first, and those in

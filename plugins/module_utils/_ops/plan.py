@@ -17,7 +17,7 @@ from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
 from .._model.gates import OPEN, GateValue
 from .._model.health import failing_checks
 from .._model.instructions import Instructions, parse
-from .._model.ledger import ABORTED, PAUSED, RUNNING, Ledger
+from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._model.names import check_version
 from .._model.planner import HostView, Opening, Plan, make_plan
 from .._model.rule_changes import changed_keys, named_in, refuse_left_out
@@ -297,16 +297,28 @@ def _new_rules(old: Ledger | None, new: Ledger) -> dict[str, Any]:
 
 
 def _previous(snapshot: Snapshot, version: str) -> str | None:
-    """Return where the fleet comes from: what it was to run, or what all hosts do run."""
+    """Return where the fleet comes from: what it was to run and got to, or what all hosts do run.
+
+    A rollout that was not completed is passed over for where that one came from, as it may have been aborted because its
+    version is bad. One that took the fleet back goes where it was well.
+    """
+    old, passed_over = snapshot.ledger, {version}
     known = [snapshot.current_version]
-    if snapshot.ledger is not None:
+    if old is not None and old.version == snapshot.current_version != version and _is_cut_short(old):
+        known = [old.version] if old.previous_version == version else [old.previous_version]
+        passed_over |= {old.version} - set(known)
+    elif old is not None:
         # Who begins an aborted rollout anew comes from where that one came from.
-        known += [snapshot.ledger.version, snapshot.ledger.previous_version]
+        known += [old.version, old.previous_version]
     for one in known:
         if one is not None and one != version:
             return one
-    running = {report.version for report in snapshot.reports.values()} - {version}
+    running = {report.version for report in snapshot.reports.values()} - passed_over
     return running.pop() if len(running) == 1 else None
+
+
+def _is_cut_short(ledger: Ledger) -> bool:
+    return ledger.state != COMPLETE and not ledger.rollback
 
 
 def _overtaken(snapshot: Snapshot) -> UpgradeError:

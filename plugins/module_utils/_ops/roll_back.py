@@ -20,7 +20,8 @@ def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool
     Said again it goes on with the same rollback, and begins it again where it was aborted. To turn round once more, the
     version has to be given.
 
-    :param version: where to; None for the ledger's previous version, or for where a rollback goes already.
+    :param version: where to; None for the ledger's previous version, which is the last one that was completed, or for
+        where a rollback goes already.
     :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``foreign_version``, and what :func:`make_pass` raises.
     """
     snapshot = store.snapshot("consistent")
@@ -48,6 +49,11 @@ def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool
             "no_previous_version",
             f"version: {target} is where the rollout in {store.keys.ledger} goes, so it can't be taken back to that. Give "
             "another version, or begin it again with upgrade.yml.",
+        )
+    elif version is None:
+        remarks.append(
+            f"The fleet goes back to {target}, which is where the rollout to {ledger.version} came from. Versions whose rollouts "
+            "were begun in between and not completed are passed over; to go to one of these, give version."
         )
     request = Request(
         target,
