@@ -64,6 +64,7 @@ options:
         One whose names fit no host of the fleet is refused, and so are C(soak) and C(approve) where no stage comes after it.
       - C(windows) is a list of times at which hosts may be opened, each with C(days), C(from), C(to) and C(timezone), and C(freezes) one
         of times at which none may, each with C(from), C(to), C(timezone) and C(reason).
+        A freeze whose C(to) is a date ends when that day begins.
         Hours are written with their minutes and in quotes, such as C("22:00").
     type: dict
   instructions_file:

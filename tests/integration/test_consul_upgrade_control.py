@@ -106,7 +106,10 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
     status = make_pass(store, Request()).plan.status()
     assert (status["upgrading"], status["pending"]) == (["compute2", "web1"], ["compute3", "compute4", "web2"])
     refused = run([control("resume")])[0]
-    assert refused["msg"] == ("The rollout to 2 is aborted, so it can't be resumed. Begin one with upgrade.yml.")
+    assert refused["msg"] == (
+        "The rollout to 2 is aborted, so it can't be resumed. It is over. upgrade.yml -e version=2 -e restart=true begins it "
+        "anew, and upgrade.yml -e version=X begins another one."
+    )
     # It is not begun anew unawares, as by a command that runs every hour.
     before = consul.texts()
     plan = {"version": "2", "instructions": {"rolling_rules": {"global": 1}}}
@@ -289,6 +292,35 @@ def test_health_and_deadlines_from_real_checks(run: Runner, store: Store, consul
     assert (waited["failed"], waited["failure"]["code"]) == (True, "stuck")
     assert "compute2 (lost): silent for " in waited["msg"]
     consul.call("PUT", "catalog/deregister", json.dumps({"Node": node}).encode())
+@pytest.mark.parametrize(
+    ("approve", "hint"),
+    [
+        (True, "Approve it after that."),
+        (False, "By its rules it needs no approval, and the next one begins then."),
+    ],
+)
+def test_a_stage_that_soaks_is_not_approved_before_that_is_over(
+    run: Runner, store: Store, consul: RawKV, approve: bool, hint: str
+) -> None:
+    seed(consul, names(compute=3))
+    make_pass(store, Request("2", {"stages": [{"name": "canary", "hosts": 1, "soak": "1h", "approve": approve}]}))
+    upgrade(store, "compute1")
+    make_pass(store, Request())
+    ready = ledger(consul)["stage"]["done_at"] + 3600
+    until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
+    unnamed, named, other = run(
+        [control("approve"), control("approve", stage="canary"), control("approve", stage="rest")]
+    )
+    end = (
+        f"can't be approved: the rollout is in stage canary; its hosts are upgraded, and it soaks until {until}. {hint}"
+    )
+    assert unnamed["msg"] == f"the current stage {end}"
+    assert named["msg"] == f"stage canary {end}"
+    assert other["msg"].startswith(
+        "stage rest can't be approved: the rollout is in stage canary; nothing waits for approval now. Look at it with "
+    )
+
+
     until = time.monotonic() + 10
     while (view := make_pass(store, Request()).plan.hosts[node]).state != "failed" and time.monotonic() < until:
         time.sleep(0.1)

@@ -65,7 +65,7 @@ class Freeze:
     """A time in which no host may be let through.
 
     :param begin: unix seconds.
-    :param end: the same.
+    :param end: the same; the first moment that is not in it any more. Given as a date, it is the beginning of that day.
     :param texts: both as they were given, with the time zone.
     """
 
@@ -97,7 +97,7 @@ def shut(windows: Sequence[Window], freezes: Sequence[Freeze], now: float) -> Sh
     for freeze in freezes:
         if freeze.begin <= now < freeze.end:
             why = f": {freeze.reason}" if freeze.reason else ""
-            text = f"frozen from {freeze.texts[0]} to {freeze.texts[1]} ({freeze.timezone}){why}"
+            text = f"frozen from {freeze.texts[0]} until {_with_hour(freeze.texts[1])} ({freeze.timezone}){why}"
             return Shut(f"{text}; take it out of freezes to go on before that", freeze.end)
     if not windows:
         return None
@@ -224,6 +224,11 @@ def _moment(value: object, key: str, zone: str, choose: Callable[[datetime, Zone
 
 def _at(day: date, minutes: int) -> datetime:
     return datetime.combine(day, time(minutes // 60, minutes % 60))
+
+
+def _with_hour(text: str) -> str:
+    """Return a time so that nobody takes the whole day for meant where it is a date."""
+    return text if "T" in text or ":" in text else f"{text} 00:00"
 
 
 def _clock(minutes: int) -> str:

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
+from .._model.instructions import parse
 from .._model.ledger import COMPLETE, PAUSED, RUNNING, Ledger
+from .._model.planner import Plan
 from .._store.codec import encode_approval
 from .._store.ledger_writer import LedgerWriter
 from .._store.operations import Change, put
@@ -70,13 +73,7 @@ def approve(store: Store, word: Word, stage: str | None = None, *, dry: bool = F
             return Done(ledger, remarks=[f"Stage {stage} was approved by {given.by} already."])
         plan = plan_of(writer.store, snapshot, ledger, word.fleet)
         if not plan.wants_approval or (stage is not None and stage != plan.stage):
-            now = f"the rollout is in stage {plan.stage}" if plan.stage else "the rules have no stages"
-            why = "; it waits for approval" if plan.wants_approval else "; nothing waits for approval now"
-            whom = f"stage {stage}" if stage is not None else "the current stage"
-            raise UpgradeError(
-                "nothing_to_approve",
-                f"{whom} can't be approved: {now}{why}. Look at it with status.yml, and approve once its hosts are upgraded.",
-            )
+            raise _nothing_to_approve(plan, ledger, stage)
         said = word.plain()
         key = writer.store.keys.approval(str(plan.stage))
         text = encode_approval(said)
@@ -85,3 +82,22 @@ def approve(store: Store, word: Word, stage: str | None = None, *, dry: bool = F
         return Done(writer.ledger or ledger)
 
     return write_word(store, act, dry=dry)
+
+
+def _nothing_to_approve(plan: Plan, ledger: Ledger, stage: str | None) -> UpgradeError:
+    whom = f"stage {stage}" if stage is not None else "the current stage"
+    now = f"the rollout is in stage {plan.stage}" if plan.stage else "the rules have no stages"
+    why = "it waits for approval" if plan.wants_approval else "nothing waits for approval now"
+    hint = "Look at it with status.yml, and approve once its hosts are upgraded."
+    # Once all of its hosts are upgraded, the mark says since when.
+    done_at = plan.stage_mark.get("done_at")
+    if done_at is not None and not plan.wants_approval and stage in (None, plan.stage):
+        one = parse(ledger.instructions).stages[plan.stage_mark["number"]]
+        until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(done_at + one.soak))
+        why = f"its hosts are upgraded, and it soaks until {until}"
+        hint = (
+            "Approve it after that."
+            if one.approve
+            else "By its rules it needs no approval, and the next one begins then."
+        )
+    return UpgradeError("nothing_to_approve", f"{whom} can't be approved: {now}; {why}. {hint}")

@@ -109,12 +109,21 @@ def refuse_unless(ledger: Ledger, allowed: Iterable[str], what: str) -> None:
     """
     if ledger.state in allowed:
         return
-    hint = "Begin one with upgrade.yml." if ledger.state in (COMPLETE, ABORTED) else "Look at it with status.yml."
     raise UpgradeError(
         "not_running",
-        f"The rollout to {ledger.version} is {ledger.state}, so it can't be {what}. {hint}",
+        f"The rollout to {ledger.version} is {ledger.state}, so it can't be {what}. {_what_next(ledger)}",
         state=ledger.state,
     )
+
+
+def _what_next(ledger: Ledger) -> str:
+    other = "upgrade.yml -e version=X begins another one"
+    if ledger.state == COMPLETE:
+        return f"It is over, and all of its hosts are upgraded; {other}."
+    if ledger.state != ABORTED:
+        return "Look at it with status.yml."
+    anew = "rollback.yml" if ledger.rollback else f"upgrade.yml -e version={ledger.version} -e restart=true"
+    return f"It is over. {anew} begins it anew, and {other}."
 
 
 def said_as(said: Mapping[str, object]) -> dict[str, object]:

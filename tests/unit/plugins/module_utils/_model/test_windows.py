@@ -176,10 +176,19 @@ def test_a_freeze_wins_over_a_window() -> None:
     found = shut(parse_windows([NIGHT]), parse_freezes([FREEZE]), at("2026-12-21T23:00"))
     assert found is not None
     assert found.reason == (
-        "frozen from 2026-12-20 to 2027-01-06T08:00 (Europe/Berlin): holidays; take it out of freezes to go on before that"
+        "frozen from 2026-12-20 until 2027-01-06T08:00 (Europe/Berlin): holidays; take it out of freezes to go on before that"
     )
     assert found.until == at("2027-01-06T08:00")
     assert shut((), parse_freezes([FREEZE]), at("2027-01-06T08:00")) is None
+
+
+@pytest.mark.parametrize("end", ["2027-01-06", date(2027, 1, 6)])
+def test_a_freeze_to_a_date_ends_when_that_day_begins_and_says_so(end: object) -> None:
+    freezes = parse_freezes([{**FREEZE, "to": end}])
+    found = shut((), freezes, at("2027-01-05T23:59"))
+    assert found is not None
+    assert found.reason.startswith("frozen from 2026-12-20 until 2027-01-06 00:00 (Europe/Berlin): holidays; ")
+    assert shut((), freezes, at("2027-01-06T00:00")) is None
 
 
 def test_what_yaml_makes_of_times_and_dates_is_taken() -> None:

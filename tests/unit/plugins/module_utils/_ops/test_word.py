@@ -35,8 +35,15 @@ def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one()
 @pytest.mark.parametrize(
     ("state", "hint"),
     [
-        (COMPLETE, "Begin one with upgrade.yml."),
-        (ABORTED, "Begin one with upgrade.yml."),
+        (
+            COMPLETE,
+            "It is over, and all of its hosts are upgraded; upgrade.yml -e version=X begins another one.",
+        ),
+        (
+            ABORTED,
+            "It is over. upgrade.yml -e version=2.0 -e restart=true begins it anew, and upgrade.yml -e version=X begins "
+            "another one.",
+        ),
         (PAUSED, "Look at it with status.yml."),
         (RUNNING, "Look at it with status.yml."),
     ],
@@ -47,3 +54,9 @@ def test_a_word_that_comes_too_late_is_told_what_to_do_instead(state: str, hint:
     assert caught.value.message == f"The rollout to 2.0 is {state}, so it can't be paused. {hint}"
     assert (caught.value.code, caught.value.details) == ("not_running", {"state": state})
     word.refuse_unless(Ledger(1, "2.0", state=state), (state,), "paused")
+
+
+def test_a_rollback_that_was_aborted_is_begun_anew_by_its_own_word() -> None:
+    with pytest.raises(UpgradeError) as caught:
+        word.refuse_unless(Ledger(1, "2.0", state=ABORTED, rollback=True), (), "resumed")
+    assert "It is over. rollback.yml begins it anew, and " in caught.value.message
