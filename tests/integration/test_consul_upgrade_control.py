@@ -184,7 +184,7 @@ def test_an_abort_of_many_that_is_cut_short_tells_of_all_that_it_closed(
     done = operator.abort(store, operator.Word("enough"))
     assert done.hosts == [*many][:99]
     assert set(gates(consul).values()) == {"False"}
-    assert [event["what"] for event in history(consul)][-4:] == ["abort", "close", "hold", "close"]
+    assert [event["what"] for event in history(consul)][-6:] == ["abort", "close", "hold", *["close"] * 3]
 
 
 def test_an_abort_goes_on_past_a_gate_that_can_not_be_read(run: Runner, store: Store, consul: RawKV) -> None:
@@ -195,6 +195,66 @@ def test_an_abort_goes_on_past_a_gate_that_can_not_be_read(run: Runner, store: S
     aborted = run([control("abort")])[0]
     assert (aborted["failed"], aborted["state"], aborted["hosts"]) == (False, "aborted", ["compute2"])
     assert gates(consul) == {"global": "False", "host/compute1": "Flase", "host/compute2": "False", "role/web": ""}
+
+
+def late_word(monkeypatch: pytest.MonkeyPatch, store: Store, word: Any, times: int = 1) -> None:
+    """Say something right before each of the first writes that close gates."""
+    write, left = store.client.write, [word] * times
+
+    def late(operations: Any) -> Any:
+        if left and any("enable_puppet" in one["KV"]["Key"] for one in operations):
+            left.pop()()
+        return write(operations)
+
+    monkeypatch.setattr(store.client, "write", late)
+
+
+@pytest.mark.parametrize("state", ["started", "upgraded", "failed"])
+def test_a_host_that_begins_while_an_abort_works_is_not_closed(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    seed(consul, names(compute=4))
+    make_pass(store, Request("2", {"rolling_rules": {"global": 3}}))
+    other = Store(store.settings)
+    late_word(monkeypatch, store, lambda: report(other, Word("compute1", "2", state)))
+    done = operator.abort(store, operator.Word("enough"))
+    assert done.hosts == ["compute2", "compute3"]
+    assert gates(consul) == {
+        "global": "False",
+        "host/compute1": "True",
+        "host/compute2": "False",
+        "host/compute3": "False",
+    }
+    assert [event["what"] for event in history(consul)][-2:] == ["abort", "close"]
+
+
+def test_a_host_that_begins_while_its_role_is_closed_keeps_an_open_gate(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed(consul, names(compute=3))
+    make_pass(store, Request("2", {}))
+    assert gates(consul)["role/compute"] == "True"
+    other = Store(store.settings)
+    late_word(monkeypatch, store, lambda: report(other, Word("compute2", "2", "started")))
+    operator.abort(store, operator.Word("enough"))
+    assert gates(consul) == {"global": "False", "role/compute": "False", "host/compute2": "True"}
+    assert history(consul)[-1]["hosts"] == {"compute2": "it has begun, so it keeps an open gate"}
+
+
+def test_a_host_that_writes_without_end_keeps_nobody_from_being_closed(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed(consul, names(compute=3))
+    make_pass(store, Request("2", {"rolling_rules": {"global": 2}}))
+    said = iter(range(1000))
+    record = {"version": "0", "state": "upgraded"}
+    late_word(
+        monkeypatch,
+        store,
+        lambda: consul.put("upgrade/hosts/compute1", json.dumps({**record, "times": {"upgraded": next(said)}})),
+        times=1000,
+    )
+    assert operator.abort(store, operator.Word("enough")).hosts == ["compute1", "compute2"]
 
 
 def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: RawKV) -> None:
@@ -230,6 +290,35 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
         "stage",
         "open",
     ]
+
+
+@pytest.mark.parametrize(
+    ("approve", "hint"),
+    [
+        (True, "Approve it after that."),
+        (False, "By its rules it needs no approval, and the next one begins then."),
+    ],
+)
+def test_a_stage_that_soaks_is_not_approved_before_that_is_over(
+    run: Runner, store: Store, consul: RawKV, approve: bool, hint: str
+) -> None:
+    seed(consul, names(compute=3))
+    make_pass(store, Request("2", {"stages": [{"name": "canary", "hosts": 1, "soak": "1h", "approve": approve}]}))
+    upgrade(store, "compute1")
+    make_pass(store, Request())
+    ready = ledger(consul)["stage"]["done_at"] + 3600
+    until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
+    unnamed, named, other = run(
+        [control("approve"), control("approve", stage="canary"), control("approve", stage="rest")]
+    )
+    end = (
+        f"can't be approved: the rollout is in stage canary; its hosts are upgraded, and it soaks until {until}. {hint}"
+    )
+    assert unnamed["msg"] == f"the current stage {end}"
+    assert named["msg"] == f"stage canary {end}"
+    assert other["msg"].startswith(
+        "stage rest can't be approved: the rollout is in stage canary; nothing waits for approval now. Look at it with "
+    )
 
 
 def test_a_rollback_takes_back_what_changed_last_under_the_same_rules(run: Runner, store: Store, consul: RawKV) -> None:
@@ -292,35 +381,6 @@ def test_health_and_deadlines_from_real_checks(run: Runner, store: Store, consul
     assert (waited["failed"], waited["failure"]["code"]) == (True, "stuck")
     assert "compute2 (lost): silent for " in waited["msg"]
     consul.call("PUT", "catalog/deregister", json.dumps({"Node": node}).encode())
-@pytest.mark.parametrize(
-    ("approve", "hint"),
-    [
-        (True, "Approve it after that."),
-        (False, "By its rules it needs no approval, and the next one begins then."),
-    ],
-)
-def test_a_stage_that_soaks_is_not_approved_before_that_is_over(
-    run: Runner, store: Store, consul: RawKV, approve: bool, hint: str
-) -> None:
-    seed(consul, names(compute=3))
-    make_pass(store, Request("2", {"stages": [{"name": "canary", "hosts": 1, "soak": "1h", "approve": approve}]}))
-    upgrade(store, "compute1")
-    make_pass(store, Request())
-    ready = ledger(consul)["stage"]["done_at"] + 3600
-    until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
-    unnamed, named, other = run(
-        [control("approve"), control("approve", stage="canary"), control("approve", stage="rest")]
-    )
-    end = (
-        f"can't be approved: the rollout is in stage canary; its hosts are upgraded, and it soaks until {until}. {hint}"
-    )
-    assert unnamed["msg"] == f"the current stage {end}"
-    assert named["msg"] == f"stage canary {end}"
-    assert other["msg"].startswith(
-        "stage rest can't be approved: the rollout is in stage canary; nothing waits for approval now. Look at it with "
-    )
-
-
     until = time.monotonic() + 10
     while (view := make_pass(store, Request()).plan.hosts[node]).state != "failed" and time.monotonic() < until:
         time.sleep(0.1)

@@ -14,11 +14,16 @@ from .._model.fleet import Snapshot
 from .._model.gates import CLOSED, OPEN, GateValue
 from .._model.ledger import ABORTED, PAUSED, RUNNING, Ledger
 from .._model.names import in_order
+from .._store.client import Operation
+from .._store.errors import Conflict
 from .._store.keys import Keys
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
-from .._store.operations import Change, put
+from .._store.operations import Change, compare, put
 from .._store.store import Store
 from .word import Done, Word, members_of, refuse_unless, said_as, write_word
+
+# A host that writes its record without end keeps nobody from being closed: after so many tries its word is not waited for.
+_MOST_COMPARED = 20
 
 
 def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
@@ -27,38 +32,46 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
     Where a role or the whole fleet is open by one gate, those of its hosts that have begun get one of their own before that
     is closed. The first write stops all planners; the gates are closed after that, and by a second call where that was cut short.
 
+    A host may begin while it works. Its own gate is closed only as long as it has not said anything else meanwhile. Who began
+    while a gate of many was closed is looked for after that, and gets one of its own.
+
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
     # Of all tries: one that somebody else's write cut short has closed some already.
     closed: set[str] = set()
+    exposed: set[str] | None = None
+    tries = 0
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
+        nonlocal exposed, tries
+        tries += 1
         # What has to be refused is refused before the first write.
-        gates = _to_close(writer.store.keys, snapshot, members_of(snapshot, ledger, word.fleet))
+        members = members_of(snapshot, ledger, word.fleet)
+        keys = writer.store.keys
+        exposed = _let_through_by_many(snapshot, members) if exposed is None else exposed
+        gates = [*_begun_since(keys, snapshot, members, exposed), *_to_close(keys, snapshot, members)]
         if ledger.state != ABORTED:
             refuse_unless(ledger, (RUNNING, PAUSED), "aborted")
             said = word.plain()
             ledger = replace(ledger, state=ABORTED, word=said)
             writer.write(ledger, {"what": "abort", **said_as(said)})
-        for piece in _close_in_turn(writer.store.keys, gates):
-            event = {"what": "close", **_closed(writer.store.keys, piece)}
-            writer.write(ledger, event, [put(one.key, one.after or "") for one in piece], piece)
-            prefix = writer.store.keys.gate("host", "")
-            closed.update(one.key[len(prefix) :] for one in piece if one.after == CLOSED and one.key.startswith(prefix))
+        for piece in _close_in_turn(keys, gates):
+            hosts = _closed_hosts(keys, piece)
+            checks = _unchanged(keys, snapshot, hosts) if tries <= _MOST_COMPARED else []
+            operations = [*checks, *(put(one.key, one.after or "") for one in piece)]
+            writer.write(ledger, {"what": "close", **_closed(keys, piece)}, operations, piece)
+            closed.update(hosts)
+        if exposed and not dry and any(not one.key.startswith(keys.gate("host", "")) for one in gates):
+            raise Conflict("conflict", "Hosts may have begun before a gate of many was closed.")
         return Done(writer.ledger or ledger, hosts=in_order(closed))
 
     return write_word(store, act, dry=dry)
 
 
 def _to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> list[Change]:
-    """Return the gates to be closed, the widest last, and before them those that hosts which have begun get of their own.
-
-    A host has begun that said so, whatever became of it, and one that a run of Ansible is at work on. One that was let
-    through and has been silent since has not, also where it is lost.
-    """
+    """Return the gates to be closed, the widest last, and before them those that hosts which have begun get of their own."""
     found = states.read_states(snapshot, members)
-    ended = (states.UPGRADED, states.FAILED)
-    begun = {host for host, one in found.items() if one.has_started or one.state in ended} | set(snapshot.driven)
+    begun = _begun(snapshot, members)
     gates = snapshot.gates
 
     def open_ones(of: Mapping[str, GateValue]) -> list[str]:
@@ -78,11 +91,49 @@ def _to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> lis
     return own + wide
 
 
+def _begun(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
+    """Return the hosts that have begun: those that said so, whatever became of them, and those that a run is at work on.
+
+    One that was let through and has been silent since has not, also where it is lost.
+    """
+    found = states.read_states(snapshot, members)
+    ended = (states.UPGRADED, states.FAILED)
+    return {host for host, one in found.items() if one.has_started or one.state in ended} | set(snapshot.driven)
+
+
+def _let_through_by_many(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
+    """Return the hosts that a gate of their role or of everybody lets through, and that have not begun."""
+    found = states.read_states(snapshot, members)
+    let_through = {host for host, one in found.items() if one.gate.is_open and host not in snapshot.gates.hosts}
+    return let_through - _begun(snapshot, members)
+
+
+def _begun_since(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], exposed: set[str]) -> list[Change]:
+    """Return gates for hosts that have begun since they were let through by a gate of many, which is closed now."""
+    found = states.read_states(snapshot, members)
+    late = (exposed & _begun(snapshot, members)) - snapshot.gates.hosts.keys()
+    return [Change(keys.gate("host", host), None, OPEN) for host in in_order(late) if not found[host].gate.is_open]
+
+
+def _closed_hosts(keys: Keys, gates: Sequence[Change]) -> list[str]:
+    """Return the hosts whose own gates are closed."""
+    prefix = keys.gate("host", "")
+    return [one.key[len(prefix) :] for one in gates if one.after == CLOSED and one.key.startswith(prefix)]
+
+
+def _unchanged(keys: Keys, snapshot: Snapshot, hosts: Sequence[str]) -> list[Operation]:
+    """Return what fails a write where one of the hosts has said something since it was read."""
+    records = snapshot.records
+    return [compare(keys.record(host), records[host].index if host in records else 0) for host in hosts]
+
+
 def _close_in_turn(keys: Keys, gates: Sequence[Change]) -> list[list[Change]]:
     """Return the gates in pieces, one for each write; that of the global one is told to all hosts."""
     narrow = [one for one in gates if one.key != keys.gate("global")]
     wide = [one for one in gates if one.key == keys.gate("global")]
-    return [narrow[at : at + MOST_GATES] for at in range(0, len(narrow), MOST_GATES)] + ([wide] if wide else [])
+    # Beside each gate there may be the check of a record.
+    most = MOST_GATES // 2
+    return [narrow[at : at + most] for at in range(0, len(narrow), most)] + ([wide] if wide else [])
 
 
 def _is_open(gate: GateValue, current_version: str | None) -> bool:

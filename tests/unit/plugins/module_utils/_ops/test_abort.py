@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops import abort
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.ledger_writer import MOST_GATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.operations import Change
 from fleets import KEYS, OLD, Fleet, fleet
 
@@ -100,3 +101,24 @@ def test_the_history_says_of_each_gate_why_an_abort_wrote_it() -> None:
     everywhere = [Change(KEYS.gate("global"), "True", "False")]
     assert list(abort._closed(KEYS, everywhere)) == ["reason"]
     assert abort._close_in_turn(KEYS, [*everywhere, *gates]) == [gates, everywhere]
+
+
+def test_a_host_that_began_while_its_role_was_closed_gets_a_gate_of_its_own_and_nobody_else() -> None:
+    site = fleet(compute=5).gated("True", "role/compute").started("compute1").opened("compute5")
+    exposed = abort._let_through_by_many(site.snapshot(), site.members)
+    assert exposed == {"compute2", "compute3", "compute4"}
+    site.started("compute2", "compute5").gated("False", "host/compute4").started("compute4")
+    assert abort._begun_since(KEYS, site.snapshot(), site.members, exposed) == []
+    site.gated("False", "role/compute")
+    late = abort._begun_since(KEYS, site.snapshot(), site.members, exposed)
+    assert late == [Change(KEYS.gate("host", "compute2"), None, "True")]
+
+
+def test_each_gate_of_a_host_has_room_for_the_check_of_its_record() -> None:
+    gates = [Change(KEYS.gate("host", f"compute{at}"), "True", "False") for at in range(100)]
+    pieces = abort._close_in_turn(KEYS, gates)
+    assert [one for piece in pieces for one in piece] == gates
+    for piece in pieces:
+        checks = abort._unchanged(KEYS, fleet().snapshot(), abort._closed_hosts(KEYS, piece))
+        assert len(checks) == len(piece)
+        assert len(checks) + len(piece) <= MOST_GATES
