@@ -12,7 +12,8 @@ version_added: 0.4.0
 description:
   - A host that is held is not opened by any planner, whatever the rules say, and M(convoy.upgrade.consul_upgrade_info) shows who holds
     it and why. Holds survive every rollout.
-  - A host that has begun its upgrade is not stopped midway. It goes on, keeps its slot, and is held after that; RV(remarks) says so.
+  - Where a host has begun its upgrade, the run that is at work goes on, and no further run begins until the hold ends, also where that
+    one is cut off midway. The host keeps its slot meanwhile; RV(remarks) says so.
   - It works also while the ledger can't be read.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:

@@ -68,14 +68,17 @@ def test_everything_is_held_and_a_rollout_does_not_end_it(run: Runner, store: St
     assert set(outcome.plan.status()["held"]) == set(FLEET)
 
 
-def test_a_host_that_has_begun_is_told_and_goes_on(run: Runner, store: Store, consul: RawKV) -> None:
+def test_of_a_host_that_has_begun_the_run_goes_on_and_no_other_begins(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     make_pass(store, Request("2", RULES))
     report(store, Word("compute1", "2", "started"))
     held = run([hold(hosts=["compute1"], reason="RAM test")])[0]
     assert held["remarks"] == [
-        "compute1 has begun its upgrade to 2 and is not stopped by a hold: it goes on, keeps its slot, and is held after that."
+        "compute1 has begun its upgrade to 2. The run that is at work goes on; no further run begins until the hold ends. The "
+        "slot is kept meanwhile."
     ]
+    # As a node that upgrades itself asks after a run that was cut off.
+    assert run([ask("compute1")])[0]["msg"] == [False]
     assert make_pass(store, Request()).plan.hosts["compute1"].state == "upgrading"
 
 
@@ -91,14 +94,13 @@ def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
     role, everything, nobody = run(
         [of_role, hold(everything=True, reason="audit"), hold(roles=["storage"], reason="audit")]
     )
-    end = "not stopped by a hold: who has begun goes on, keeps its slot, and is held after that."
+    end = "The run that is at work goes on; no further run begins until the hold ends. The slot is kept meanwhile."
     assert role["remarks"] == [
-        "compute1 has begun its upgrade to 2 and is not stopped by a hold: it goes on, keeps its slot, and is held after "
-        "that.",
-        f"odd9, web1 had begun to upgrade and are {end}",
+        f"compute1 has begun its upgrade to 2. {end}",
+        f"odd9, web1 had begun to upgrade. {end}",
     ]
     assert dry["remarks"] == role["remarks"]
-    assert everything["remarks"] == [f"compute1, compute2, odd9, web1 had begun to upgrade and are {end}"]
+    assert everything["remarks"] == [f"compute1, compute2, odd9, web1 had begun to upgrade. {end}"]
     assert nobody["remarks"] == [
         "No role storage is known: nobody has reported as such, and fleet names none. The hold stands all the same."
     ]

@@ -159,6 +159,24 @@ def test_a_host_that_was_let_through_and_then_held_before_it_began_does_not_begi
     assert fleet.reported("v2") == set(WEB)
 
 
+def test_a_host_that_is_held_after_its_run_was_cut_off_is_not_begun_again(fleet: Site) -> None:
+    fleet.play("upgrade", version="v1", instructions=ONE)
+    plan = [
+        {"convoy.upgrade.consul_upgrade_plan": {"version": "v2", "instructions": ONE}},
+        {"convoy.upgrade.consul_upgrade_report": {"name": "web1", "version": "v2", "state": "started"}},
+    ]
+    play = {"hosts": "localhost", "gather_facts": False, "tasks": plan}
+    (fleet.folder / "plan.yml").write_text(json.dumps([play]))
+    fleet.play(fleet.folder / "plan.yml")
+    fleet.play("hold", host="web1", reason="disk on order", by="ann")
+    shown = fleet.play("upgrade", version="v2", code=2)
+    assert "disk on order" in shown
+    assert fleet.done("web1") == ["app/prepare", "app/upgrade"]
+    fleet.play("unhold", host="web1")
+    fleet.play("upgrade", version="v2")
+    assert fleet.reported("v2") == set(WEB)
+
+
 def test_a_failed_host_is_not_tried_again_while_it_is_held_or_the_rollout_is_paused(fleet: Site) -> None:
     broken = fleet.fail("web1", "app/upgrade")
     fleet.play("upgrade", version="v1", instructions=ONE, code=2)

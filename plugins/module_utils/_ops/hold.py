@@ -27,6 +27,8 @@ from .._store.store import Store, whoami
 _MOST_TRIES = 200
 # Of a long list, so many names are told one by one.
 _MOST_REMARKS = 5
+# A node that asks is told no from then on, also where its former run was cut off midway.
+_GOES_ON = "The run that is at work goes on; no further run begins until the hold ends. The slot is kept meanwhile."
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,20 +202,13 @@ def _begun(snapshot: Snapshot, whom: Whom) -> list[str]:
     """Return who has begun: each host that is named, and all others that the hold is for in a sentence."""
     begun = {host: record.version for host, record in snapshot.records.items() if record.state == STARTED}
     named = [host for host in dict.fromkeys(whom.hosts) if host in begun]
-    remarks = [
-        f"{host} has begun its upgrade to {begun[host]} and is not stopped by a hold: it goes on, keeps its slot, and is "
-        "held after that."
-        for host in named
-    ]
+    remarks = [f"{host} has begun its upgrade to {begun[host]}. {_GOES_ON}" for host in named]
     others = [host for host in in_order(begun) if host not in named]
     if not whom.everything:
         role_of, roles = _roles(snapshot, whom, others), frozenset(whom.roles)
         others = [host for host in others if role_of[host] in roles]
     if others:
-        remarks.append(
-            f"{some(others)} had begun to upgrade and {'is' if len(others) == 1 else 'are'} not stopped by a hold: who has "
-            "begun goes on, keeps its slot, and is held after that."
-        )
+        remarks.append(f"{some(others)} had begun to upgrade. {_GOES_ON}")
     return remarks
 
 

@@ -262,7 +262,8 @@ class Admission:
         view, brake = look.hosts[host], look.outcome.plan.brake
         if view.soaking:
             return Verdict(go=False, state=view.state, reason=view.reason)
-        if view.state == states.UPGRADING and (view.started or not view.held):
+        # Under a hold no further run begins, also where one was cut off midway; the run that is at work does not ask again.
+        if view.state == states.UPGRADING and not view.held:
             return Verdict(go=True, state=view.state, reason=view.reason)
         if view.state in states.BROKEN and self._run.retry_failed and not view.held:
             stopped = brake is not None and brake.code != BUDGET
