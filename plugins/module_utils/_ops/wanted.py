@@ -1,0 +1,206 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a caller asks of a pass, and what the ledger should say then: the version, the rules, where the fleet comes from."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._model.brakes import said
+from .._model.errors import UpgradeError
+from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
+from .._model.instructions import Instructions, parse
+from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
+from .._model.rule_changes import named_in, refuse_left_out
+from .._model.staging import carried
+from .._store.keys import Keys
+from .._store.store import whoami
+from .rules import effective_rules
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a caller asks of a pass.
+
+    :param version: None to go on with the rollout of the ledger.
+    :param rules: instructions in their stored form, and keys that are empty on purpose; None for those of the ledger.
+    :param role_order: order added to the rules.
+    :param fleet: host -> role; None where the caller knows none.
+    :param limit: hosts, roles or groups that may be opened; None for all.
+    :param since: set by a caller that goes on with what it began: such a pass never begins a rollout.
+    :param epoch: the newest epoch that the caller has seen; an older one is refused.
+    :param commit: the commit of that epoch; another one is refused too. Empty where the caller does not know it.
+    :param restart: whether to begin a rollout anew that was aborted.
+    :param takes_back: the rollout that the one which this begins takes back; where another one is on its way by now,
+        nothing is begun.
+    :param word: of whoever takes it back: ``by``, ``at`` (unix seconds), ``reason``, for the ledger and the history.
+    """
+
+    version: str | None = None
+    rules: Mapping[str, Any] | None = None
+    role_order: Mapping[str, Any] | None = None
+    fleet: Mapping[str, str] | None = None
+    role_pattern: str | None = None
+    limit: Sequence[str] | None = None
+    converge: bool = False
+    since: int | None = None
+    epoch: int = 0
+    commit: str = ""
+    restart: bool = False
+    takes_back: Ledger | None = None
+    word: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_same_rollout(one: Ledger, other: Ledger | None) -> bool:
+    """Return whether two ledgers are of the same rollout, however far each is."""
+    return other is not None and (one.version, one.since) == (other.version, other.since)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the ledger should say, and what follows from it.
+
+    :param rules: those that the ledger should have, as parsed.
+    :param members: host -> role, of the whole fleet.
+    :param begins: whether that is another rollout than the one there is.
+    :param warnings: sentences for the caller.
+    """
+
+    ledger: Ledger
+    rules: Instructions
+    members: Mapping[str, str]
+    begins: bool
+    warnings: tuple[str, ...] = ()
+
+
+def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, *, begun: bool) -> Wanted:
+    """Return what a request makes of the ledger that there is.
+
+    :param begun: whether the caller has begun its rollout already, in an earlier try.
+    :raises UpgradeError: ``no_rollout``, ``foreign_version``, ``aborted``, ``paused``, ``overtaken``, ``rules_left_out``,
+        ``bad_instructions``, and what :func:`place` raises.
+    """
+    warnings = []
+    old = snapshot.ledger
+    version = request.version or (old.version if old else None)
+    if version is None:
+        raise UpgradeError(
+            "no_rollout", f"version is not given, and {keys.ledger} holds no rollout to go on with. Give version."
+        )
+    if request.version is None and snapshot.current_version != version:
+        raise UpgradeError(
+            "foreign_version",
+            f"{keys.current_version} is {snapshot.current_version!r}, but the rollout in {keys.ledger} goes "
+            f"to {version!r}: something else has set it. Give version to say which of the two you want.",
+        )
+    begins = _begins(request, snapshot, version, begun=begun)
+    same = old if old is not None and old.version == version and not begins else None
+    plain, rules = effective_rules(request.rules, same.instructions if same else {}, request.role_order)
+    if request.rules is not None and same is not None and same.state in (RUNNING, PAUSED):
+        refuse_left_out(same.instructions, named_in(request.rules) | set(plain), version, keys.ledger)
+    # Of two planners that go on side by side, each with a pattern of its own, the ledger's must hold for both.
+    pattern = (request.role_pattern if request.since is None else None) or (old.role_pattern if old else None)
+    members = place(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
+    if not members:
+        warnings.append(
+            f"No host is known: none has reported under {keys.reports}, and fleet names none. Is kv_prefix right?"
+        )
+    if begins and not plain:
+        warnings.append(
+            f"No instructions: all {len(members)} hosts may go to {version} at once. Give rolling_rules to limit that."
+        )
+    ledger = Ledger(
+        epoch=old.epoch if old else 0,
+        version=version,
+        previous_version=same.previous_version if same else previous_of(snapshot, version),
+        state=same.state if same else RUNNING,
+        instructions=plain,
+        role_pattern=pattern if pattern != DEFAULT_ROLE_PATTERN else None,
+        members=dict(Counter(members.values())) if request.fleet else dict(old.members if old else {}),
+        who=same.who if same else str(request.word.get("by") or whoami()),
+        since=same.since if same else int(time.time()),
+        word=same.word if same else dict(request.word),
+        rollback=same.rollback if same else request.takes_back is not None,
+        stage=_stage(same, rules) if same else {},
+        begun_index=same.begun_index if same else snapshot.index,
+        broken=same.broken if same else (),
+        stopped=same.stopped if same else (),
+    )
+    return Wanted(ledger, rules, members, begins, tuple(warnings))
+
+
+def _begins(request: Request, snapshot: Snapshot, version: str, *, begun: bool) -> bool:
+    """Return whether a request begins a rollout, and refuse it where another one is in the way."""
+    old = snapshot.ledger
+    # A rollout that was aborted is over, and nobody begins it anew unawares, as by a command that runs every hour.
+    over = (
+        old is not None
+        and old.state == ABORTED
+        and old.version == snapshot.current_version == request.version
+        and request.since is None
+        and not begun
+    )
+    if old is not None and over and not (request.restart or request.takes_back):
+        raise UpgradeError(
+            "aborted",
+            f"The rollout to {version} was aborted{said(old)}. Nothing is opened. Begin it anew with restart: true "
+            "(-e restart=true), or go back with rollback.yml.",
+        )
+    begins = snapshot.current_version != version or over
+    if begins and (request.since is not None or begun):
+        raise overtaken(snapshot)
+    if begins and request.takes_back is not None and not is_same_rollout(request.takes_back, old):
+        raise overtaken(snapshot)
+    if begins and old is not None and old.state == PAUSED and request.takes_back is None:
+        raise UpgradeError(
+            "paused",
+            f"The rollout to {old.version} is paused{said(old)}, so none to {version} begins in its place. End the pause with "
+            "resume.yml, or that rollout with abort.yml, then begin this one.",
+        )
+    return begins
+
+
+def _stage(same: Ledger, rules: Instructions) -> Mapping[str, int]:
+    """Return where a rollout is in its stages, under the rules that it goes on with."""
+    before = parse(same.instructions).stages
+    return same.stage if before == rules.stages else carried(before, rules.stages, same.stage)
+
+
+def previous_of(snapshot: Snapshot, version: str) -> str | None:
+    """Return where the fleet comes from: what it was to run and got to, or what all hosts do run.
+
+    A rollout that was not completed is passed over for where that one came from, as it may have been aborted because its
+    version is bad. One that took the fleet back goes where it was well.
+    """
+    old, passed_over = snapshot.ledger, {version}
+    known = [snapshot.current_version]
+    if old is not None and old.version == snapshot.current_version != version and _is_cut_short(old):
+        known = [old.version] if old.previous_version == version else [old.previous_version]
+        passed_over |= {old.version} - set(known)
+    elif old is not None:
+        # Who begins an aborted rollout anew comes from where that one came from.
+        known += [old.version, old.previous_version]
+    for one in known:
+        if one is not None and one != version:
+            return one
+    running = {report.version for report in snapshot.reports.values()} - passed_over
+    return running.pop() if len(running) == 1 else None
+
+
+def _is_cut_short(ledger: Ledger) -> bool:
+    return ledger.state != COMPLETE and not ledger.rollback
+
+
+def overtaken(snapshot: Snapshot) -> UpgradeError:
+    """Return the error for a caller whose rollout is not the one that is on its way."""
+    who = f", begun by {snapshot.ledger.who}" if snapshot.ledger else ""
+    return UpgradeError(
+        "overtaken",
+        f"Another rollout is on its way, to {snapshot.current_version!r}{who}. This call ends; look at it with "
+        "consul_upgrade_info, and give version again if yours is to take its place.",
+    )
