@@ -15,7 +15,6 @@ from .._model.gates import CLOSED, OPEN, GateValue
 from .._model.ledger import ABORTED, PAUSED, RUNNING, Ledger
 from .._model.names import in_order
 from .._store.client import Operation
-from .._store.errors import Conflict
 from .._store.keys import Keys
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare, put
@@ -32,24 +31,23 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
     Where a role or the whole fleet is open by one gate, those of its hosts that have begun get one of their own before that
     is closed. The first write stops all planners; the gates are closed after that, and by a second call where that was cut short.
 
-    A host may begin while it works. Its own gate is closed only as long as it has not said anything else meanwhile. Who began
-    while a gate of many was closed is looked for after that, and gets one of its own.
+    A host may begin while it works, so a gate is closed only as long as its host has not said anything else meanwhile. Of a gate
+    of many, that is so for as many hosts as a transaction has room for.
 
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
     # Of all tries: one that somebody else's write cut short has closed some already.
     closed: set[str] = set()
-    exposed: set[str] | None = None
     tries = 0
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
-        nonlocal exposed, tries
+        nonlocal tries
         tries += 1
         # What has to be refused is refused before the first write.
         members = members_of(snapshot, ledger, word.fleet)
         keys = writer.store.keys
-        exposed = _let_through_by_many(snapshot, members) if exposed is None else exposed
-        gates = [*_begun_since(keys, snapshot, members, exposed), *_to_close(keys, snapshot, members)]
+        gates = _to_close(keys, snapshot, members)
+        exposed = _let_through_by_many(snapshot, members)
         if ledger.state != ABORTED:
             refuse_unless(ledger, (RUNNING, PAUSED), "aborted")
             said = word.plain()
@@ -57,12 +55,11 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
             writer.write(ledger, {"what": "abort", **said_as(said)})
         for piece in _close_in_turn(keys, gates):
             hosts = _closed_hosts(keys, piece)
-            checks = _unchanged(keys, snapshot, hosts) if tries <= _MOST_COMPARED else []
+            checks = _unchanged(keys, snapshot, [*hosts, *_under(keys, piece, exposed)])[: MOST_GATES - len(piece)]
+            checks = checks if tries <= _MOST_COMPARED else []
             operations = [*checks, *(put(one.key, one.after or "") for one in piece)]
             writer.write(ledger, {"what": "close", **_closed(keys, piece)}, operations, piece)
             closed.update(hosts)
-        if exposed and not dry and any(not one.key.startswith(keys.gate("host", "")) for one in gates):
-            raise Conflict("conflict", "Hosts may have begun before a gate of many was closed.")
         return Done(writer.ledger or ledger, hosts=in_order(closed))
 
     return write_word(store, act, dry=dry)
@@ -101,18 +98,18 @@ def _begun(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
     return {host for host, one in found.items() if one.has_started or one.state in ended} | set(snapshot.driven)
 
 
-def _let_through_by_many(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
-    """Return the hosts that a gate of their role or of everybody lets through, and that have not begun."""
-    found = states.read_states(snapshot, members)
-    let_through = {host for host, one in found.items() if one.gate.is_open and host not in snapshot.gates.hosts}
-    return let_through - _begun(snapshot, members)
+def _let_through_by_many(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, str]:
+    """Return host -> role of those that a gate of their role or of everybody lets through, and that have not begun."""
+    found, begun = states.read_states(snapshot, members), _begun(snapshot, members)
+    own = snapshot.gates.hosts
+    return {host: one.role for host, one in found.items() if one.gate.is_open and host not in own and host not in begun}
 
 
-def _begun_since(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], exposed: set[str]) -> list[Change]:
-    """Return gates for hosts that have begun since they were let through by a gate of many, which is closed now."""
-    found = states.read_states(snapshot, members)
-    late = (exposed & _begun(snapshot, members)) - snapshot.gates.hosts.keys()
-    return [Change(keys.gate("host", host), None, OPEN) for host in in_order(late) if not found[host].gate.is_open]
+def _under(keys: Keys, gates: Sequence[Change], exposed: Mapping[str, str]) -> list[str]:
+    """Return the hosts that a gate of many among these lets through."""
+    closed = {one.key for one in gates}
+    everybody = keys.gate("global") in closed
+    return [host for host, role in exposed.items() if everybody or keys.gate("role", role) in closed]
 
 
 def _closed_hosts(keys: Keys, gates: Sequence[Change]) -> list[str]:
@@ -128,12 +125,11 @@ def _unchanged(keys: Keys, snapshot: Snapshot, hosts: Sequence[str]) -> list[Ope
 
 
 def _close_in_turn(keys: Keys, gates: Sequence[Change]) -> list[list[Change]]:
-    """Return the gates in pieces, one for each write; that of the global one is told to all hosts."""
-    narrow = [one for one in gates if one.key != keys.gate("global")]
-    wide = [one for one in gates if one.key == keys.gate("global")]
-    # Beside each gate there may be the check of a record.
+    """Return the gates in pieces, one for each write; one of many has a write of its own."""
+    hosts = [one for one in gates if one.key.startswith(keys.gate("host", ""))]
+    # Beside each gate there may be the check of a record, and beside one of many those of all its hosts.
     most = MOST_GATES // 2
-    return [narrow[at : at + most] for at in range(0, len(narrow), most)] + ([wide] if wide else [])
+    return [hosts[at : at + most] for at in range(0, len(hosts), most)] + [[one] for one in gates if one not in hosts]
 
 
 def _is_open(gate: GateValue, current_version: str | None) -> bool:

@@ -100,18 +100,18 @@ def test_the_history_says_of_each_gate_why_an_abort_wrote_it() -> None:
     }
     everywhere = [Change(KEYS.gate("global"), "True", "False")]
     assert list(abort._closed(KEYS, everywhere)) == ["reason"]
-    assert abort._close_in_turn(KEYS, [*everywhere, *gates]) == [gates, everywhere]
+    assert abort._close_in_turn(KEYS, [*gates, *everywhere]) == [gates[:2], gates[2:], everywhere]
 
 
-def test_a_host_that_began_while_its_role_was_closed_gets_a_gate_of_its_own_and_nobody_else() -> None:
-    site = fleet(compute=5).gated("True", "role/compute").started("compute1").opened("compute5")
+def test_whom_a_gate_of_many_lets_through_is_looked_at_before_that_is_closed() -> None:
+    site = fleet(compute=4, web=2).gated("True", "role/compute", "global").started("compute1").opened("compute4")
     exposed = abort._let_through_by_many(site.snapshot(), site.members)
-    assert exposed == {"compute2", "compute3", "compute4"}
-    site.started("compute2", "compute5").gated("False", "host/compute4").started("compute4")
-    assert abort._begun_since(KEYS, site.snapshot(), site.members, exposed) == []
-    site.gated("False", "role/compute")
-    late = abort._begun_since(KEYS, site.snapshot(), site.members, exposed)
-    assert late == [Change(KEYS.gate("host", "compute2"), None, "True")]
+    assert exposed == {"compute2": "compute", "compute3": "compute", "web1": "web", "web2": "web"}
+    places = (("role", "compute"), ("global",), ("host", "web1"))
+    role, everywhere, host = (Change(KEYS.gate(*place), "True", "False") for place in places)
+    assert abort._under(KEYS, [role], exposed) == ["compute2", "compute3"]
+    assert abort._under(KEYS, [everywhere], exposed) == list(exposed)
+    assert abort._under(KEYS, [host], exposed) == []
 
 
 def test_each_gate_of_a_host_has_room_for_the_check_of_its_record() -> None:
