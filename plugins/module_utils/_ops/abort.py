@@ -126,10 +126,13 @@ def _unchanged(keys: Keys, snapshot: Snapshot, hosts: Sequence[str]) -> list[Ope
 
 def _close_in_turn(keys: Keys, gates: Sequence[Change]) -> list[list[Change]]:
     """Return the gates in pieces, one for each write; one of many has a write of its own."""
-    hosts = [one for one in gates if one.key.startswith(keys.gate("host", ""))]
+    own = keys.gate("host", "")
+    hosts = [one for one in gates if one.key.startswith(own)]
     # Beside each gate there may be the check of a record, and beside one of many those of all its hosts.
     most = MOST_GATES // 2
-    return [hosts[at : at + most] for at in range(0, len(hosts), most)] + [[one] for one in gates if one not in hosts]
+    return [hosts[at : at + most] for at in range(0, len(hosts), most)] + [
+        [one] for one in gates if not one.key.startswith(own)
+    ]
 
 
 def _is_open(gate: GateValue, current_version: str | None) -> bool:
