@@ -46,7 +46,7 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
     assert json.loads(consul.get("upgrade/hold/host/compute1") or b"")["reason"] == "disk"
     assert seen["status"]["held"] == ["compute1", "web1"]
     assert seen["hosts"]["compute1"]["reason"].startswith("held by ann since ")
-    make_pass(store, Request("2", {}))
+    make_pass(store, Request("2", {"rolling_rules": {}}))
     assert not gates(consul).keys() & {"host/compute1", "role/compute", "role/web", "host/web1"}
 
     ended, twice = run([hold(**{**given, "reason": ""}, state="absent"), hold(hosts=["compute1"], state="absent")])
@@ -171,7 +171,7 @@ def test_a_hold_is_set_and_ended_while_the_ledger_can_not_be_read(
     assert consul.get("upgrade/ledger") == text.encode()
     run([hold(**given)])
     consul.put("upgrade/ledger", good)
-    assert make_pass(store, Request("2", {})).plan.hosts["compute1"].state == "held"
+    assert make_pass(store, Request("2", {"rolling_rules": {}})).plan.hosts["compute1"].state == "held"
 
 
 def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
@@ -216,7 +216,7 @@ def test_a_planner_that_did_not_see_a_hold_come_opens_nothing_under_it(
         return write(operations)
 
     monkeypatch.setattr(store.client, "write", late)
-    outcome = make_pass(store, Request("2", {}))
+    outcome = make_pass(store, Request("2", {"rolling_rules": {}}))
     assert outcome.plan.hosts["compute1"].state == "held"
     assert "host/compute1" not in gates(consul)
     assert "role/compute" not in gates(consul)

@@ -53,6 +53,7 @@ def test_check_tells_what_a_call_would_do_and_writes_nothing(run: Runner, consul
 def test_a_call_writes_these_keys_and_no_others(run: Runner, consul: RawKV) -> None:
     seed(consul, FLEET, gates={"role/compute": "True", "host/compute1": "True"})
     reports = consul.texts("running/")
+    seen_before = max(one["ModifyIndex"] for one in json.loads(consul.call("GET", "kv/?recurse")[2]))
     (result,) = run([plan(version="2", instructions=CONTROLLERS_FIRST)])
     begin, opening = history(consul)
     assert consul.texts("") == {
@@ -69,7 +70,7 @@ def test_a_call_writes_these_keys_and_no_others(run: Runner, consul: RawKV) -> N
     stored = {"rolling_rules": {"global": 1, "roles": {"compute": 2}}, "role_order": {"compute": ["controller"]}}
     assert ledger(consul) == {
         "epoch": 2, "version": "2", "previous_version": "1", "state": "running",
-        "instructions": stored, "who": who, "since": since, "commit": opening["commit"],
+        "instructions": stored, "who": who, "since": since, "commit": opening["commit"], "begun_index": seen_before,
     }  # fmt: skip
     assert begin | {"commit": ""} == {
         "epoch": 1, "at": since, "who": who, "commit": "", "version": "2", "what": "begin", "from": "1",
