@@ -23,7 +23,7 @@ def bare(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text as a line that does on a terminal what it says: white space is a space, and what else can't be printed a ``?``.
+    """Return a text as a line that does nothing on a terminal: white space is a space, what else can't be printed a ``?``.
 
     What a host says of itself is shown to operators, whose terminals would obey escape sequences, and who would take what
     comes after a line break for a line of ours. The length stays, and a second time changes nothing.

@@ -49,7 +49,8 @@ class Window:
     def spans(self, now: float) -> Iterator[tuple[float, float]]:
         """Yield the times around ``now`` at which it is open, in unix seconds: yesterday's, and those of two weeks.
 
-        One week is not enough for a window whose next night is the one on which the clock leaps over it. It is open when the zone's clock shows so, and never otherwise: see :func:`shown_between`.
+        One week is not enough for a window whose next night is the one on which the clock leaps over it. It is open when
+        the zone's clock shows so, and never otherwise: see :func:`shown_between`.
         """
         zone = ZoneInfo(self.timezone)
         today = datetime.fromtimestamp(now, zone).date()

@@ -27,8 +27,9 @@ from .word import Done, Word, plan_of, refuse_unless, said_as, write_word
 def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: bool = False) -> Done:
     """Put failed and lost hosts back among those that wait. Holds stay.
 
-    :param hosts: these; None for all that failed or are lost, and nobody where the list is empty. One that is named is put back also where it began to go to
-        another version and never ended that, as when it died on the way to one that is taken back.
+    :param hosts: these; None for all that failed or are lost, and nobody where the list is empty. One that is named is put
+        back also where it began to go to another version and never ended that, as when it died on the way to one that is
+        taken back.
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``fleet_too_small``, ``overtaken``, ``busy``.
     """
     # Of all tries: one that somebody else's write cut short has put back some already.
