@@ -38,9 +38,9 @@ class Sleeper(Store):
         return found
 
 
-def begin(store: Store, consul: RawKV, rules: dict[str, Any] = RULES) -> Outcome:
+def begin(store: Store, consul: RawKV, rules: dict[str, Any] | None = None) -> Outcome:
     seed(consul, FLEET)
-    return make_pass(store, Request("2", rules, fleet=FLEET))
+    return make_pass(store, Request("2", rules or RULES, fleet=FLEET))
 
 
 def upgrade(store: Store, *hosts: str) -> None:

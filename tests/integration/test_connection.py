@@ -145,7 +145,7 @@ def test_nobody_is_followed_elsewhere_with_the_token(code: int) -> None:
                 lambda: client.read(["upgrade/"]),
                 lambda: client.get("upgrade/ledger"),
                 lambda: client.write([]),
-                lambda: client.nodes(),
+                client.nodes,
                 lambda: client.tell_agent("check/register", {}),
                 lambda: client.wait("upgrade/", 1, 1),
                 lambda: client.delete_acl("token/x"),
