@@ -93,9 +93,10 @@ class Child:
             os.kill(self.process.pid, number)
 
     def kill(self) -> None:
-        """Kill it, whatever it is at."""
+        """Kill it, whatever it is at, and make sure that it is gone."""
         self.signal(signal.SIGKILL)
-        self.process.join(10)
+        self.process.join(30)
+        assert self.code is not None, f"{self.name} is still there after it was killed"
 
     @property
     def code(self) -> int | None:

@@ -41,6 +41,7 @@ class CuttingProxy:
         self._lock = threading.Lock()
         self._fates: list[bool] = []
         self.lost = 0
+        self._is_open = True
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -59,7 +60,8 @@ class CuttingProxy:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and speak no more on connections that there are: nothing of one run reaches the next."""
+        self._is_open = False
         self._server.shutdown()
         self._server.server_close()
 
@@ -71,8 +73,8 @@ class CuttingProxy:
     def _forward(self, handler: BaseHTTPRequestHandler) -> None:
         length = int(handler.headers.get("Content-Length") or 0)
         body = handler.rfile.read(length)
-        if len(body) < length:
-            # It was killed while it spoke.
+        if len(body) < length or not self._is_open:
+            # It was killed while it spoke, or should have been by now.
             _cut(handler)
             return
         operations = [one["KV"] for one in json.loads(body)] if handler.path.startswith("/v1/txn") else []
