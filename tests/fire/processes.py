@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -109,8 +110,17 @@ class Child:
         return self._file.read_text() if self._file.exists() else ""
 
 
+def _end_with_the_run() -> None:
+    run = multiprocessing.parent_process()
+    if run is not None:
+        run.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _run(act: Callable[..., None], shared: Shared, file: str, arguments: Sequence[Any]) -> None:
     die_with_parent()
+    # Its parent is the process that all are forked from, which outlives the run where that is killed.
+    threading.Thread(target=_end_with_the_run, daemon=True).start()
     time.time = lambda: _clock() + shared.clock.value
     shared.ready.value = 1
     try:

@@ -62,7 +62,11 @@ class Result:
 def run(lab: Lab, seed: int) -> Result:
     """Run a rollout to its end under fire, and judge it."""
     with tempfile.TemporaryDirectory(prefix="convoy-fire-") as folder:
-        return Run(lab, schedule(seed), Path(folder)).run()
+        one = Run(lab, schedule(seed), Path(folder))
+        try:
+            return one.run()
+        finally:
+            one.end()
 
 
 class Run:
@@ -77,6 +81,7 @@ class Run:
         self._folder = folder
         self._journal = Journal()
         self._proxies: list[CuttingProxy] = []
+        self._children: list[Child] = []
         self._addresses = [node.address for node in lab.servers.values()]
         self._urls = [url_of(node) for node in lab.servers.values()]
         self._findings = Findings()
@@ -115,6 +120,13 @@ class Run:
         result.seconds = time.monotonic() - began
         return result
 
+    def end(self) -> None:
+        """End all processes, also where the run could not be judged, so that none of them is at work in the next one."""
+        for child in self._children:
+            child.kill()
+        for proxy in self._proxies:
+            proxy.close()
+
     def _begin(self) -> State:
         """Make a fleet of the old version, and return its keys."""
         assert becomes_whole(self._lab), "the cluster has no leader"
@@ -148,7 +160,9 @@ class Run:
     def _child(self, name: str, at: int, act: Any, *arguments: Any) -> Child:
         proxy = CuttingProxy(name, self._addresses[at % len(self._addresses)], self._journal)
         self._proxies.append(proxy)
-        return Child(name, self._folder, act, Settings(port=proxy.port, timeout=3), *arguments)
+        child = Child(name, self._folder, act, Settings(port=proxy.port, timeout=3), *arguments)
+        self._children.append(child)
+        return child
 
     def _wait(self, everybody: Sequence[Child], operator: Child, until: float) -> None:
         """Wait until the rollout is at its end, or a process is."""
