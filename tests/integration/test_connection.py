@@ -86,7 +86,7 @@ def test_a_port_that_never_answers() -> None:
 
 
 def test_a_port_that_speaks_something_else() -> None:
-    class Greeter(answering(200, b"")):  # type: ignore[misc]
+    class Greeter(answering(200, b"")):
         def handle(self) -> None:
             self.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n")
 
@@ -123,7 +123,7 @@ def test_a_web_server_that_is_not_consul(code: int, body: bytes, expected: str, 
 def test_nobody_is_followed_elsewhere_with_the_token(code: int) -> None:
     heard: list[str | None] = []
 
-    class Elsewhere(answering(200, b"[]")):  # type: ignore[misc]
+    class Elsewhere(answering(200, b"[]")):
         def do_PUT(self) -> None:
             heard.append(self.headers.get("X-Consul-Token"))
             super().do_PUT()
@@ -132,12 +132,12 @@ def test_nobody_is_followed_elsewhere_with_the_token(code: int) -> None:
 
     with speaking(Elsewhere) as other:
 
-        class Redirecting(answering(code, b"")):  # type: ignore[misc]
+        class Redirecting(answering(code, b"")):
             def end_headers(self) -> None:
                 self.send_header("Location", f"http://localhost:{other}{self.path}?token=s3cr3t")
                 super().end_headers()
 
-            do_DELETE = answering(code, b"").do_PUT  # type: ignore[attr-defined]
+            do_DELETE = answering(code, b"").do_PUT
 
         with speaking(Redirecting) as port:
             client = Store(Settings(port=port, token="s3cr3t", timeout=2)).client

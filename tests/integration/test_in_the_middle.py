@@ -96,6 +96,24 @@ def test_what_comes_after_a_complete_rollout_can_be_paused(store: Store, consul:
     assert [event["what"] for event in history(consul)][-5:] == ["complete", "pause", "resume", "complete", "after"]
 
 
+def test_an_abort_outlasts_the_last_host(store: Store, consul: RawKV) -> None:
+    first = begin(store, consul, MANY)
+    control.abort(store, SAID)
+    upgrade(store, *FLEET)
+    # One who waits goes on with what it began, and with the end that it was to make of it.
+    waiting = make_pass(store, Request("2", fleet=FLEET, since=first.index, converge=True))
+    assert (waiting.plan.complete, waiting.plan.scope_done, waiting.plan.can_move) == (False, False, False)
+    assert (ledger(consul)["state"], gates(consul)["global"]) == ("aborted", "False")
+
+
+def test_a_rollback_goes_to_where_all_hosts_were_also_where_nobody_wrote_that_down(store: Store, consul: RawKV) -> None:
+    begin(store, consul, MANY)
+    upgrade(store, *FLEET)
+    assert ledger(consul)["state"] == "running"
+    make_pass(store, Request("3", MANY, fleet=FLEET))
+    assert ledger(consul)["previous_version"] == "2"
+
+
 # Stages
 
 

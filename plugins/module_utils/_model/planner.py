@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import states, why
-from .brakes import PAUSE, Brake, brake_of
+from .brakes import ABORT, PAUSE, Brake, brake_of
 from .budgets import Spent, spent_budgets
 from .errors import UpgradeError
 from .fleet import Snapshot
@@ -66,7 +66,7 @@ class Plan:
     :param open_roles: roles to open by one key, because nothing limits them.
     :param open_hosts: hosts to open by a key of their own.
     :param waves: the hosts let through now, then the forecast; empty where nothing is left to open.
-    :param complete: whether every host is upgraded, and nobody has paused the rollout.
+    :param complete: whether every host is upgraded, and nobody has paused or aborted the rollout.
     :param scope_done: whether every host that the call may open is, likewise.
     :param can_move: whether anything may still change without an operator.
     :param unfinished: the hosts in scope that are not upgraded.
@@ -181,6 +181,7 @@ def make_plan(
     ]
     # Whoever waits for a rollout waits for the end of its pause too.
     paused = brake is not None and brake.code == PAUSE
+    ends = brake is None or brake.code not in (PAUSE, ABORT)
     waits = paused or (bool(unfinished) and (staging.waits if brake is None else brake.passes))
     times = [one.wake_at for one in hosts.values()]
     times += [brake.until if brake else None, staging.until]
@@ -191,8 +192,8 @@ def make_plan(
         open_roles=tuple(open_roles),
         open_hosts=tuple(open_hosts),
         waves=tuple(tuple(wave) for wave in ([now, *later] if now or later else ())),
-        complete=not missing and not paused and all(one.state == states.UPGRADED for one in hosts.values()),
-        scope_done=not unfinished and not missing and not paused,
+        complete=not missing and ends and all(one.state == states.UPGRADED for one in hosts.values()),
+        scope_done=not unfinished and not missing and ends,
         can_move=flying or bool(openings) or waits,
         unfinished=tuple(unfinished),
         warnings=(

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._model.fleet import Snapshot
 from .._model.gates import CLOSED, OPEN, Gates, GateValue
-from .._model.ledger import COMPLETE, PAUSED, RUNNING, Ledger
+from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._store.client import Operation
 from .._store.codec import encode_approval
 from .._store.keys import Keys
@@ -102,11 +102,11 @@ def _stages_of(ledger: Ledger | None) -> object:
 
 
 def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) -> Move | None:
-    """End a rollout in which every host is upgraded; None where that is written already, or while it is paused.
+    """End a rollout in which every host is upgraded; None where that is written already, or at an operator's word.
 
     :param converge: also open the global gate and remove those of roles and hosts.
     """
-    if ledger.state == PAUSED:
+    if ledger.state in (PAUSED, ABORTED):
         return None
     done = replace(ledger, state=COMPLETE)
     plain = Gates(GateValue(keys.gate("global"), OPEN))

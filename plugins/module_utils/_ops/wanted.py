@@ -179,7 +179,7 @@ def previous_of(snapshot: Snapshot, version: str) -> str | None:
     """
     old, passed_over = snapshot.ledger, {version}
     known = [snapshot.current_version]
-    if old is not None and old.version == snapshot.current_version != version and _is_cut_short(old):
+    if old is not None and old.version == snapshot.current_version != version and _is_cut_short(old, snapshot):
         known = [old.version] if old.previous_version == version else [old.previous_version]
         passed_over |= {old.version} - set(known)
     elif old is not None:
@@ -192,8 +192,11 @@ def previous_of(snapshot: Snapshot, version: str) -> str | None:
     return running.pop() if len(running) == 1 else None
 
 
-def _is_cut_short(ledger: Ledger) -> bool:
-    return ledger.state != COMPLETE and not ledger.rollback
+def _is_cut_short(ledger: Ledger, snapshot: Snapshot) -> bool:
+    if ledger.state == COMPLETE or ledger.rollback:
+        return False
+    # Where the last hosts reported and no planner has looked since, it is complete but for being written down.
+    return ledger.state == ABORTED or any(report.version != ledger.version for report in snapshot.reports.values())
 
 
 def overtaken(snapshot: Snapshot) -> UpgradeError:
