@@ -15,12 +15,13 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
-from fire.run import run  # noqa: E402  the path comes first
+from fire.run import Result, run  # noqa: E402  the path comes first
 from lab.guard import guarded  # noqa: E402
 
 
@@ -34,26 +35,22 @@ def main() -> int:
     events: Counter[str] = Counter()
     openings = writes = views = bad = 0
     began = time.monotonic()
-    with guarded(f"fire-nightly{given.first}") as lab:
-        lab.up({}, servers=3)
-        for seed in range(given.first, given.first + given.runs):
-            try:
-                result = run(lab, seed)
-            except (AssertionError, OSError, RuntimeError) as error:
-                # As where a busy machine leaves the cluster without a leader. The others go on; this one has to be looked at.
-                bad += 1
-                print(f"seed {seed}: could not be judged: {error!r}", flush=True)
-                continue
-            faults += result.faults
-            events += result.events
-            openings, writes, views = openings + result.openings, writes + result.writes, views + result.views
-            bad += bool(result.violations)
-            counts = f"{result.openings} openings, {result.writes} writes, {result.views} views"
-            found = f"{len(result.violations)} violations" if result.violations else "nothing found"
-            print(f"seed {seed} ({result.kind}): {result.seconds:.0f} s, {_listed(result.faults)}; {counts}; {found}")
-            for sentence in result.violations:
-                print(f"    {sentence}")
-            sys.stdout.flush()
+    last = given.first + given.runs
+    for seed, result in _results(given.first, last):
+        if isinstance(result, Exception):
+            bad += 1
+            print(f"seed {seed}: could not be judged: {result!r}", flush=True)
+            continue
+        faults += result.faults
+        events += result.events
+        openings, writes, views = openings + result.openings, writes + result.writes, views + result.views
+        bad += bool(result.violations)
+        counts = f"{result.openings} openings, {result.writes} writes, {result.views} views"
+        found = f"{len(result.violations)} violations" if result.violations else "nothing found"
+        print(f"seed {seed} ({result.kind}): {result.seconds:.0f} s, {_listed(result.faults)}; {counts}; {found}")
+        for sentence in result.violations:
+            print(f"    {sentence}")
+        sys.stdout.flush()
     print(
         f"\n{given.runs} runs in {(time.monotonic() - began) / 60:.0f} minutes, {bad} of them with violations or not judged"
     )
@@ -61,6 +58,23 @@ def main() -> int:
     print(f"{openings} openings, {writes} writes judged, {views} views of the servers compared with them")
     print(f"{sum(events.values())} entries of the history: {_listed(events)}")
     return min(bad, 100)
+
+
+def _results(seed: int, last: int) -> Iterator[tuple[int, Result | Exception]]:
+    """Run all seeds up to the last one; return what each came to, or why it could not be judged."""
+    name = f"fire-nightly{seed}"
+    while seed < last:
+        with guarded(name) as lab:
+            lab.up({}, servers=3)
+            is_sound = True
+            while seed < last and is_sound:
+                try:
+                    result: Result | Exception = run(lab, seed)
+                except (AssertionError, OSError, RuntimeError) as error:
+                    # As where a busy machine leaves the cluster without a leader: the others get a new one.
+                    result, is_sound = error, False
+                yield seed, result
+                seed += 1
 
 
 def _listed(counts: Counter[str]) -> str:

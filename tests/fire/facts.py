@@ -93,12 +93,15 @@ class Facts:
         return f"{REPORTS}{self.current}/{host}" in self.state
 
     def has_left(self, host: str) -> bool:
-        """Return whether a host has set out for another version since it reported the wanted one."""
-        record = self.record(host)
-        if not record or record["version"] == self.current or record["state"] not in ("started", "failed"):
+        """Return whether a host has set out for another version since it reported the wanted one.
+
+        Consul's index tells what came later: a host says both within a second, and its clock may be wrong.
+        """
+        record, report = self.record(host), self.state.get(f"{REPORTS}{self.current}/{host}")
+        if not record or report is None:
             return False
-        report = self.state.get(f"{REPORTS}{self.current}/{host}")
-        return report is not None and record["times"][record["state"]] > int(report.value)
+        elsewhere = record["version"] != self.current and record["state"] in ("started", "failed")
+        return elsewhere and self.state[f"{RECORDS}{host}"].index > report.index
 
     def is_done(self, host: str) -> bool:
         """Return whether a host has reported, and some planner has seen it soak for long enough."""

@@ -18,10 +18,14 @@ from .processes import Child
 from .proxy import CuttingProxy
 from .restore import Restorer
 
+# Where the servers take long to choose a leader, the time is up after one or two; a run goes on for so many.
+LEAST = 5
+
 
 class Faults:
-    """Injects faults until it is told to stop, and mends all of them in the end.
+    """Injects faults until it is told to stop, at least :data:`LEAST`, and mends all of them in the end.
 
+    :param over: whether the time is up.
     :param planners: those that may be killed, stopped, and have their clocks set.
     :param restorer: what restores a snapshot on the way; None for no such thing.
     """
@@ -48,7 +52,7 @@ class Faults:
         kinds = [self.kill, self.kill, self.stop, self.stop, self.reset, self.reset, self.leader, self.partition]
         if self._chance.random() < 0.6:
             kinds += [self.clock, self.clock]
-        while not self._over():
+        while not self._is_over():
             self._sleep(0.1, 0.5)
             act = self._chance.choice(kinds)
             act()
@@ -85,8 +89,10 @@ class Faults:
         node = leader_of(self._lab)
         if node is not None:
             node.kill()
-            self._sleep(0.3, 1.0)
-            node.boot()
+            try:
+                self._sleep(0.3, 1.0)
+            finally:
+                node.boot()
             # Two of three are needed, so the next one goes when all are back.
             becomes_whole(self._lab)
 
@@ -94,11 +100,16 @@ class Faults:
         """Cut a server off, with the planner that asks it."""
         node = self._chance.choice(list(self._lab.servers.values()))
         node.cut()
-        self._sleep(0.5, 1.5)
-        node.mend()
+        try:
+            self._sleep(0.5, 1.5)
+        finally:
+            node.mend()
         becomes_whole(self._lab)
+
+    def _is_over(self) -> bool:
+        return self._over() and self.count.total() >= LEAST
 
     def _sleep(self, least: float, most: float) -> None:
         until = time.monotonic() + self._chance.uniform(least, most)
-        while time.monotonic() < until and not self._over():
+        while time.monotonic() < until and not self._is_over():
             time.sleep(0.05)

@@ -104,7 +104,7 @@ class Run:
             faults.run()
             for child in everybody:
                 child.shared.calm.value = 1
-            self._wait(everybody, others[0], until + _SECONDS)
+            self._wait(everybody, others[0], time.monotonic() + _SECONDS)
             for child in everybody:
                 child.kill()
             self._journal.is_quiet(20)

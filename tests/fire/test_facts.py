@@ -1,0 +1,42 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What came later of two things that a host said within one second is told by Consul's index."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .facts import CURRENT, RECORDS, REPORTS, Facts
+from .fleet import NEW, OLD
+from .replay import Entry
+from .rules import CAPS
+
+AT = 1_795_392_000
+
+
+def facts(record: dict[str, object], *, reported: int, recorded: int) -> Facts:
+    """Return a host that reported the new version, and what its own account says, each with its index."""
+    return Facts(
+        {
+            CURRENT: Entry(NEW, 1),
+            f"{REPORTS}{NEW}/web1": Entry(str(AT), reported),
+            f"{RECORDS}web1": Entry(json.dumps(record), recorded),
+        },
+        CAPS,
+    )
+
+
+@pytest.mark.parametrize("state", ["started", "failed"])
+@pytest.mark.parametrize("version", [OLD, "0.9"])
+def test_a_host_that_sets_out_for_elsewhere_after_its_report_is_not_done(state: str, version: str) -> None:
+    record = {"version": version, "state": state, "times": {state: AT}}
+    assert not facts(record, reported=5, recorded=6).is_done("web1")
+    assert facts(record, reported=6, recorded=5).is_done("web1")
+
+
+def test_a_host_that_says_anything_of_the_wanted_version_is_done_where_it_reported_that() -> None:
+    record = {"version": NEW, "state": "started", "times": {"started": AT}}
+    assert facts(record, reported=5, recorded=6).is_done("web1")
