@@ -22,7 +22,14 @@ changelog() { antsibull-changelog lint; }
 lint() { ansible-lint; }
 docs() { antsibull-docs lint-collection-docs --plugin-docs --validate-collection-refs=self .; }
 unit() { python -m pytest -q tests/unit; }
-integration() { python -m pytest -q tests/integration; }
+# Side by side, and after that the look back on what all of them have used and seen.
+integration() {
+    local seen
+    seen=$(mktemp -d)
+    python -m pytest -q -n 2 tests/integration --ignore tests/integration/test_reference.py --seen "$seen" &&
+        python -m pytest -q tests/integration/test_reference.py --seen "$seen" || { rm -rf "$seen"; return 1; }
+    rm -rf "$seen"
+}
 # On the lab: these need root, and are passed over without it; under CI=true that is a failure.
 push() { python -m pytest -q -n 3 tests/push; }
 services() { python -m pytest -q -n 2 --dist loadfile tests/services; }

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,16 @@ from missing import missing
 
 HERE = Path(__file__).parent
 _LAST = "test_reference.py"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seen",
+        type=Path,
+        metavar="FOLDER",
+        help="where sessions note which options and results they have seen, so that test_reference.py, in a session of its "
+        "own after all others, can look back on them; without it that takes one session with all the tests",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -47,8 +58,15 @@ def store(agent: Agent, consul: RawKV) -> Store:  # noqa: ARG001  it wipes
 
 
 @pytest.fixture(scope="session")
-def seen() -> Seen:
-    return Seen()
+def seen(pytestconfig: pytest.Config) -> Iterator[Seen]:
+    """What all tests have used and seen, with what those of earlier sessions have noted in the folder --seen."""
+    folder = pytestconfig.getoption("seen")
+    found = Seen()
+    if folder is not None:
+        found.load(folder)
+    yield found
+    if folder is not None:
+        found.save(folder / f"{os.getpid()}.json")
 
 
 @pytest.fixture
@@ -63,8 +81,8 @@ def play(agent: Agent, consul: RawKV, tmp_path: Path) -> Shipped:  # noqa: ARG00
 
 @pytest.fixture
 def whole_session(request: pytest.FixtureRequest) -> None:
-    """Skip what only says something when all tests of this folder have run."""
-    if not request.config.stash.get(_WHOLE, False):
+    """Skip what only says something when all tests of this folder have run, in this session or in earlier ones."""
+    if not request.config.stash.get(_WHOLE, False) and request.config.getoption("seen") is None:
         pytest.skip("only says something after all the integration tests")
 
 

@@ -60,6 +60,23 @@ class Seen:
         self.options: dict[str, set[str]] = {name: set() for name in (*MODULES, LOOKUP)}
         self.returned: dict[str, set[str]] = {name: set() for name in MODULES}
 
+    def save(self, file: Path) -> None:
+        """Write down what was seen, for a session that looks back."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        noted = {"options": self.options, "returned": self.returned}
+        file.write_text(
+            json.dumps({kind: {name: sorted(of) for name, of in each.items()} for kind, each in noted.items()})
+        )
+
+    def load(self, folder: Path) -> None:
+        """Take over what other sessions have written down."""
+        for file in folder.glob("*.json"):
+            noted = json.loads(file.read_text())
+            for name, found in noted["options"].items():
+                self.options[name].update(found)
+            for name, found in noted["returned"].items():
+                self.returned[name].update(found)
+
     def see_tasks(self, found: Any) -> None:
         """Note the options in tasks, plays or parts of them."""
         if isinstance(found, str):
