@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from http.client import HTTPException
+from typing import TypeVar
 
 from devkit.kv import RawKV
 from lab.lab import Lab
 from lab.node import Node
 
 from .replay import State, entries_of
+
+_Found = TypeVar("_Found")
 
 
 def url_of(node: Node) -> str:
@@ -47,6 +51,18 @@ def all_keys(url: str, seconds: float = 30) -> tuple[int, State]:
         if code == 200:
             return int(headers["X-Consul-Index"]), entries_of(json.loads(body))
         assert time.monotonic() < until, f"{url} answered {code}: {body.decode(errors='replace')}"
+        time.sleep(0.1)
+
+
+def once_led(act: Callable[[], _Found], seconds: float = 30) -> _Found:
+    """Return what an act of :class:`RawKV` does, tried again while the servers choose a leader and refuse it."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return act()
+        except RuntimeError:
+            if time.monotonic() > until:
+                raise
         time.sleep(0.1)
 
 

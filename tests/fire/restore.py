@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from devkit.kv import RawKV
 
+from .cluster import once_led
 from .journal import Journal, Write
 from .processes import WENT_BACK, Child
 from .replay import Restore
@@ -53,8 +54,10 @@ class Restorer:
     def go_on(self) -> int:
         """Take the snapshot, or restore it; return how many were restored. The cluster has to be whole."""
         if not self._snapshot:
-            self._snapshot = self._kv.call("GET", "snapshot")[2]
-            self._due = time.monotonic() + 4
+            code, _headers, body = self._kv.call("GET", "snapshot")
+            if code == 200:
+                self._snapshot = body
+                self._due = time.monotonic() + 4
             return 0
         # A moment for those who are at work to see what there is.
         time.sleep(1.5)
@@ -74,8 +77,8 @@ class Restorer:
             meta = archive.extractfile("meta.json")
             assert meta is not None
             taken_at = json.loads(meta.read())["Index"]
-        code, _headers, body = self._kv.call("PUT", "snapshot", self._snapshot)
-        assert code == 200, body
+        # All are stopped, so it does no harm twice.
+        once_led(self._put_back)
         until = time.monotonic() + _SECONDS
         while not self._mark(taken_at):
             assert time.monotonic() < until, "the cluster has no leader after a restore"
@@ -84,6 +87,11 @@ class Restorer:
         epoch = json.loads(ledger)["epoch"] if ledger is not None else 0
         seen = {one: one.shared.epoch.value for one in self._planners if one.code is None}
         return {one: newest for one, newest in seen.items() if newest > epoch}
+
+    def _put_back(self) -> None:
+        code, _headers, body = self._kv.call("PUT", "snapshot", self._snapshot)
+        if code != 200:
+            raise RuntimeError(f"{code}: {body!r}")
 
     def _mark(self, taken_at: int) -> bool:
         """Write a key, so that its index tells what comes after the restore."""

@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings imp
 from lab.lab import Lab
 
 from .actors import be_holder, be_nodes, be_operator, be_planner
-from .cluster import all_keys, becomes_whole, url_of
+from .cluster import all_keys, becomes_whole, once_led, url_of
 from .facts import GATES, LEDGER, REPORTS
 from .faults import Faults
 from .findings import Findings
@@ -130,11 +130,15 @@ class Run:
     def _begin(self) -> State:
         """Make a fleet of the old version, and return its keys."""
         assert becomes_whole(self._lab), "the cluster has no leader"
+        once_led(self._old_fleet)
+        return all_keys(self._urls[0])[1]
+
+    def _old_fleet(self) -> None:
         kv = self._lab.kv
-        assert kv.delete("", tree=True)
+        if not kv.delete("", tree=True):
+            raise RuntimeError("The keys of the last run were not deleted.")
         kv.load([*((f"{REPORTS}{OLD}/{host}", "1700000000") for host in FLEET), ("current_version", OLD)])
         kv.put(f"{GATES}global", "True")
-        return all_keys(self._urls[0])[1]
 
     def _start(self) -> tuple[list[Child], list[Child]]:
         """Start all processes, each with a way to Consul of its own: planners, then operators and nodes."""
@@ -175,14 +179,14 @@ class Run:
             if dead or self._is_over(operator):
                 return
             time.sleep(0.1)
-        ledger = self._lab.kv.texts("upgrade/").get(LEDGER)
+        ledger = once_led(lambda: self._lab.kv.texts("upgrade/")).get(LEDGER)
         say(f"the rollout did not come to an end in {_SECONDS} s; the ledger is {ledger}")
 
     def _is_over(self, operator: Child) -> bool:
         target = self._target(operator)
         if target is None:
             return False
-        keys = self._lab.kv.texts()
+        keys = once_led(self._lab.kv.texts)
         ledger = json.loads(keys.get(LEDGER, "{}"))
         is_complete = ledger.get("state") == "complete" and ledger["version"] == target
         return is_complete and all(f"{REPORTS}{target}/{host}" in keys for host in FLEET)
