@@ -12,6 +12,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+# A server without a leader keeps a request for 7 s (rpc_hold_timeout), and a little goes to carry it out.
+_KEPT = 8.0
+
 
 @dataclass(eq=False)
 class Write:
@@ -117,11 +120,15 @@ class Journal:
             write.is_known = True
 
     def is_quiet(self, seconds: float) -> bool:
-        """Wait until nothing is on its way, and return whether that came to be."""
+        """Wait until nothing is on its way, and return whether that came to be.
+
+        A write to which no answer came is, for as long as its server may be looking for a leader to carry it out.
+        """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             with self._lock:
-                if not self._pending:
+                given_up = max((one.answered_at for one in self.writes if not one.is_known), default=0)
+                if not self._pending and time.time() > given_up + _KEPT:
                     return True
             time.sleep(0.02)
         return False

@@ -193,8 +193,10 @@ class Judge:
             is_new = mark["upgraded"] and not (was.get("upgraded") and was["version"] == mark["version"])
             if not is_new or not rules.soak:
                 continue
-            if mark["since"] + rules.soak > event["at"] + 1:
-                found.append(f"{host} was taken for well at {event['at']}, and soaks since {mark['since']}")
+            # By its clock when it read: that may be set to some other time before it writes, and says when.
+            now = self._now(write)
+            if now is not None and mark["since"] + rules.soak > now + 1:
+                found.append(f"{host} was taken for well at {now:.0f}, and soaks since {mark['since']}")
             if self._steady and write.at - mark["since"] < rules.soak:
                 found.append(f"{host} was taken for well {write.at - mark['since']:.1f} s after it was seen to be")
         return found
@@ -307,6 +309,6 @@ def _of_stage(
     found = [f"the stage ended before {behind}"] if behind else []
     if f"{APPROVALS}canary" not in step.before:
         found.append("the stage ended without approval")
-    if "done_at" not in was or was["done_at"] + facts.rules.stage_soak > event["at"] + 1:
-        found.append(f"the stage ended at {event['at']}, and was {was}")
+    if "done_at" not in was or (facts.now is not None and was["done_at"] + facts.rules.stage_soak > facts.now + 1):
+        found.append(f"the stage ended at {facts.now}, and was {was}")
     return found

@@ -64,7 +64,7 @@ class Restorer:
         for child in self._everybody:
             child.signal(signal.SIGSTOP)
         try:
-            stopped = self._restore() if self._journal.is_quiet(8) else {}
+            stopped = self._restore() if self._journal.is_quiet(20) else {}
         finally:
             for child in self._everybody:
                 child.signal(signal.SIGCONT)
