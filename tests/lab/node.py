@@ -227,4 +227,7 @@ def consul_config(node: str, address: str, servers: Sequence[str], more: Mapping
     }
     if server:
         config |= {"server": True, "bootstrap_expect": len(servers), "client_addr": "0.0.0.0"}
+        # Else the leader tells a server that was away for a second to leave, and where that arrives as it comes back, it is
+        # "leaving" for as long as it lives and never taken among the servers again.
+        config["autopilot"] = {"cleanup_dead_servers": False}
     return json.dumps({**config, **more}, indent=2)
