@@ -35,6 +35,8 @@ from integration.support.seen import Seen
 from integration.support.shipped import Shipped, inventory
 from integration.support.tls import Authority
 
+pytestmark = pytest.mark.one_release
+
 MASTER = str(uuid.uuid4())
 UNKNOWN = str(uuid.uuid4())
 ALL_BUT = 'key_prefix "" {{ policy = "read" }} key_prefix "{}" {{ policy = "deny" }}'

@@ -18,6 +18,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import names, record, seed
 
+pytestmark = pytest.mark.one_release
+
 FLEET = names(compute=4)
 RULES: dict[str, Any] = {
     "rolling_rules": {"global": 2},

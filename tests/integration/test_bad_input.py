@@ -40,6 +40,8 @@ from integration.support.bad_day import (
 from integration.support.fleet import GATES
 from integration.support.playbook import Runner, info, plan
 
+pytestmark = pytest.mark.one_release
+
 fuzzed = settings(
     max_examples=int(os.environ.get("CONVOY_EXAMPLES", "70")), deadline=None, derandomize=False, print_blob=True
 )

@@ -35,6 +35,8 @@ from integration.support.fleet import names, seed
 from integration.support.playbook import Runner, Task
 from integration.support.seen import Seen
 
+pytestmark = pytest.mark.one_release
+
 MASTER = str(uuid.uuid4())
 PREFIX = "cloud/"
 

@@ -19,6 +19,8 @@ from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, seed
 from integration.support.playbook import Runner, plan
 
+pytestmark = pytest.mark.one_release
+
 FLEET = names(compute=4)
 ONE: dict[str, Any] = {"rolling_rules": {"global": 1}}
 MANY: dict[str, Any] = {"rolling_rules": {"global": 9}}

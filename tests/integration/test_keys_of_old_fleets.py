@@ -13,6 +13,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, ledger, names, seed
 
+pytestmark = pytest.mark.one_release
+
 ONE_BY_ONE = {"rolling_rules": {"global": 1}}
 
 

@@ -18,6 +18,8 @@ from integration.support.nodes import open_and_die, spawn
 from integration.support.playbook import Runner, plan
 from integration.support.watcher import Timeline, read
 
+pytestmark = pytest.mark.one_release
+
 FLEET = names(compute=200)
 CAP = 150
 REQUEST = Request(version="2", rules={"rolling_rules": {"global": CAP}})

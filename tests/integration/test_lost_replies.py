@@ -22,6 +22,8 @@ from integration.support.fleet import gates, history, ledger, names, opened, rec
 from integration.support.playbook import Runner, plan
 from integration.support.proxy import LOSE_REPLY, LOSE_REQUEST, PASS, LossyProxy
 
+pytestmark = pytest.mark.one_release
+
 FLEET = names(compute=150)
 RULES = {"rolling_rules": {"global": 150}}
 REQUEST = Request(version="2", rules=RULES)

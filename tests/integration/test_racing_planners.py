@@ -16,6 +16,8 @@ from integration.support.fleet import GATES, history, ledger, names, seed
 from integration.support.nodes import be_nodes, be_planner, end_of, spawn
 from integration.support.watcher import Timeline, View, Watcher, read
 
+pytestmark = pytest.mark.one_release
+
 FLEET = names(controller=4, compute=20, storage=8, web=8)
 GROUP = ("compute", "storage")
 RULES = {

@@ -16,6 +16,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import history, names, record, seed
 
+pytestmark = pytest.mark.one_release
+
 # Consul takes half a megabyte in one value, and in one transaction.
 LARGE = "x" * 400_000
 

@@ -18,6 +18,8 @@ from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, ledger, names, opened, seed
 from integration.support.watcher import View, Watcher, read
 
+pytestmark = pytest.mark.one_release
+
 ONE_BY_ONE = {"rolling_rules": {"global": 1}}
 
 

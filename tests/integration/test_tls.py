@@ -21,6 +21,8 @@ from integration.support.push import WATCHED, driver, prepared, stopped
 from integration.support.seen import Seen
 from integration.support.tls import Authority, Pair
 
+pytestmark = pytest.mark.one_release
+
 
 @dataclass(frozen=True)
 class Secure:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
@@ -20,6 +21,8 @@ from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, plan
 from integration.support.proxy import LossyProxy
 from integration.support.seen import Seen
+
+pytestmark = pytest.mark.one_release
 
 ONE_BY_ONE = {"rolling_rules": {"global": 1}}
 FLEET = names(controller=1, compute=3)
