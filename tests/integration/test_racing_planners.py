@@ -52,7 +52,10 @@ def check(view: View) -> None:
 def races() -> list[int]:
     """Return the seeds: one anew each time, or the one that CONVOY_TEST_SEED repeats."""
     given = os.environ.get("CONVOY_TEST_SEED")
-    return [int(given)] if given else [random.SystemRandom().randrange(10**6)]
+    # Processes that share the tests have to find the same ones, so they draw from what is anew for all of them together.
+    shared = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    chance = random.Random(shared) if shared else random.SystemRandom()
+    return [int(given)] if given else [chance.randrange(10**6)]
 
 
 @pytest.mark.parametrize("number", races(), ids=lambda number: f"CONVOY_TEST_SEED={number}")
