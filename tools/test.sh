@@ -26,7 +26,7 @@ unit() { python -m pytest -q tests/unit; }
 integration() {
     local seen
     seen=$(mktemp -d)
-    python -m pytest -q -n 2 tests/integration --ignore tests/integration/test_reference.py --seen "$seen" &&
+    python -m pytest -q -n 2 --dist loadfile tests/integration --ignore tests/integration/test_reference.py --seen "$seen" &&
         python -m pytest -q tests/integration/test_reference.py --seen "$seen" || { rm -rf "$seen"; return 1; }
     rm -rf "$seen"
 }
