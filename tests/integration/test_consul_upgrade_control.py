@@ -21,6 +21,9 @@ from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, record, seed
 from integration.support.playbook import Runner, Task, info, plan
 
+# On each release, test_playbooks_control.py and the examples of the documentation run the module.
+pytestmark = pytest.mark.one_release
+
 FLEET = names(controller=1, compute=3)
 RULES: dict[str, Any] = {"rolling_rules": {"global": 1}, "role_order": {"compute": "controller"}}
 

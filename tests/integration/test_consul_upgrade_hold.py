@@ -18,6 +18,9 @@ from devkit.kv import RawKV
 from integration.support.fleet import gates, history, names, seed
 from integration.support.playbook import Runner, Task, ask, info, plan
 
+# On each release, test_playbooks_control.py and the examples of the documentation run the module.
+pytestmark = pytest.mark.one_release
+
 FLEET = names(compute=3, web=1)
 RULES = {"rolling_rules": {"global": 2}}
 
