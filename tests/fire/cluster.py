@@ -43,15 +43,16 @@ def becomes_whole(lab: Lab, seconds: float = 30) -> bool:
     return False
 
 
-def all_keys(url: str, seconds: float = 30) -> tuple[int, State]:
+def all_keys(url: str) -> tuple[int, State]:
     """Return what a server says there is, and at which index; it is asked again while the servers choose a leader."""
-    until = time.monotonic() + seconds
-    while True:
+
+    def ask() -> tuple[int, State]:
         code, headers, body = RawKV(url).call("GET", "kv/?recurse&consistent")
-        if code == 200:
-            return int(headers["X-Consul-Index"]), entries_of(json.loads(body))
-        assert time.monotonic() < until, f"{url} answered {code}: {body.decode(errors='replace')}"
-        time.sleep(0.1)
+        if code != 200:
+            raise RuntimeError(f"{url} answered {code}: {body.decode(errors='replace')}")
+        return int(headers["X-Consul-Index"]), entries_of(json.loads(body))
+
+    return once_led(ask)
 
 
 def once_led(act: Callable[[], _Found], seconds: float = 30) -> _Found:

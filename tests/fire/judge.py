@@ -52,6 +52,7 @@ class Judge:
 
     :param rules_of: returns what instructions mean, None for those that nobody gave.
     :param clock_of: returns by how much a process's clock was ahead around a time, None where it was set just then.
+    :param most_ahead: returns by how much it was ahead at most around a time.
     :param steady: whether no clock was set at all.
     """
 
@@ -61,6 +62,7 @@ class Judge:
         steps: Sequence[Step],
         rules_of: Callable[[Mapping[str, Any]], Rules | None],
         clock_of: Callable[[str, float], float | None],
+        most_ahead: Callable[[str, float], float],
         *,
         steady: bool,
     ) -> None:
@@ -68,6 +70,7 @@ class Judge:
         self._steps = steps
         self._rules_of = rules_of
         self._clock_of = clock_of
+        self._most_ahead = most_ahead
         self._steady = steady
         self._own: dict[tuple[str, Reading], set[int]] = {}
         self._read: dict[Reading, dict[str, tuple[str, int]]] = {}
@@ -137,7 +140,7 @@ class Judge:
         elif event["what"] == "complete":
             found += [f"complete without {host}" for host in FLEET if not facts.is_done(host)]
         elif event["what"] in ("approve", "stage"):
-            found += _of_stage(event, before, after, step, facts)
+            found += _of_stage(event, before, after, step, facts, self._latest(write, event))
         elif event["what"] == "retry" and rules.deadline is None:
             found += [
                 f"{host} was retried, and has not failed" for host in event["hosts"] if not facts.has_failed(host)
@@ -157,6 +160,13 @@ class Judge:
             return None
         ahead = self._clock_of(write.who, write.reading.at)
         return None if ahead is None else write.reading.at + ahead
+
+    def _latest(self, write: Write, event: Mapping[str, Any]) -> float:
+        """Return the latest time that the writer's clock can have shown when it read: it may be set back before it writes."""
+        told = float(event["at"])
+        if write.reading is None:
+            return told
+        return max(told, write.reading.at + self._most_ahead(write.who, write.reading.at))
 
     def _order_of_writes(self, step: Step, write: Write) -> list[str]:
         """Return whether somebody wrote the ledger on top of what he had not seen."""
@@ -193,10 +203,9 @@ class Judge:
             is_new = mark["upgraded"] and not (was.get("upgraded") and was["version"] == mark["version"])
             if not is_new or not rules.soak:
                 continue
-            # By its clock when it read: that may be set to some other time before it writes, and says when.
-            now = self._now(write)
-            if now is not None and mark["since"] + rules.soak > now + 1:
-                found.append(f"{host} was taken for well at {now:.0f}, and soaks since {mark['since']}")
+            latest = self._latest(write, event)
+            if mark["since"] + rules.soak > latest + 1:
+                found.append(f"{host} was taken for well at {latest:.0f}, and soaks since {mark['since']}")
             if self._steady and write.at - mark["since"] < rules.soak:
                 found.append(f"{host} was taken for well {write.at - mark['since']:.1f} s after it was seen to be")
         return found
@@ -297,7 +306,12 @@ def _of_opening(event: Mapping[str, Any], before: Mapping[str, Any], step: Step,
 
 
 def _of_stage(
-    event: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any], step: Step, facts: Facts
+    event: Mapping[str, Any],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    step: Step,
+    facts: Facts,
+    latest: float,
 ) -> list[str]:
     """Return what is wrong with the end of a stage, or with its approval."""
     behind = [host for host in facts.of(ALL) if facts.stage_of(host) == 0 and not facts.is_done(host)]
@@ -309,6 +323,6 @@ def _of_stage(
     found = [f"the stage ended before {behind}"] if behind else []
     if f"{APPROVALS}canary" not in step.before:
         found.append("the stage ended without approval")
-    if "done_at" not in was or (facts.now is not None and was["done_at"] + facts.rules.stage_soak > facts.now + 1):
-        found.append(f"the stage ended at {facts.now}, and was {was}")
+    if "done_at" not in was or was["done_at"] + facts.rules.stage_soak > latest + 1:
+        found.append(f"the stage ended at {latest:.0f}, and was {was}")
     return found

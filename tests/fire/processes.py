@@ -88,6 +88,11 @@ class Child:
         recent = [since for since, _ahead in self.clocks if abs(since - at) < seconds]
         return None if recent else known[-1]
 
+    def most_ahead_around(self, at: float, seconds: float = 8) -> float:
+        """Return by how much its clock was ahead at most within some seconds before or after a time."""
+        before = [ahead for since, ahead in self.clocks if since <= at - seconds]
+        return max([*before[-1:], *(ahead for since, ahead in self.clocks if abs(since - at) < seconds)])
+
     def signal(self, number: int) -> None:
         """Send it a signal."""
         if self.process.is_alive() and self.process.pid:

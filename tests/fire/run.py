@@ -216,6 +216,7 @@ class Run:
             steps,
             _rules_of(self._plan),
             lambda who, at: clocks[who].ahead_around(at),
+            lambda who, at: clocks[who].most_ahead_around(at),
             steady=not result.faults["clock"] and not restores,
         )
         judge.judge(self._findings)

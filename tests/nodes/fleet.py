@@ -35,8 +35,7 @@ SETTINGS: dict[str, Any] = {
     "puppet_gate_runtime": str(RUNTIME),
     "puppet_gate_manifest": f"{MANIFESTS}/site.pp",
     "puppet_gate_packages": PACKAGES,
-    # Longer than a turn takes: two fleets whose timers keep both cores busy are slower than such that wait.
-    "puppet_gate_interval": 9,
+    "puppet_gate_interval": 4,
     "puppet_gate_delay": 1,
 }
 
