@@ -20,6 +20,7 @@ from .._model.shown import bounded, printable
 from .._store.client import Operation
 from .._store.errors import Conflict
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
+from .._store.old_keys import OldKeys
 from .._store.operations import Change, compare, compare_and_put, put, real_changes, remove
 from .._store.snapshot import decode_snapshot
 from .._store.store import Store, whoami
@@ -160,7 +161,8 @@ def _read(store: Store) -> tuple[Snapshot, list[str]]:
         if error.code != "unreadable_ledger":
             raise
     keys = store.keys
-    folders = (keys.current_version, keys.ledger, keys.records, keys.reports, keys.holds)
+    reports = (keys.reports, OldKeys(keys.prefix).reports)
+    folders = (keys.current_version, keys.ledger, keys.records, keys.holds, *reports)
     entries = store.client.read(folders, "consistent")
     snapshot = decode_snapshot(keys, (entry for entry in entries if entry.key != keys.ledger))
     index = next((entry.modify_index for entry in entries if entry.key == keys.ledger), 0)
