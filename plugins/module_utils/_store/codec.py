@@ -26,6 +26,7 @@ from .._model.names import check_version
 from .._model.shown import bounded, printable, shown
 from .client import Entry
 from .keys import Keys
+from .migration_codec import decode_migration, decode_schema, release_of
 
 # What this collection writes is nested five levels deep.
 _DEEPEST = 40
@@ -350,7 +351,9 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         elif key == keys.current_version:
             found |= {"current_version": decode_version(value), "version_index": index}
         elif key == keys.schema:
-            found["schema"] = _schema(key, value)
+            found |= {"schema": decode_schema(key, value), "release": release_of(flags)}
+        elif key == keys.migration:
+            found["migration"] = decode_migration(value)
     current = found.get("current_version")
     return Snapshot(
         reports=dict(_latest(reports, current, warnings)),
@@ -393,17 +396,6 @@ def _unix_time(value: bytes) -> float | None:
     except ValueError:
         return None
     return at if abs(at) < 1e12 else None
-
-
-def _schema(key: str, value: bytes) -> int:
-    try:
-        return int(value)
-    except ValueError as error:
-        raise UpgradeError(
-            "unreadable_schema",
-            f"{key} holds {shown(value)}, which is no version of the layout. Restore it from a backup, or delete it.",
-            key=key,
-        ) from error
 
 
 def _latest(
