@@ -15,6 +15,7 @@ from .gates import Gates
 from .holds import Holds
 from .ledger import Ledger
 from .marks import Approval, Mark
+from .migration import Migration
 from .names import check_name, in_order, some
 from .patterns import compiled
 from .shown import shown
@@ -104,6 +105,8 @@ class Snapshot:
     :param commits: epoch -> commit, for the entries of the history that were asked for and are there.
     :param now: when it was read, by the reader's clock (unix seconds).
     :param schema: the layout's own version, None where none is written.
+    :param release: the first release that knows that layout, empty where the migrator did not say.
+    :param migration: the migration of the layout, None where there is none and no old keys are kept.
     :param warnings: sentences on what was found and passed over.
     """
 
@@ -127,6 +130,8 @@ class Snapshot:
     ledger_index: int = 0
     version_index: int = 0
     schema: int | None = None
+    release: str = ""
+    migration: Migration | None = None
     warnings: tuple[str, ...] = ()
 
     @property

@@ -36,7 +36,7 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
     keys, old_keys = store.keys, OldKeys(store.keys.prefix)
     place = (scope, check_name(scope, name, "name") if scope != "global" else None)
     key, old_key = keys.gate(*place), old_keys.gate(*place)
-    wanted = (key, keys.current_version, *old_keys.gate_folders)
+    wanted = (key, keys.current_version, keys.migration, *old_keys.gate_folders)
     for _try in range(_MOST_TRIES):
         entries = {entry.key: entry for entry in store.client.read(wanted, "consistent")}
         snapshot = decode_snapshot(keys, entries.values())
@@ -67,7 +67,7 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     """
     keys, old_keys = store.keys, OldKeys(store.keys.prefix)
     everywhere = keys.gate("global")
-    read = store.client.read((keys.gates, *old_keys.gate_folders), "consistent")
+    read = store.client.read((keys.gates, keys.migration, *old_keys.gate_folders), "consistent")
     before = {
         entry.key: _shown(entry)
         for entry in read

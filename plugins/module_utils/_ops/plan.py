@@ -20,6 +20,7 @@ from .._model.rule_changes import changed_keys
 from .._model.states import BROKEN, UPGRADED, UPGRADING, HostState, read_states
 from .._store.errors import Conflict
 from .._store.keys import Keys
+from .._store.layout import refuse_to_plan
 from .._store.ledger_writer import LedgerWriter
 from .._store.operations import Change, real_changes
 from .._store.store import Store, whoami
@@ -80,6 +81,7 @@ def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
     for attempt in range(_MOST_TRIES):
         read_at = time.monotonic()
         snapshot = read_on(store, request.epoch, request.commit)
+        refuse_to_plan(store.keys, snapshot)
         if attempt == 0:
             first_version = snapshot.current_version
         elif not outcome.begun and snapshot.current_version not in (first_version, request.version):

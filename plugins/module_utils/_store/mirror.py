@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
-from .._model.gates import CLOSED, OPEN
+from .._model.gates import CLOSED, OPEN, Gates
 from .client import Operation
 from .keys import Keys
 from .old_keys import OldKeys
@@ -32,7 +32,8 @@ class Mirror:
         self._old = OldKeys(keys.prefix)
         self._snapshot = snapshot
         self._is_capital = any(gate.text in (OPEN, CLOSED) for gate in snapshot.old_gates.values())
-        self.is_needed = any(True for _gate in snapshot.old_gates.values())
+        migration = snapshot.migration
+        self.is_needed = snapshot.old_gates != Gates() or (migration is not None and migration.keeps_old)
 
     @property
     def places(self) -> int:

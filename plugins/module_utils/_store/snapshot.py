@@ -19,11 +19,11 @@ from .codec import (
     decode_hold,
     decode_ledger,
     decode_mark,
-    decode_schema,
     decode_version,
     text_of,
 )
 from .keys import Keys
+from .migration_codec import decode_migration, decode_schema, release_of
 from .old_keys import OldKeys
 from .records import decode_record
 
@@ -97,7 +97,9 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         elif key == keys.current_version:
             found |= {"current_version": decode_version(value), "version_index": index}
         elif key == keys.schema:
-            found["schema"] = decode_schema(key, value)
+            found |= {"schema": decode_schema(key, value), "release": release_of(flags)}
+        elif key == keys.migration:
+            found["migration"] = decode_migration(value)
     current = found.get("current_version")
     in_old_place = Gates(old_gates.everywhere, old_gates.roles, old_gates.hosts)
     reported = dict(_latest(reports, current, warnings))

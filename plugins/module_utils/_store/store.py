@@ -19,7 +19,8 @@ from .._model.fleet import Snapshot
 from .client import MOST_OPERATIONS, ConsulClient, Entry
 from .codec import decode_event
 from .errors import Conflict
-from .keys import SCHEMA, Keys
+from .keys import Keys
+from .layout import refuse_newer
 from .old_keys import OldKeys
 from .settings import Settings
 from .snapshot import decode_snapshot
@@ -51,7 +52,7 @@ class Store:
         old = OldKeys(keys.prefix)
         folders = (keys.reports, keys.gates, keys.records, keys.holds)
         now = time.time()
-        single = (keys.current_version, keys.ledger, keys.schema)
+        single = (keys.current_version, keys.ledger, keys.schema, keys.migration)
         wanted = (*single, keys.drivers, keys.marks, keys.approvals, *folders, old.reports, *old.gate_folders)
         try:
             entries = self.client.read(wanted, consistency, [keys.event(epoch)] if epoch else [])
@@ -61,12 +62,7 @@ class Store:
         events = _events(entry for entry in entries if epoch and entry.key == keys.event(epoch))
         commits = {epoch: str(events[0].get("commit", ""))} if events else {}
         snapshot = replace(decode_snapshot(keys, entries), now=now, commits=commits)
-        if snapshot.schema is not None and snapshot.schema > SCHEMA:
-            raise UpgradeError(
-                "newer_schema",
-                f"{keys.schema} is {snapshot.schema}, and this release of convoy.upgrade knows layouts up to {SCHEMA}. "
-                "Install the release that the other planners use.",
-            )
+        refuse_newer(keys, snapshot.schema, snapshot.release)
         return snapshot
 
     def distrust_silence(self, entries: Sequence[Entry], folders: Iterable[str]) -> None:
