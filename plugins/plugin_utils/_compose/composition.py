@@ -212,19 +212,19 @@ def _requires(listed: Mapping[str, Sequence[tuple[Entry, Service]]], find: Finde
     warnings: dict[str, None] = {}
     where = {}
     for name, service in uses.items():
-        where[name] = meta = service.where
+        where[name] = at = service.meta.at("requires")
         by_use[name] = []
-        for required in service.requires:
+        for required in service.meta.requires:
             if required in by_name:
                 by_use[name] += [one for one in by_name[required] if one not in by_use[name]]
             elif find(required) is None:
                 raise refusal(
-                    meta,
+                    at,
                     f"requires: no service {required!r} is in upgrade_roles or in {some(list(places), 10)}"
                     f"{nearest(required, by_name) or '.'}",
                 )
             else:
-                warnings[f"{meta}: {name} requires {required}, which no role has; it waits for nothing."] = None
+                warnings[f"{at}: {name} requires {required}, which no role has; it waits for nothing."] = None
     refuse_cycle(by_use, where)
     return _Requires(by_use, list(warnings))
 

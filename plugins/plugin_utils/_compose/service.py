@@ -10,14 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ...module_utils._model.names import nearest, some
 from .errors import refusal
-from .steps import ONCE, POST, STEPS, step_of_tag, tags_of
+from .meta import Meta, read_meta
+from .steps import ONCE, POST, STEPS, tags_of
 from .taskfile import Piece, read_pieces
 
-_META_KEYS = ("requires", "once")
 _ENTRY_KEYS = ("service", "name", "vars")
 
 # A service's name is a tag, and these mean something else already.
@@ -51,16 +49,14 @@ class Service:
     :param path: its folder.
     :param pieces: its tasks, in the order of the file.
     :param post: those after the upgrade.
-    :param requires: services that go before it.
-    :param where: file and line that say so.
+    :param meta: what it says of itself beside them.
     """
 
     role: str
     path: Path
     pieces: Sequence[Piece]
     post: Sequence[Piece]
-    requires: Sequence[str]
-    where: str
+    meta: Meta
 
     @property
     def short(self) -> str:
@@ -125,23 +121,24 @@ def load(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
             where,
             f"the role {role!r} in {path} is no service: it has neither tasks/upgrade_tasks.yml nor tasks/post_upgrade_tasks.yml.",
         )
-    requires, once, requires_at, once_at = _meta(path)
+    meta = read_meta(path)
     pieces = read_pieces(tasks, str(tasks)) if tasks.is_file() else []
     post = read_pieces(after, str(after), POST) if after.is_file() else []
-    pieces, post = _with_once(pieces, once), _with_once(post, once)
-    _check_once(once_at, pieces, post, once)
-    return Service(role, path, pieces, post, requires, requires_at)
+    pieces, post = _with_once(pieces, meta.once), _with_once(post, meta.once)
+    _check_once(meta, pieces, post)
+    return Service(role, path, pieces, post, meta)
 
 
 def _with_once(pieces: Sequence[Piece], once: Sequence[str]) -> list[Piece]:
     return [replace(one, once=one.once or one.step in once) for one in pieces]
 
 
-def _check_once(meta: str, pieces: Sequence[Piece], post: Sequence[Piece], once: Sequence[str]) -> None:
-    for step in once:
+def _check_once(meta: Meta, pieces: Sequence[Piece], post: Sequence[Piece]) -> None:
+    for step in meta.once:
         if not any(piece.step == step for piece in (*pieces, *post)):
             raise refusal(
-                meta, f"once: no task has the step {step}, so nothing would be run once. Take it away, or tag a task."
+                meta.at("once"),
+                f"once: no task has the step {step}, so nothing would be run once. Take it away, or tag a task.",
             )
     for piece in pieces:
         if piece.once and piece.step == STEPS[0]:
@@ -149,50 +146,3 @@ def _check_once(meta: str, pieces: Sequence[Piece], post: Sequence[Piece], once:
                 piece.where,
                 f"{ONCE} is for what changes something, and the step {STEPS[0]} is run on every host before anything is.",
             )
-
-
-def _meta(path: Path) -> tuple[list[str], list[str], str, str]:
-    """Return what ``meta/upgrade.yml`` says: the services required, the steps that are run once, and where it does."""
-    file = path / "meta/upgrade.yml"
-    shown = str(file)
-    if not file.is_file():
-        return [], [], shown, shown
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-        data = yaml.safe_load(text) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise refusal(shown, f"the file can't be read: {' '.join(str(error).split())}.") from error
-    if not isinstance(data, Mapping):
-        raise refusal(f"{shown}:1", f"{data!r} is no mapping with {' and '.join(_META_KEYS)}.")
-    for key in data:
-        if key not in _META_KEYS:
-            raise refusal(
-                _at(text, shown, str(key)),
-                f"unknown key {key!r}{nearest(str(key), _META_KEYS) or '.'} Known are: {', '.join(_META_KEYS)}.",
-            )
-    requires_at, once_at = _at(text, shown, "requires"), _at(text, shown, "once")
-    requires = _names(data.get("requires"), requires_at, "requires")
-    once = []
-    for name in _names(data.get("once"), once_at, "once"):
-        step = POST if name == POST else step_of_tag(name, once_at)
-        if step is None:
-            raise refusal(
-                once_at,
-                f"once: {name!r} is no step{nearest(name, (*STEPS, POST)) or '.'} Steps are: {', '.join((*STEPS, POST))}.",
-            )
-        once.append(step)
-    return requires, once, requires_at, once_at
-
-
-def _at(text: str, shown: str, key: str) -> str:
-    """Return file and line of a key at the top of a file."""
-    root = yaml.compose(text, yaml.SafeLoader)
-    pairs = root.value if isinstance(root, yaml.MappingNode) else ()
-    return f"{shown}:{next((name.start_mark.line + 1 for name, _value in pairs if name.value == key), 1)}"
-
-
-def _names(value: object, shown: str, key: str) -> list[str]:
-    found = [value] if isinstance(value, str) else ([] if value is None else value)
-    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
-        raise refusal(shown, f"{key}: {value!r} is no list of names.")
-    return found
