@@ -116,6 +116,9 @@ hosts:
     held:
       description: Whether a hold is over it, whatever its state.
       type: bool
+    begun:
+      description: Version to which it has begun to go and has not got, as where it failed midway.
+      type: str
 waves:
   description: Hosts that the next pass would let through, then the forecast of those that come after them.
   returned: success
@@ -197,6 +200,9 @@ host:
     held:
       description: Whether a hold is over it, whatever its state.
       type: bool
+    begun:
+      description: Version to which it has begun to go and has not got, as where it failed midway.
+      type: str
     record:
       description: Its own account of its upgrade, if it gave one.
       type: dict

@@ -249,6 +249,9 @@ hosts:
     held:
       description: Whether a hold is over it, whatever its state.
       type: bool
+    begun:
+      description: Version to which it has begun to go and has not got, as where it failed midway.
+      type: str
 transitions:
   description: Hosts that this call let through. With O(wait), over all its passes.
   returned: success

@@ -15,7 +15,7 @@ from ...module_utils._model.names import in_order, nearest, some
 from .._inventory import check_roles
 from .errors import refusal
 from .order import Among, Needs, among, refuse_cycle, within
-from .service import Entry, Finder, Service, load, read_entry
+from .service import Entry, Finder, Service, load, read_entry, ways_of
 from .steps import POST, STEPS, tags_of
 from .taskfile import Piece
 
@@ -103,6 +103,7 @@ class Composition:
                 role.name: {
                     "stage": role.stage,
                     "services": {entry.name: service.role for entry, service in role.services},
+                    "ways": {entry.name: ways_of(entry, service).plain() for entry, service in role.services},
                     "units": [unit.plain() for unit in role.units],
                     "dropped": list(role.dropped),
                 }

@@ -13,10 +13,12 @@ from typing import Any
 import yaml
 
 from ...module_utils._model.names import nearest
+from ...module_utils._model.ways import Ways
 from .errors import refusal
 from .steps import POST, STEPS, step_of_tag
+from .way_keys import WAY_KEYS, read_ways
 
-KEYS = ("requires", "once")
+KEYS = ("requires", "once", *WAY_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,14 @@ class Meta:
     :param lines: key -> the line on which it stands; None where there is no file.
     :param requires: services that go before it.
     :param once: steps that one host per version runs for all.
+    :param ways: which of its versions may go to which.
     """
 
     file: str
     lines: Mapping[str, int] | None = field(default=None, compare=False)
     requires: Sequence[str] = ()
     once: Sequence[str] = ()
+    ways: Ways = field(default_factory=Ways)
 
     def at(self, key: str) -> str:
         """Return file and line of a key, for messages."""
@@ -46,14 +50,14 @@ def read_meta(path: Path) -> Meta:
     """
     file = path / "meta/upgrade.yml"
     if not file.is_file():
-        return Meta(str(file))
+        return Meta(str(file), ways=Ways(str(file)))
     try:
         text = file.read_text(encoding="utf-8-sig")
         data = yaml.safe_load(text) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise refusal(str(file), f"the file can't be read: {' '.join(str(error).split())}.") from error
     if not isinstance(data, Mapping):
-        raise refusal(f"{file}:1", f"{data!r} is no mapping with {' and '.join(KEYS)}.")
+        raise refusal(f"{file}:1", f"{data!r} is no mapping with {', '.join(KEYS[:-1])} and {KEYS[-1]}.")
     where = Meta(str(file), _lines(text))
     for key in data:
         if key not in KEYS:
@@ -66,6 +70,7 @@ def read_meta(path: Path) -> Meta:
         where.lines,
         requires=_names(data.get("requires"), where.at("requires"), "requires"),
         once=_steps(data.get("once"), where.at("once")),
+        ways=read_ways(data, where.at, where.file),
     )
 
 
