@@ -11,11 +11,12 @@ from typing import Any
 
 import yaml
 
-from .composition import Composition, Role, Unit
+from .composition import Composition, Role
 from .errors import refusal
 from .folder import SIGN
 from .service import Entry, Service
 from .steps import POST, STEPS, file_of, tags_of
+from .units import Unit
 
 _NOT_COPIED = frozenset(("meta", "tests", "molecule", "__pycache__", ".git"))
 _HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; the next composition replaces it.\n"
