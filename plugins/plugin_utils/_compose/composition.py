@@ -14,6 +14,7 @@ from ...module_utils._model.names import in_order, nearest, some
 from .._inventory import check_roles
 from .errors import refusal
 from .order import Among, Needs, among, refuse_cycle, within
+from .paths import by_version, order_of
 from .service import Entry, Finder, Service, load, read_entry
 from .steps import POST, STEPS
 from .taskfile import Piece
@@ -61,6 +62,11 @@ class Composition:
                 role.name: {
                     "stage": role.stage,
                     "services": {entry.name: service.role for entry, service in role.services},
+                    "paths": {
+                        entry.name: _path(service)
+                        for entry, service in role.services
+                        if service.points or service.meta.provider
+                    },
                     "units": [unit.plain() for unit in role.units],
                     "dropped": list(role.dropped),
                 }
@@ -76,6 +82,10 @@ class Composition:
             # Not named warnings, which Ansible takes out of results.
             "remarks": list(self.warnings),
         }
+
+
+def _path(service: Service) -> dict[str, Any]:
+    return {"points": [point.version for point in service.points], "provider": service.meta.provider}
 
 
 def compose(
@@ -194,14 +204,23 @@ def _role(
     ordered = [by_use[one] for one in within(list(by_use), requires)]
     units: list[Unit] = []
     dropped: list[str] = []
+    on_path = by_version({entry.name: (order_of(service.meta), service.points) for entry, service in ordered})
     for step in (*STEPS, POST):
+        for use, point in on_path:
+            mine = [piece for piece in point.pieces if piece.step == step]
+            units += units_of(step, use, mine, point=point.version, provider=by_use[use][1].meta.provider)
         seen: list[Use] = []
         for entry, service in ordered:
             kept: list[Piece] = []
+            is_provider = service.meta.provider
             for piece in service.post if step == POST else service.pieces:
                 if piece.step != step:
                     continue
-                twin = next((one for one in seen if are_twins(one, (entry, service, piece))), None)
+                twin = (
+                    None
+                    if is_provider
+                    else next((one for one in seen if are_twins(one, (entry, service, piece))), None)
+                )
                 if twin is None:
                     kept.append(piece)
                 else:
@@ -209,8 +228,9 @@ def _role(
                         f"{piece.where}: left out of {entry.name}, as {twin[0].name} has the same task ({twin[2].where})."
                     )
             # What a service has twice itself is meant.
-            seen += [(entry, service, piece) for piece in kept]
-            units += units_of(step, entry.name, kept)
+            if not is_provider:
+                seen += [(entry, service, piece) for piece in kept]
+            units += units_of(step, entry.name, kept, provider=is_provider and step != POST)
     return Role(name, stage, tuple(ordered), tuple(units), tuple(dropped))
 
 

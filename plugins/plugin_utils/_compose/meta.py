@@ -14,9 +14,10 @@ import yaml
 
 from ...module_utils._model.names import nearest
 from .errors import refusal
+from .path_key import read_versions
 from .steps import POST, STEPS, step_of_tag
 
-KEYS = ("requires", "once")
+KEYS = ("requires", "once", "upgrade_path", "provider")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,16 @@ class Meta:
     :param lines: key -> the line on which it stands; None where there is no file.
     :param requires: services that go before it.
     :param once: steps that one host per version runs for all.
+    :param upgrade_path: version -> file below the folder ``tasks`` that brings a host to it, in no certain order.
+    :param provider: whether it is no service of hosts but of something with a version of its own, which one host upgrades.
     """
 
     file: str
     lines: Mapping[str, int] | None = field(default=None, compare=False)
     requires: Sequence[str] = ()
     once: Sequence[str] = ()
+    upgrade_path: Mapping[str, str] = field(default_factory=dict)
+    provider: bool = False
 
     def at(self, key: str) -> str:
         """Return file and line of a key, for messages."""
@@ -53,7 +58,7 @@ def read_meta(path: Path) -> Meta:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise refusal(str(file), f"the file can't be read: {' '.join(str(error).split())}.") from error
     if not isinstance(data, Mapping):
-        raise refusal(f"{file}:1", f"{data!r} is no mapping with {' and '.join(KEYS)}.")
+        raise refusal(f"{file}:1", f"{data!r} is no mapping with keys such as {KEYS[0]}.")
     where = Meta(str(file), _lines(text))
     for key in data:
         if key not in KEYS:
@@ -66,6 +71,8 @@ def read_meta(path: Path) -> Meta:
         where.lines,
         requires=_names(data.get("requires"), where.at("requires"), "requires"),
         once=_steps(data.get("once"), where.at("once")),
+        upgrade_path=read_versions(data.get("upgrade_path"), where.at("upgrade_path")),
+        provider=_bool(data.get("provider"), where.at("provider"), "provider"),
     )
 
 
@@ -87,6 +94,12 @@ def _steps(value: object, where: str) -> list[str]:
             )
         found.append(step)
     return found
+
+
+def _bool(value: object, where: str, key: str) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise refusal(where, f"{key}: {value!r} is neither true nor false.")
+    return bool(value)
 
 
 def _names(value: object, where: str, key: str) -> list[str]:
