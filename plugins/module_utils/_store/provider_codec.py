@@ -26,7 +26,8 @@ def decode_provider(key: str, value: bytes) -> Provider:
         if not all(isinstance(text, str) for text in texts.values()):
             raise ValueError(f"{shown(texts)} are not all texts")
         for name in ("version", "target"):
-            if texts[name] or name == "version":
+            # Nobody may know where it came from, but not that it is nowhere.
+            if texts[name] or (name == "version" and not texts["target"]):
                 check_version(texts[name], name)
         if not (isinstance(done, list) and all(isinstance(unit, str) for unit in done)):
             raise ValueError(f"done {shown(done)}")
