@@ -98,7 +98,7 @@ def _unit_tasks(role: Role, service: Service, unit: Unit) -> list[dict[str, Any]
     variables = {
         **entry.vars,
         **({"upgrade_point": unit.point} if unit.point else {}),
-        **({"upgrade_version_before": before} if service.meta.provider else {}),
+        **({"upgrade_version_before": before} if unit.provider else {}),
     }
     if variables:
         tasks["vars"] = variables
