@@ -119,6 +119,9 @@ hosts:
     origin:
       description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
       type: str
+    begun:
+      description: Version to which it has begun to go and has not got, as where it failed midway.
+      type: str
 waves:
   description: Hosts that the next pass would let through, then the forecast of those that come after them.
   returned: success
@@ -208,6 +211,9 @@ host:
       type: bool
     origin:
       description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
+      type: str
+    begun:
+      description: Version to which it has begun to go and has not got, as where it failed midway.
       type: str
     record:
       description: Its own account of its upgrade, if it gave one.

@@ -252,6 +252,9 @@ hosts:
     origin:
       description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
       type: str
+    begun:
+      description: Version to which it has begun to go and has not got, as where it failed midway.
+      type: str
 transitions:
   description: Hosts that this call let through. With O(wait), over all its passes.
   returned: success

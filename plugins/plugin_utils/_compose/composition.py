@@ -14,8 +14,8 @@ from ...module_utils._model.names import in_order, nearest, some
 from .._inventory import check_roles
 from .errors import refusal
 from .order import Among, Needs, among, refuse_cycle, within
-from .paths import by_version, order_of
-from .service import Entry, Finder, Service, load, read_entry
+from .paths import by_version, in_order_of
+from .service import Entry, Finder, Service, load, read_entry, ways_of
 from .steps import POST, STEPS
 from .taskfile import Piece
 from .twins import Use, are_twins
@@ -63,10 +63,11 @@ class Composition:
                     "stage": role.stage,
                     "services": {entry.name: service.role for entry, service in role.services},
                     "paths": {
-                        entry.name: _path(service)
+                        entry.name: _path(entry, service)
                         for entry, service in role.services
                         if service.points or service.meta.provider
                     },
+                    "ways": {entry.name: ways_of(entry, service).plain() for entry, service in role.services},
                     "units": [unit.plain() for unit in role.units],
                     "dropped": list(role.dropped),
                 }
@@ -84,8 +85,9 @@ class Composition:
         }
 
 
-def _path(service: Service) -> dict[str, Any]:
-    return {"points": [point.version for point in service.points], "provider": service.meta.provider}
+def _path(entry: Entry, service: Service) -> dict[str, Any]:
+    points = in_order_of(ways_of(entry, service).order(), service.points, service.meta)
+    return {"points": [point.version for point in points], "provider": service.meta.provider}
 
 
 def compose(
@@ -204,7 +206,14 @@ def _role(
     ordered = [by_use[one] for one in within(list(by_use), requires)]
     units: list[Unit] = []
     dropped: list[str] = []
-    on_path = by_version({entry.name: (order_of(service.meta), service.points) for entry, service in ordered})
+    orders = {entry.name: ways_of(entry, service).order() for entry, service in ordered if service.points}
+    on_path = by_version(
+        {
+            entry.name: (orders[entry.name], in_order_of(orders[entry.name], service.points, service.meta))
+            for entry, service in ordered
+            if service.points
+        }
+    )
     for step in (*STEPS, POST):
         for use, point in on_path:
             mine = [piece for piece in point.pieces if piece.step == step]

@@ -13,11 +13,13 @@ from typing import Any
 import yaml
 
 from ...module_utils._model.names import nearest
+from ...module_utils._model.ways import Ways
 from .errors import refusal
 from .path_key import read_versions
 from .steps import POST, STEPS, step_of_tag
+from .way_keys import WAY_KEYS, read_ways
 
-KEYS = ("requires", "once", "upgrade_path", "provider")
+KEYS = ("requires", "once", "upgrade_path", "provider", *WAY_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Meta:
     :param once: steps that one host per version runs for all.
     :param upgrade_path: version -> file below the folder ``tasks`` that brings a host to it, in no certain order.
     :param provider: whether it is no service of hosts but of something with a version of its own, which one host upgrades.
+    :param ways: which of its versions may go to which.
     """
 
     file: str
@@ -38,6 +41,7 @@ class Meta:
     once: Sequence[str] = ()
     upgrade_path: Mapping[str, str] = field(default_factory=dict)
     provider: bool = False
+    ways: Ways = field(default_factory=Ways)
 
     def at(self, key: str) -> str:
         """Return file and line of a key, for messages."""
@@ -51,14 +55,14 @@ def read_meta(path: Path) -> Meta:
     """
     file = path / "meta/upgrade.yml"
     if not file.is_file():
-        return Meta(str(file))
+        return Meta(str(file), ways=Ways(str(file)))
     try:
         text = file.read_text(encoding="utf-8-sig")
         data = yaml.safe_load(text) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise refusal(str(file), f"the file can't be read: {' '.join(str(error).split())}.") from error
     if not isinstance(data, Mapping):
-        raise refusal(f"{file}:1", f"{data!r} is no mapping with keys such as {KEYS[0]}.")
+        raise refusal(f"{file}:1", f"{data!r} is no mapping with {', '.join(KEYS[:-1])} and {KEYS[-1]}.")
     where = Meta(str(file), _lines(text))
     for key in data:
         if key not in KEYS:
@@ -73,6 +77,7 @@ def read_meta(path: Path) -> Meta:
         once=_steps(data.get("once"), where.at("once")),
         upgrade_path=read_versions(data.get("upgrade_path"), where.at("upgrade_path")),
         provider=_bool(data.get("provider"), where.at("provider"), "provider"),
+        ways=read_ways(data, where.at, where.file),
     )
 
 

@@ -34,18 +34,21 @@ class Point:
     pieces: tuple[Piece, ...]
 
 
-def order_of(meta: Meta) -> VersionOrder:  # noqa: ARG001  versions is to come
-    """Return the order among a service's versions."""
-    return VersionOrder()
-
-
 def read_path(role: Path, meta: Meta) -> tuple[Point, ...]:
-    """Return the points of a service's path, from the oldest version to the newest one.
+    """Return the points of a service's path, in no certain order.
 
     :raises UpgradeError: ``bad_service``.
     """
-    where, order = meta.at("upgrade_path"), order_of(meta)
-    points = [_point(role, version, file, where) for version, file in meta.upgrade_path.items()]
+    where = meta.at("upgrade_path")
+    return tuple(_point(role, version, file, where) for version, file in meta.upgrade_path.items())
+
+
+def in_order_of(order: VersionOrder, points: Sequence[Point], meta: Meta) -> list[Point]:
+    """Return the points of a service's path, from the oldest version to the newest one.
+
+    :raises UpgradeError: ``bad_service`` for versions without an order among each other.
+    """
+    where = meta.at("upgrade_path")
     by_name = {point.version: point for point in points}
     try:
         found = order.in_order(by_name)
@@ -54,7 +57,7 @@ def read_path(role: Path, meta: Meta) -> tuple[Point, ...]:
         raise refusal(where, f"upgrade_path: {error.message}") from error
     if twice:
         raise refusal(where, f"upgrade_path: {twice[0]} is there twice, in two spellings. Keep one of them.")
-    return tuple(by_name[version] for version in found)
+    return [by_name[version] for version in found]
 
 
 def _point(role: Path, version: str, file: str, where: str) -> Point:

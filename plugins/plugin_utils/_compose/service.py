@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils._model.names import nearest, some
+from ...module_utils._model.ways import Ways
 from .errors import refusal
 from .meta import Meta, read_meta
 from .paths import Point, read_path
 from .steps import ONCE, POST, STEPS, tags_of
 from .taskfile import Piece, read_pieces
+from .way_keys import WAY_KEYS, merged, read_ways
 
-_ENTRY_KEYS = ("service", "name", "vars")
+_ENTRY_KEYS = ("service", "name", "vars", *WAY_KEYS)
 
 # A service's name is a tag, and these mean something else already.
 _TAKEN = frozenset(
@@ -35,11 +37,13 @@ class Entry:
     :param role: name of the Ansible role, with or without its collection.
     :param name: what this use of it is called; the last part of the role's name unless it is given.
     :param vars: variables for its tasks.
+    :param ways: what is said here of its versions, instead of what the service itself says.
     """
 
     role: str
     name: str
     vars: Mapping[str, Any] = field(default_factory=dict)
+    ways: Ways = field(default_factory=Ways)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Service:
     :param pieces: its tasks, in the order of the file.
     :param post: those after the upgrade.
     :param meta: what it says of itself beside them.
-    :param points: those of its path, from the oldest version to the newest one.
+    :param points: those of its path, in no certain order.
     """
 
     role: str
@@ -73,7 +77,7 @@ class Service:
 
 
 def read_entry(value: object, where: str) -> Entry:
-    """Return a service of ``upgrade_roles``: a role's name, or a mapping with ``service``, ``name`` and ``vars``.
+    """Return a service of ``upgrade_roles``: a role's name, or a mapping with ``service``, ``name``, ``vars`` and its ways.
 
     :raises UpgradeError: ``bad_service``.
     """
@@ -95,7 +99,15 @@ def read_entry(value: object, where: str) -> Entry:
     if not isinstance(given, Mapping):
         raise refusal(where, f"vars: {given!r} does not map variables to values.")
     name = _name(value.get("name") or role.strip().rpartition(".")[2], where)
-    return Entry(role.strip(), name, dict(given))
+    return Entry(role.strip(), name, dict(given), read_ways(value, lambda key: f"{where}.{key}", where))
+
+
+def ways_of(entry: Entry, service: Service) -> Ways:
+    """Return which versions may go to which in a use of a service.
+
+    :raises UpgradeError: ``bad_service``.
+    """
+    return merged(service.meta.ways, entry.ways)
 
 
 def _name(name: object, where: str) -> str:
