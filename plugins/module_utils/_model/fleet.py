@@ -17,6 +17,7 @@ from .ledger import Ledger
 from .marks import Approval, Mark
 from .names import check_name, in_order, some
 from .patterns import compiled
+from .providers import Provider
 from .shown import shown
 
 # The rule of python-jiocloud's get_host_match: letters, digits, and whatever follows a dash.
@@ -53,8 +54,10 @@ class Record:
     :param attempt: how many times it started this version.
     :param times: state -> unix seconds at which it was entered last.
     :param reported: the version under which the host stands in ``running/versions``, if it came there by a report.
-    :param done: what a push run has finished of the upgrade to this version: its units, such as ``upgrade/nginx``.
+    :param done: what a push run has finished of the upgrade to this version: its units, such as ``upgrade/nginx``. Those of
+        a path, such as ``upgrade/nginx@2.4``, stay finished on the way to another version too, until the host reports.
     :param post: where it is with the tasks after the upgrade; None before they have begun.
+    :param origin: the version that it came from, as it reported or as an operator declared it, until it reports again.
     :param readable: False for a record that is there and can't be read; its host counts as failed.
     :param index: the key's ModifyIndex in Consul, as far as a whole snapshot was read.
     """
@@ -69,6 +72,7 @@ class Record:
     reported: str | None = None
     done: tuple[str, ...] = ()
     post: str | None = None
+    origin: str | None = None
     readable: bool = True
     index: int = field(default=0, compare=False)
 
@@ -91,6 +95,7 @@ class Snapshot:
     :param ledger_index: the ledger's ModifyIndex, 0 where there is none: what its compare-and-set needs.
     :param version_index: the same for ``current_version``.
     :param driven: hosts that a run of Ansible is at work on.
+    :param providers: name -> what there is of a provider's version.
     :param marks: host -> what planners have seen of its health.
     :param checks: host -> check -> status; None where Consul was not asked.
     :param approvals: stage -> whose word there is that the rollout may go on after it.
@@ -108,6 +113,7 @@ class Snapshot:
     gates: Gates = field(default_factory=Gates)
     holds: Holds = field(default_factory=Holds)
     driven: frozenset[str] = frozenset()
+    providers: Mapping[str, Provider] = field(default_factory=dict)
     marks: Mapping[str, Mark] = field(default_factory=dict)
     checks: Mapping[str, Mapping[str, str]] | None = None
     approvals: Mapping[str, Approval] = field(default_factory=dict)

@@ -23,9 +23,11 @@ from .._model.holds import Hold, Holds
 from .._model.ledger import Ledger
 from .._model.marks import Approval, Mark
 from .._model.names import check_version
+from .._model.providers import Provider
 from .._model.shown import bounded, printable, shown
 from .client import Entry
 from .keys import Keys
+from .provider_codec import decode_provider
 
 # What this collection writes is nested five levels deep.
 _DEEPEST = 40
@@ -137,7 +139,7 @@ def decode_record(key: str, value: bytes) -> Record:
     """
     try:
         data = decode_data(value)
-        texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported")}
+        texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported", "origin")}
         version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
         if (
             not _is_version(version)
@@ -157,6 +159,7 @@ def decode_record(key: str, value: bytes) -> Record:
             _name(texts["reported"]),
             _units(data.get("done")),
             _post(data.get("post")),
+            _name(texts["origin"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
@@ -316,6 +319,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     driven: set[str] = set()
     marks: dict[str, Mark] = {}
     approvals: dict[str, Approval] = {}
+    providers: dict[str, Provider] = {}
     newest = 0
     for key, value, index, flags in entries:
         newest = max(newest, index)
@@ -341,6 +345,9 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
             approval = decode_approval(value)
             if approval is not None:
                 approvals[key[len(keys.approvals) :]] = approval
+        elif key.startswith(keys.providers):
+            if (name := key[len(keys.providers) :]) and "/" not in name:
+                providers[name] = decode_provider(key, value)
         elif key == keys.holds:
             found["hold_index"] = index
         elif key.startswith(keys.holds):
@@ -360,6 +367,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         driven=frozenset(driven),
         marks=marks,
         approvals=approvals,
+        providers=providers,
         index=newest,
         warnings=tuple(warnings),
         **found,

@@ -48,7 +48,16 @@ class Store:
         keys = self.keys
         folders = (keys.reports, keys.gates, keys.records, keys.holds)
         now = time.time()
-        wanted = (keys.current_version, keys.ledger, keys.schema, keys.drivers, keys.marks, keys.approvals, *folders)
+        wanted = (
+            keys.current_version,
+            keys.ledger,
+            keys.schema,
+            keys.drivers,
+            keys.marks,
+            keys.approvals,
+            keys.providers,
+            *folders,
+        )
         try:
             entries = self.client.read(wanted, consistency, [keys.event(epoch)] if epoch else [])
         except Conflict:

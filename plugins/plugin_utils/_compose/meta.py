@@ -15,10 +15,11 @@ import yaml
 from ...module_utils._model.names import nearest
 from ...module_utils._model.ways import Ways
 from .errors import refusal
+from .path_key import read_versions
 from .steps import POST, STEPS, step_of_tag
 from .way_keys import WAY_KEYS, read_ways
 
-KEYS = ("requires", "once", *WAY_KEYS)
+KEYS = ("requires", "once", "upgrade_path", "provider", *WAY_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Meta:
     :param lines: key -> the line on which it stands; None where there is no file.
     :param requires: services that go before it.
     :param once: steps that one host per version runs for all.
+    :param upgrade_path: version -> file below the folder ``tasks`` that brings a host to it, in no certain order.
+    :param provider: whether it is no service of hosts but of something with a version of its own, which one host upgrades.
     :param ways: which of its versions may go to which.
     """
 
@@ -36,6 +39,8 @@ class Meta:
     lines: Mapping[str, int] | None = field(default=None, compare=False)
     requires: Sequence[str] = ()
     once: Sequence[str] = ()
+    upgrade_path: Mapping[str, str] = field(default_factory=dict)
+    provider: bool = False
     ways: Ways = field(default_factory=Ways)
 
     def at(self, key: str) -> str:
@@ -70,6 +75,8 @@ def read_meta(path: Path) -> Meta:
         where.lines,
         requires=_names(data.get("requires"), where.at("requires"), "requires"),
         once=_steps(data.get("once"), where.at("once")),
+        upgrade_path=read_versions(data.get("upgrade_path"), where.at("upgrade_path")),
+        provider=_bool(data.get("provider"), where.at("provider"), "provider"),
         ways=read_ways(data, where.at, where.file),
     )
 
@@ -92,6 +99,12 @@ def _steps(value: object, where: str) -> list[str]:
             )
         found.append(step)
     return found
+
+
+def _bool(value: object, where: str, key: str) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise refusal(where, f"{key}: {value!r} is neither true nor false.")
+    return bool(value)
 
 
 def _names(value: object, where: str, key: str) -> list[str]:

@@ -14,6 +14,7 @@ from ...module_utils._model.names import nearest, some
 from ...module_utils._model.ways import Ways
 from .errors import refusal
 from .meta import Meta, read_meta
+from .paths import Point, read_path
 from .steps import ONCE, POST, STEPS, tags_of
 from .taskfile import Piece, read_pieces
 from .way_keys import WAY_KEYS, merged, read_ways
@@ -54,6 +55,7 @@ class Service:
     :param pieces: its tasks, in the order of the file.
     :param post: those after the upgrade.
     :param meta: what it says of itself beside them.
+    :param points: those of its path, in no certain order.
     """
 
     role: str
@@ -61,6 +63,7 @@ class Service:
     pieces: Sequence[Piece]
     post: Sequence[Piece]
     meta: Meta
+    points: Sequence[Point] = ()
 
     @property
     def short(self) -> str:
@@ -70,7 +73,7 @@ class Service:
     @property
     def runs_once(self) -> bool:
         """Whether any of its tasks is for one host alone."""
-        return any(piece.once for piece in (*self.pieces, *self.post))
+        return self.meta.provider or any(piece.once for piece in (*self.pieces, *self.post))
 
 
 def read_entry(value: object, where: str) -> Entry:
@@ -128,21 +131,32 @@ def load(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
             f"no role {role!r} is in {some(list(places), 10)}. Is its name right, and the collection that has it installed?",
         )
     tasks, after = path / "tasks/upgrade_tasks.yml", path / "tasks/post_upgrade_tasks.yml"
-    if not tasks.is_file() and not after.is_file():
+    meta = read_meta(path)
+    if not (tasks.is_file() or after.is_file() or meta.upgrade_path):
         raise refusal(
             where,
             f"the role {role!r} in {path} is no service: it has neither tasks/upgrade_tasks.yml nor tasks/post_upgrade_tasks.yml.",
         )
-    meta = read_meta(path)
     pieces = read_pieces(tasks, str(tasks)) if tasks.is_file() else []
     post = read_pieces(after, str(after), POST) if after.is_file() else []
     pieces, post = _with_once(pieces, meta.once), _with_once(post, meta.once)
     _check_once(meta, pieces, post)
-    return Service(role, path, pieces, post, meta)
+    if meta.provider:
+        _refuse_once(meta, (*pieces, *post))
+        # Nobody waits for what comes after the upgrade, so it needs no turn of the provider.
+        post = [replace(piece, once=True) for piece in post]
+    return Service(role, path, pieces, post, meta, read_path(path, meta))
 
 
 def _with_once(pieces: Sequence[Piece], once: Sequence[str]) -> list[Piece]:
     return [replace(one, once=one.once or one.step in once) for one in pieces]
+
+
+def _refuse_once(meta: Meta, pieces: Sequence[Piece]) -> None:
+    for piece in pieces:
+        if piece.once:
+            where = meta.at("once") if piece.step in meta.once else piece.where
+            raise refusal(where, f"{ONCE} says nothing here, as one host runs all tasks of a provider. Take it away.")
 
 
 def _check_once(meta: Meta, pieces: Sequence[Piece], post: Sequence[Piece]) -> None:
