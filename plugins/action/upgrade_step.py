@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
         told = {"host": str(facts.get("inventory_hostname")), "unit": options["unit"]}
         try:
             if options["state"] == "done":
-                return {**result, "changed": False, **call(options["driver"], do="once", **told)}
+                return {**result, "changed": False, **call(options["driver"], do="finish", **told)}
             found = [chosen(tags, only, skip) for tags in options["task_tags"]] or [True]
             # What only runs when it is asked for by name is not missed otherwise.
             usual = [one for one, tags in zip(found, options["task_tags"], strict=False) if "never" not in tags]

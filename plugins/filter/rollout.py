@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils import _inventory, _scope, _text
+from ansible_collections.convoy.upgrade.plugins.plugin_utils import _inventory, _routes, _scope, _text, _ways
 
 
 def _telling(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,6 +34,9 @@ class FilterModule:
             "roles_of_stage": _telling(_inventory.roles_of_stage),
             "upgrade_scope": _telling(_scope.scope_of),
             "after_scope": _telling(_scope.after_scope),
+            "unknown_hosts": _telling(_routes.unknown_hosts),
+            "upgrade_ways": _telling(_routes.ways_of),
+            "forbidden_moves": _telling(_ways.forbidden_moves),
             "composition_text": _text.composition,
             "status_text": _text.status,
             "plan_text": _text.plan,

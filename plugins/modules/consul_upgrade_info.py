@@ -116,6 +116,12 @@ hosts:
     held:
       description: Whether a hold is over it, whatever its state.
       type: bool
+    origin:
+      description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
+      type: str
+    begun:
+      description: Version to which it has begun to go and has not got, as where it failed midway.
+      type: str
 waves:
   description: Hosts that the next pass would let through, then the forecast of those that come after them.
   returned: success
@@ -149,6 +155,12 @@ brake:
     until:
       description: When it ends by itself, in unix seconds, V(0) where it does not.
       type: float
+providers:
+  description: What is no host, such as a cloud, and has a version of its own all the same. Its keys are their names.
+  returned: success
+  type: dict
+  sample: {"cloud": {"version": "2.8", "target": "2.10", "state": "upgrading", "host": "controller1", "unit": "upgrade/cloud@2.10",
+    "done": [], "error": ""}}
 obstacles:
   description: The reasons why hosts are not upgraded yet, each with its hosts.
   returned: success
@@ -197,6 +209,12 @@ host:
     held:
       description: Whether a hold is over it, whatever its state.
       type: bool
+    origin:
+      description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
+      type: str
+    begun:
+      description: Version to which it has begun to go and has not got, as where it failed midway.
+      type: str
     record:
       description: Its own account of its upgrade, if it gave one.
       type: dict
@@ -247,6 +265,7 @@ def as_result(view: View, name: str | None) -> dict[str, Any]:
         "waves": plan.waves,
         "can_move": plan.can_move,
         **what_stops(plan),
+        "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
         "obstacles": obstacles(plan, plan.hosts),
         "ledger": asdict(ledger) if ledger else {},
         "history": view.history,

@@ -249,6 +249,12 @@ hosts:
     held:
       description: Whether a hold is over it, whatever its state.
       type: bool
+    origin:
+      description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
+      type: str
+    begun:
+      description: Version to which it has begun to go and has not got, as where it failed midway.
+      type: str
 transitions:
   description: Hosts that this call let through. With O(wait), over all its passes.
   returned: success
@@ -309,6 +315,12 @@ brake:
     until:
       description: When it ends by itself, in unix seconds, V(0) where it does not.
       type: float
+providers:
+  description: What is no host, such as a cloud, and has a version of its own all the same. Its keys are their names.
+  returned: success
+  type: dict
+  sample: {"cloud": {"version": "2.8", "target": "2.10", "state": "upgrading", "host": "controller1", "unit": "upgrade/cloud@2.10",
+    "done": [], "error": ""}}
 obstacles:
   description: The reasons why hosts in scope are not upgraded yet, each with its hosts.
   returned: success
@@ -372,6 +384,7 @@ def as_result(outcome: Outcome) -> dict[str, Any]:
         "done": plan.scope_done,
         "can_move": plan.can_move,
         **what_stops(plan),
+        "providers": {name: one.plain() for name, one in outcome.snapshot.providers.items()},
         "obstacles": obstacles(plan, hosts),
         "wake_at": plan.wake_at or 0,
         "index": outcome.index,

@@ -70,6 +70,21 @@ options:
     type: list
     elements: str
     default: []
+  ways:
+    description:
+      - Maps hosts to the points that are on their way, such as C(nginx@2.4). They go through the units of no other points.
+    type: dict
+    default: {}
+  origins:
+    description:
+      - Maps hosts to the version that they come from, which their records tell until they report.
+    type: dict
+    default: {}
+  providers:
+    description:
+      - Maps providers to the version that they come from.
+    type: dict
+    default: {}
   retry_failed:
     description:
       - Try hosts again that failed.

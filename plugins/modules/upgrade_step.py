@@ -40,7 +40,7 @@ options:
   state:
     description:
       - V(begun) begins it.
-      - V(done) ends one that this host runs for all, so that the others go on.
+      - V(done) ends one that this host runs for all, so that the others go on, or one of a path, so that it is not run again.
     type: str
     choices: [begun, done]
     default: begun

@@ -64,7 +64,14 @@ def status(info: Mapping[str, Any]) -> list[str]:
 
     :param info: a result of ``consul_upgrade_info`` or ``consul_upgrade_plan``.
     """
-    return [headline(info), *_standing(info), "", *_by_role(info["hosts"]), *_reasons(info["hosts"])]
+    return [
+        headline(info),
+        *_standing(info),
+        "",
+        *_by_role(info["hosts"]),
+        *_reasons(info["hosts"]),
+        *_of_providers(info.get("providers") or {}),
+    ]
 
 
 def _standing(info: Mapping[str, Any]) -> list[str]:
@@ -79,6 +86,22 @@ def _standing(info: Mapping[str, Any]) -> list[str]:
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["wants_approval"] else ""))
     if info.get("brake"):
         lines.append(f"Nothing opens: {info['brake']['reason'].removeprefix(_OF_BUDGETS)}")
+    return lines
+
+
+def _of_providers(providers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = ["", "providers:"] if providers else []
+    for name in in_order(providers):
+        one = providers[name]
+        version = one["version"] or "no known version"
+        if one["state"] == UPGRADED:
+            lines.append(f"  {name}: {version}")
+        elif not one["target"]:
+            lines.append(f"  {name}: {one['error']}")
+        else:
+            at = f", {one['host']} {'failed' if one['error'] else 'is'} at {one['unit']}" if one["host"] else ""
+            why = f": {one['error']}" if one["error"] else ""
+            lines.append(f"  {name}: {version}, on the way to {one['target']}{at}{why}")
     return lines
 
 
@@ -208,8 +231,11 @@ def composition(result: Mapping[str, Any]) -> list[str]:
         lines.append(f"{role}{stage}:")
         steps: dict[str, list[str]] = {}
         for unit in what["units"]:
-            once = ", one host for all" if unit["once"] else ""
-            steps.setdefault(unit["step"], []).append(f"{unit['service']} ({plural(unit['tasks'], 'task')}{once})")
+            once = ", one host for all" if unit["once"] or unit.get("provider") else ""
+            point = f" to {unit['point']}" if unit.get("point") else ""
+            steps.setdefault(unit["step"], []).append(
+                f"{unit['service']}{point} ({plural(unit['tasks'], 'task')}{once})"
+            )
         width = max(map(len, steps), default=0)
         lines += [f"  {step.ljust(width)}  {', '.join(units)}" for step, units in steps.items()]
         if not steps:

@@ -59,6 +59,7 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
     }
     assert (view["version"], view["previous_version"], view["complete"]) == ("2", "1", False)
     assert (view["hosts"]["compute1"]["group"], view["hosts"]["controller1"]["group"]) == ("data", None)
+    assert {host: each["begun"] for host, each in view["hosts"].items() if each["begun"]} == {"compute1": "2"}
     assert view["waves"] == [[], ["compute4"], ["compute5"], ["compute6"]]
     assert view["can_move"]
     assert view["epoch"] == view["ledger"]["epoch"] == ledger(consul)["epoch"]

@@ -29,6 +29,7 @@ FILTERS = (
     "composition_text",
     "failure_text",
     "fleet",
+    "forbidden_moves",
     "newest_kernel",
     "plan_text",
     "roles_of_stage",

@@ -84,11 +84,14 @@ class Site:
         *,
         requires: Sequence[str] = (),
         after: Sequence[str] = (),
+        path: Mapping[str, Sequence[str]] | None = None,
+        provider: bool = False,
         meta: str = "",
     ) -> None:
         """Write a service whose tasks log when they begin and end.
 
         :param steps: tags of its tasks, such as ``upgrade`` or ``upgrade,once``.
+        :param path: version -> the same for its file on the way there; what is called ``app@2.4/upgrade`` in the logs.
         :param after: the same for its tasks after the upgrade, such as ``after``, or ``after,once``.
         """
         tasks = self.folder / "roles" / name / "tasks"
@@ -99,7 +102,16 @@ class Site:
             (tasks / "post_upgrade_tasks.yml").write_text("---\n" + text)
         told = tasks.parent / "meta"
         told.mkdir()
-        (told / "upgrade.yml").write_text(meta or f"---\nrequires: [{', '.join(requires)}]\n")
+        says: dict[str, Any] = {"requires": [*requires]}
+        if path:
+            (tasks / "upgrade_to").mkdir()
+            for version, tags_of_tasks in path.items():
+                text = "---\n" + "\n".join(self._task(f"{name}@{version}", tags) for tags in tags_of_tasks)
+                (tasks / "upgrade_to" / f"{version}.yml").write_text(text)
+            says["upgrade_path"] = [*path]
+        if provider:
+            says["provider"] = True
+        (told / "upgrade.yml").write_text(meta or yaml.safe_dump(says))
 
     def _task(self, service: str, tags: str) -> str:
         step, _comma, more = tags.partition(",")

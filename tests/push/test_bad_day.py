@@ -20,7 +20,7 @@ ONE: dict[str, Any] = {"rolling_rules": {"roles": {"web": 1}}}
 
 @pytest.fixture
 def fleet(site: Site) -> Site:
-    site.service("app", ["prepare", "upgrade"])
+    site.service("app", ["prepare", "upgrade"], meta="---\nallow_downgrade: true\n")
     site.inventory({"web": {"stage": "dataplane", "services": ["app"]}}, {"web": WEB})
     return site
 

@@ -18,6 +18,7 @@ from .marks import Approval, Mark
 from .migration import Migration
 from .names import check_name, in_order, some
 from .patterns import compiled
+from .providers import Provider
 from .shown import shown
 
 # The rule of python-jiocloud's get_host_match: letters, digits, and whatever follows a dash.
@@ -56,8 +57,10 @@ class Record:
     :param attempt: how many times it started this version.
     :param times: state -> unix seconds at which it was entered last.
     :param reported: the version under which the host stands in ``running/versions``, if it came there by a report.
-    :param done: what a push run has finished of the upgrade to this version: its units, such as ``upgrade/nginx``.
+    :param done: what a push run has finished of the upgrade to this version: its units, such as ``upgrade/nginx``. Those of
+        a path, such as ``upgrade/nginx@2.4``, stay finished on the way to another version too, until the host reports.
     :param post: where it is with the tasks after the upgrade; None before they have begun.
+    :param origin: the version that it came from, as it reported or as an operator declared it, until it reports again.
     :param readable: False for a record that is there and can't be read; its host counts as failed.
     :param index: the key's ModifyIndex in Consul, as far as a whole snapshot was read.
     """
@@ -72,6 +75,7 @@ class Record:
     reported: str | None = None
     done: tuple[str, ...] = ()
     post: str | None = None
+    origin: str | None = None
     readable: bool = True
     index: int = field(default=0, compare=False)
 
@@ -98,6 +102,7 @@ class Snapshot:
     :param old_reports: hosts that have a report where the old code put it.
     :param others_keys: keys of others that stand among the old gates, the first few.
     :param driven: hosts that a run of Ansible is at work on.
+    :param providers: name -> what there is of a provider's version.
     :param marks: host -> what planners have seen of its health.
     :param checks: host -> check -> status; None where Consul was not asked.
     :param approvals: stage -> whose word there is that the rollout may go on after it.
@@ -120,6 +125,7 @@ class Snapshot:
     old_reports: frozenset[str] = frozenset()
     others_keys: tuple[str, ...] = ()
     driven: frozenset[str] = frozenset()
+    providers: Mapping[str, Provider] = field(default_factory=dict)
     marks: Mapping[str, Mark] = field(default_factory=dict)
     checks: Mapping[str, Mapping[str, str]] | None = None
     approvals: Mapping[str, Approval] = field(default_factory=dict)

@@ -35,6 +35,8 @@ class HostView:
     :param soaking: whether it reported the version, and its health is still to be seen.
     :param started: whether it said that it began an upgrade, and not that it ended.
     :param held: whether a hold is over it, whatever its state.
+    :param origin: the version that it came from, once Ansible has begun to upgrade it and until it reports.
+    :param begun: the version to which it has begun to go and has not got, as where it failed midway.
     """
 
     role: str
@@ -45,6 +47,8 @@ class HostView:
     soaking: bool = False
     started: bool = False
     held: bool = False
+    origin: str | None = None
+    begun: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +399,8 @@ def _views(sight: _Sight, hosts: Mapping[str, HostState], order: RoleOrder) -> d
             one.is_soaking,
             one.has_started,
             one.hold is not None,
+            one.record.origin if one.record is not None else None,
+            one.begun,
         )
         for one in hosts.values()
     }

@@ -58,6 +58,12 @@ class HostState:
         return self.record is not None and self.record.state == STARTED
 
     @property
+    def begun(self) -> str | None:
+        """The version to which it has begun to go and has not got: it is midway, or failed there, retried or not."""
+        record = self.record
+        return record.version if record is not None and record.readable and record.state != RECORDED_UPGRADED else None
+
+    @property
     def is_soaking(self) -> bool:
         """Whether it reported the version, and its health is still to be seen."""
         return self.state == UPGRADING and bool(self.trouble)

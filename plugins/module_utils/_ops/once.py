@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 from .._model.errors import UpgradeError
+from .._store.client import Entry
 from .._store.codec import decode_data
 from .._store.errors import Conflict
 from .._store.operations import compare, lock, unlock
@@ -35,8 +36,11 @@ class Once:
 def look(store: Store, version: str, unit: str) -> Once | None:
     """Return where a unit is; None where no host has begun it, or the run that was at it is gone."""
     entry = store.client.get(store.keys.once(version, unit))
-    if entry is None:
-        return None
+    return None if entry is None else decode(entry, unit)
+
+
+def decode(entry: Entry, unit: str) -> Once:
+    """Return what a unit's key says."""
     try:
         data = decode_data(entry.value)
         return Once(str(data["state"]), str(data["host"]), str(data.get("error", "")), entry.modify_index)
@@ -52,7 +56,7 @@ def take(store: Store, session: str, version: str, unit: str, host: str, index: 
     """
     key = store.keys.once(version, unit)
     try:
-        store.client.write([compare(key, index), lock(key, _value(RUNNING, host), session)])
+        store.client.write([compare(key, index), lock(key, value(RUNNING, host), session)])
     except Conflict:
         return False
     return True
@@ -62,7 +66,7 @@ def end(store: Store, session: str, version: str, unit: str, host: str, error: s
     """Say that a host has done a unit for all, or with an error that it could not."""
     state = DONE if error is None else FAILED
     try:
-        store.client.write([unlock(store.keys.once(version, unit), _value(state, host, error or ""), session)])
+        store.client.write([unlock(store.keys.once(version, unit), value(state, host, error or ""), session)])
     except Conflict as conflict:
         found = look(store, version, unit)
         if found is None or (found.state, found.host) != (state, host):
@@ -73,7 +77,8 @@ def end(store: Store, session: str, version: str, unit: str, host: str, error: s
             ) from conflict
 
 
-def _value(state: str, host: str, error: str = "") -> str:
+def value(state: str, host: str, error: str = "") -> str:
+    """Return what a unit's key holds."""
     facts = {
         "state": state,
         "host": host,

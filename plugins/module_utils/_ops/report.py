@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from .._model.errors import UpgradeError
 from .._model.fleet import FAILED, STARTED, UPGRADED, Record
 from .._model.names import check_name, check_version
+from .._model.points import is_of_path
 from .._model.shown import printable
 from .._store.client import Entry, Operation
 from .._store.codec import text_of
@@ -168,9 +169,13 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
     said = replace(said, attempt=attempt, times=before.times, reported=before.reported)
     if word.state == UPGRADED:
         said = replace(said, reported=word.version)
+    else:
+        # What a push run has finished of this move stays finished, and what it has gone of a path is behind it also on the way
+        # to another version. After the upgrade nobody needs either any more.
+        done = before.done if same_move else tuple(filter(is_of_path, before.done))
+        said = replace(said, origin=before.origin, done=done)
     if same_move:
-        # What a push run has finished of this move stays finished; after the upgrade nobody needs it any more.
-        said = replace(said, done=before.done if word.state != UPGRADED else (), post=before.post)
+        said = replace(said, post=before.post)
     if said == before:
         return before
     times = {**(before.times if same_move else {}), word.state: now}

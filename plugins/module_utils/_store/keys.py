@@ -104,6 +104,15 @@ class Keys:
         return f"{self.onces}{version}/{unit}"
 
     @property
+    def providers(self) -> str:
+        """The folder of what is no host, and has a version all the same."""
+        return f"{self.upgrade}providers/"
+
+    def provider(self, name: str) -> str:
+        """One provider's version, and where it is on the way to another."""
+        return f"{self.providers}{name}"
+
+    @property
     def history(self) -> str:
         """The folder of what applied plans changed."""
         return f"{self.upgrade}history/"

@@ -29,7 +29,7 @@ def decode_record(key: str, value: bytes) -> Record:
     """
     try:
         data = decode_data(value)
-        texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported")}
+        texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported", "origin")}
         version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
         if (
             not _is_version(version)
@@ -49,6 +49,7 @@ def decode_record(key: str, value: bytes) -> Record:
             _name(texts["reported"]),
             _units(data.get("done")),
             _post(data.get("post")),
+            _name(texts["origin"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)

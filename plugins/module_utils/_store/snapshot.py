@@ -13,6 +13,7 @@ from .._model.fleet import Record, Report, Snapshot
 from .._model.gates import Gates, GateValue
 from .._model.holds import Holds
 from .._model.marks import Approval, Mark
+from .._model.providers import Provider
 from .client import Entry
 from .codec import (
     decode_approval,
@@ -25,6 +26,7 @@ from .codec import (
 from .keys import Keys
 from .migration_codec import decode_migration, decode_schema, release_of
 from .old_keys import OldKeys
+from .provider_codec import decode_provider
 from .records import decode_record
 
 # Of keys of others, so many are kept for messages.
@@ -51,6 +53,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     driven: set[str] = set()
     marks: dict[str, Mark] = {}
     approvals: dict[str, Approval] = {}
+    providers: dict[str, Provider] = {}
     newest = 0
     for key, value, index, flags in entries:
         newest = max(newest, index)
@@ -88,6 +91,9 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
             approval = decode_approval(value)
             if approval is not None:
                 approvals[key[len(keys.approvals) :]] = approval
+        elif key.startswith(keys.providers):
+            if (name := key[len(keys.providers) :]) and "/" not in name:
+                providers[name] = decode_provider(key, value)
         elif key == keys.holds:
             found["hold_index"] = index
         elif key.startswith(keys.holds):
@@ -116,6 +122,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         driven=frozenset(driven),
         marks=marks,
         approvals=approvals,
+        providers=providers,
         index=newest,
         warnings=tuple(warnings),
         **found,

@@ -53,7 +53,8 @@ class Store:
         folders = (keys.reports, keys.gates, keys.records, keys.holds)
         now = time.time()
         single = (keys.current_version, keys.ledger, keys.schema, keys.migration)
-        wanted = (*single, keys.drivers, keys.marks, keys.approvals, *folders, old.reports, *old.gate_folders)
+        ours = (keys.drivers, keys.marks, keys.approvals, keys.providers, *folders)
+        wanted = (*single, *ours, old.reports, *old.gate_folders)
         try:
             entries = self.client.read(wanted, consistency, [keys.event(epoch)] if epoch else [])
         except Conflict:

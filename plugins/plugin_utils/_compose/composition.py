@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,54 +14,14 @@ from ...module_utils._model.names import in_order, nearest, some
 from .._inventory import check_roles
 from .errors import refusal
 from .order import Among, Needs, among, refuse_cycle, within
-from .service import Entry, Finder, Service, load, read_entry
-from .steps import POST, STEPS, tags_of
+from .paths import by_version, in_order_of
+from .service import Entry, Finder, Service, load, read_entry, ways_of
+from .steps import POST, STEPS
 from .taskfile import Piece
+from .twins import Use, are_twins
+from .units import Unit, units_of
 
-# Their arguments may name files or handlers of the role, so two of them that read alike need not do the same. Nor do
-# tasks that tell Ansible what to do now, such as to run the handlers.
-_OWN = frozenset(
-    f"{prefix}{name}"
-    for prefix in ("", "ansible.builtin.", "ansible.legacy.")
-    for name in (
-        *("copy", "template", "script", "unarchive", "assemble", "include_vars", "meta", "notify"),
-        *("include_tasks", "import_tasks", "include_role", "import_role", "action", "local_action"),
-    )
-)
-
-_WORD = re.compile(r"[^\W\d]\w*")
-_TOP_KEY = re.compile(r"^[\"']?([^\W\d]\w*)[\"']?\s*:", re.MULTILINE)
 _FOLDER = re.compile(r"[\w-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What of a service belongs to one step: the piece of an upgrade that is begun, and recorded, as a whole.
-
-    :param name: unique in its role, such as ``upgrade/nginx``.
-    :param service: the service's name in the role.
-    :param once: whether one host per version runs it for all.
-    :param tags: those of all its tasks.
-    """
-
-    name: str
-    step: str
-    service: str
-    once: bool
-    tags: tuple[str, ...]
-    pieces: tuple[Piece, ...]
-    number: int = 1
-
-    def plain(self) -> dict[str, Any]:
-        """Return what of it is written down."""
-        return {
-            "name": self.name,
-            "step": self.step,
-            "service": self.service,
-            "once": self.once,
-            "tags": list(self.tags),
-            "tasks": len(self.pieces),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +62,12 @@ class Composition:
                 role.name: {
                     "stage": role.stage,
                     "services": {entry.name: service.role for entry, service in role.services},
+                    "paths": {
+                        entry.name: _path(entry, service)
+                        for entry, service in role.services
+                        if service.points or service.meta.provider
+                    },
+                    "ways": {entry.name: ways_of(entry, service).plain() for entry, service in role.services},
                     "units": [unit.plain() for unit in role.units],
                     "dropped": list(role.dropped),
                 }
@@ -118,6 +83,11 @@ class Composition:
             # Not named warnings, which Ansible takes out of results.
             "remarks": list(self.warnings),
         }
+
+
+def _path(entry: Entry, service: Service) -> dict[str, Any]:
+    points = in_order_of(ways_of(entry, service).order(), service.points, service.meta)
+    return {"points": [point.version for point in points], "provider": service.meta.provider}
 
 
 def compose(
@@ -212,19 +182,19 @@ def _requires(listed: Mapping[str, Sequence[tuple[Entry, Service]]], find: Finde
     warnings: dict[str, None] = {}
     where = {}
     for name, service in uses.items():
-        where[name] = meta = service.where
+        where[name] = at = service.meta.at("requires")
         by_use[name] = []
-        for required in service.requires:
+        for required in service.meta.requires:
             if required in by_name:
                 by_use[name] += [one for one in by_name[required] if one not in by_use[name]]
             elif find(required) is None:
                 raise refusal(
-                    meta,
+                    at,
                     f"requires: no service {required!r} is in upgrade_roles or in {some(list(places), 10)}"
                     f"{nearest(required, by_name) or '.'}",
                 )
             else:
-                warnings[f"{meta}: {name} requires {required}, which no role has; it waits for nothing."] = None
+                warnings[f"{at}: {name} requires {required}, which no role has; it waits for nothing."] = None
     refuse_cycle(by_use, where)
     return _Requires(by_use, list(warnings))
 
@@ -236,14 +206,30 @@ def _role(
     ordered = [by_use[one] for one in within(list(by_use), requires)]
     units: list[Unit] = []
     dropped: list[str] = []
+    orders = {entry.name: ways_of(entry, service).order() for entry, service in ordered if service.points}
+    on_path = by_version(
+        {
+            entry.name: (orders[entry.name], in_order_of(orders[entry.name], service.points, service.meta))
+            for entry, service in ordered
+            if service.points
+        }
+    )
     for step in (*STEPS, POST):
-        seen: list[tuple[Entry, Service, Piece]] = []
+        for use, point in on_path:
+            mine = [piece for piece in point.pieces if piece.step == step]
+            units += units_of(step, use, mine, point=point.version, provider=by_use[use][1].meta.provider)
+        seen: list[Use] = []
         for entry, service in ordered:
             kept: list[Piece] = []
+            is_provider = service.meta.provider
             for piece in service.post if step == POST else service.pieces:
                 if piece.step != step:
                     continue
-                twin = next((one for one in seen if _same(one, (entry, service, piece))), None)
+                twin = (
+                    None
+                    if is_provider
+                    else next((one for one in seen if are_twins(one, (entry, service, piece))), None)
+                )
                 if twin is None:
                     kept.append(piece)
                 else:
@@ -251,61 +237,10 @@ def _role(
                         f"{piece.where}: left out of {entry.name}, as {twin[0].name} has the same task ({twin[2].where})."
                     )
             # What a service has twice itself is meant.
-            seen += [(entry, service, piece) for piece in kept]
-            units += _units(step, entry.name, kept)
+            if not is_provider:
+                seen += [(entry, service, piece) for piece in kept]
+            units += units_of(step, entry.name, kept, provider=is_provider and step != POST)
     return Role(name, stage, tuple(ordered), tuple(units), tuple(dropped))
-
-
-def _units(step: str, service: str, pieces: Sequence[Piece]) -> list[Unit]:
-    """Return a service's units of a step: one, or more where tasks for one host stand among those for all."""
-    groups: list[list[Piece]] = []
-    for piece in pieces:
-        if groups and groups[-1][0].once == piece.once:
-            groups[-1].append(piece)
-        else:
-            groups.append([piece])
-    units = []
-    for number, group in enumerate(groups, 1):
-        tags = dict.fromkeys((*tags_of(step), service, *(tag for piece in group for tag in piece.tags)))
-        name = f"{step}/{service}" + (f"/{number}" if number > 1 else "")
-        units.append(Unit(name, step, service, group[0].once, tuple(tags), tuple(group), number))
-    return units
-
-
-def _same(one: tuple[Entry, Service, Piece], other: tuple[Entry, Service, Piece]) -> bool:
-    content = _content(one[2].data)
-    if content != _content(other[2].data) or one[2].once != other[2].once:
-        return False
-    if one[1].path == other[1].path and one[0].vars == other[0].vars:
-        return True
-    # With variables or files of two services, the same words may mean two things.
-    if "{{" in content or "{%" in content or _names_own(one[2].data):
-        return False
-    words = set(_WORD.findall(content))
-    return not any(words & _variables(*use[:2]) for use in (one, other))
-
-
-def _variables(entry: Entry, service: Service) -> set[str]:
-    """Return the names of the variables that a service brings along, for conditions, which have no braces."""
-    files = (file for name in ("defaults", "vars") for file in (service.path / name).rglob("*.y*ml"))
-    found = {name for file in files for name in _TOP_KEY.findall(file.read_text(encoding="utf-8", errors="replace"))}
-    return found | set(entry.vars)
-
-
-def _content(data: Mapping[str, Any]) -> str:
-    return json.dumps({key: value for key, value in data.items() if key != "tags"}, sort_keys=True, default=str)
-
-
-def _names_own(data: object) -> bool:
-    if isinstance(data, Mapping):
-        return any(
-            key in _OWN
-            or str(key).startswith("with_")
-            or (key == "src" and not str(value).startswith("/"))
-            or _names_own(value)
-            for key, value in data.items()
-        )
-    return isinstance(data, list) and any(map(_names_own, data))
 
 
 def _refuse_once_nowhere(roles: Mapping[str, Role], hosts: Mapping[str, int]) -> None:

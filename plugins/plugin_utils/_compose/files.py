@@ -11,11 +11,13 @@ from typing import Any
 
 import yaml
 
-from .composition import Composition, Role, Unit
+from ...module_utils._model.points import point_name
+from .composition import Composition, Role
 from .errors import refusal
 from .folder import SIGN
 from .service import Entry, Service
 from .steps import POST, STEPS, file_of, tags_of
+from .units import Unit
 
 _NOT_COPIED = frozenset(("meta", "tests", "molecule", "__pycache__", ".git"))
 _HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; the next composition replaces it.\n"
@@ -61,14 +63,16 @@ def _step_file(role: Role, step: str) -> str:
     title = "After the upgrade" if step == POST else f"Step {STEPS.index(step)}, {step},"
     text = f"---\n{_HEAD}# {title} of the role {role.name}.\n"
     units = role.of_step(step)
-    parts = []
+    on_path = [unit for unit in units if unit.point]
+    own = []
     for entry, service in role.services:
-        mine = [unit for unit in units if unit.service == entry.name]
+        mine = [unit for unit in units if unit.service == entry.name and not unit.point]
         if not mine and step == STEPS[0] and _argument_specs(service) is not None:
             # It checks nothing itself, and its variables are checked all the same.
             mine = [Unit(f"{step}/{entry.name}", step, entry.name, once=False, tags=(), pieces=())]
-        parts += [_unit_text(role, service, unit) for unit in mine]
-    return text + ("".join(parts) or "[]\n")
+        own += mine
+    services = {entry.name: service for entry, service in role.services}
+    return text + ("".join(_unit_text(role, services[unit.service], unit) for unit in (*on_path, *own)) or "[]\n")
 
 
 def _unit_text(role: Role, service: Service, unit: Unit) -> str:
@@ -76,24 +80,32 @@ def _unit_text(role: Role, service: Service, unit: Unit) -> str:
         f"#   {_source(service, piece.where)} {' '.join(str(piece.data.get('name', '')).split())}".rstrip() + "\n"
         for piece in unit.pieces
     )
-    return f"\n# {unit.service}, of the role {service.role}:\n{sources}{_yaml(_unit_tasks(role, service, unit))}"
+    at = f" at {unit.point}" if unit.point else ""
+    return f"\n# {unit.service}{at}, of the role {service.role}:\n{sources}{_yaml(_unit_tasks(role, service, unit))}"
 
 
 def _unit_tasks(role: Role, service: Service, unit: Unit) -> list[dict[str, Any]]:
     entry = next(entry for entry, _service in role.services if entry.name == unit.service)
     tags = [*tags_of(unit.step), unit.service]
     tasks: dict[str, Any] = {
-        "name": f"{unit.step.capitalize()} {unit.service}",
+        "name": f"{unit.step.capitalize()} {_called(unit)}",
         "ansible.builtin.import_role": {
             "name": f"{{{{ upgrade_composed }}}}/{role.name}/services/{unit.service}",
             "tasks_from": _tasks_file(unit),
         },
     }
-    if entry.vars:
-        tasks["vars"] = dict(entry.vars)
+    before = "{{ upgrade_providers['" + unit.service + "'] }}"
+    variables = {
+        **entry.vars,
+        **({"upgrade_point": unit.point} if unit.point else {}),
+        **({"upgrade_version_before": before} if unit.provider else {}),
+    }
+    if variables:
+        tasks["vars"] = variables
     if unit.step == STEPS[0]:
         # Nothing has begun yet, so there is nothing to record.
-        return [{**tasks, "tags": tags}]
+        way = {"when": f"'{point_name(unit.service, unit.point)}' in upgrade_way"} if unit.point else {}
+        return [{**tasks, **way, "tags": tags}]
     told = {"driver": "{{ upgrade_driver }}", "unit": unit.name}
     every = dict.fromkeys(tuple(dict.fromkeys((*tags, *leaf))) for piece in unit.pieces for leaf in piece.leaves)
     begin: dict[str, Any] = {
@@ -105,7 +117,8 @@ def _unit_tasks(role: Role, service: Service, unit: Unit) -> list[dict[str, Any]
     found = [begin, {**tasks, "when": "upgrade_unit.run", "tags": tags}]
     if (service.path / "handlers").is_dir():
         found.append({"name": f"Handlers of {unit.service}", "ansible.builtin.meta": "flush_handlers", "tags": tags})
-    if unit.once:
+    # Others wait for it, or a run after this one must not do it again.
+    if unit.once or unit.point or unit.provider:
         found.append(
             {
                 "name": f"End {unit.name}",
@@ -124,7 +137,7 @@ def _service_files(role: Role, entry: Entry, service: Service) -> dict[str, byte
         inside = path.relative_to(service.path)
         if path.is_file() and len(inside.parts) > 1 and not _is_left_out(inside):
             files[f"{folder}/{inside}"] = path.read_bytes()
-    for source in ("upgrade_tasks.yml", "post_upgrade_tasks.yml"):
+    for source in ("upgrade_tasks.yml", "post_upgrade_tasks.yml", *(point.file for point in service.points)):
         files.pop(f"{folder}/tasks/{source}", None)
     specs = _argument_specs(service)
     for unit in role.units:
@@ -173,7 +186,12 @@ def _argument_specs(service: Service) -> Any:
 
 
 def _tasks_file(unit: Unit) -> str:
-    return file_of(unit.step) + (f"_{unit.number}" if unit.number > 1 else "")
+    name = file_of(unit.step) + (f"_to_{unit.point}" if unit.point else "")
+    return name + (f"_{unit.number}" if unit.number > 1 else "")
+
+
+def _called(unit: Unit) -> str:
+    return f"{unit.service} to {unit.point}" if unit.point else unit.service
 
 
 def _source(service: Service, where: str) -> str:

@@ -10,15 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ...module_utils._model.names import nearest, some
+from ...module_utils._model.ways import Ways
 from .errors import refusal
-from .steps import ONCE, POST, STEPS, step_of_tag, tags_of
+from .meta import Meta, read_meta
+from .paths import Point, read_path
+from .steps import ONCE, POST, STEPS, tags_of
 from .taskfile import Piece, read_pieces
+from .way_keys import WAY_KEYS, merged, read_ways
 
-_META_KEYS = ("requires", "once")
-_ENTRY_KEYS = ("service", "name", "vars")
+_ENTRY_KEYS = ("service", "name", "vars", *WAY_KEYS)
 
 # A service's name is a tag, and these mean something else already.
 _TAKEN = frozenset(
@@ -36,11 +37,13 @@ class Entry:
     :param role: name of the Ansible role, with or without its collection.
     :param name: what this use of it is called; the last part of the role's name unless it is given.
     :param vars: variables for its tasks.
+    :param ways: what is said here of its versions, instead of what the service itself says.
     """
 
     role: str
     name: str
     vars: Mapping[str, Any] = field(default_factory=dict)
+    ways: Ways = field(default_factory=Ways)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +54,16 @@ class Service:
     :param path: its folder.
     :param pieces: its tasks, in the order of the file.
     :param post: those after the upgrade.
-    :param requires: services that go before it.
-    :param where: file and line that say so.
+    :param meta: what it says of itself beside them.
+    :param points: those of its path, in no certain order.
     """
 
     role: str
     path: Path
     pieces: Sequence[Piece]
     post: Sequence[Piece]
-    requires: Sequence[str]
-    where: str
+    meta: Meta
+    points: Sequence[Point] = ()
 
     @property
     def short(self) -> str:
@@ -70,11 +73,11 @@ class Service:
     @property
     def runs_once(self) -> bool:
         """Whether any of its tasks is for one host alone."""
-        return any(piece.once for piece in (*self.pieces, *self.post))
+        return self.meta.provider or any(piece.once for piece in (*self.pieces, *self.post))
 
 
 def read_entry(value: object, where: str) -> Entry:
-    """Return a service of ``upgrade_roles``: a role's name, or a mapping with ``service``, ``name`` and ``vars``.
+    """Return a service of ``upgrade_roles``: a role's name, or a mapping with ``service``, ``name``, ``vars`` and its ways.
 
     :raises UpgradeError: ``bad_service``.
     """
@@ -96,7 +99,15 @@ def read_entry(value: object, where: str) -> Entry:
     if not isinstance(given, Mapping):
         raise refusal(where, f"vars: {given!r} does not map variables to values.")
     name = _name(value.get("name") or role.strip().rpartition(".")[2], where)
-    return Entry(role.strip(), name, dict(given))
+    return Entry(role.strip(), name, dict(given), read_ways(value, lambda key: f"{where}.{key}", where))
+
+
+def ways_of(entry: Entry, service: Service) -> Ways:
+    """Return which versions may go to which in a use of a service.
+
+    :raises UpgradeError: ``bad_service``.
+    """
+    return merged(service.meta.ways, entry.ways)
 
 
 def _name(name: object, where: str) -> str:
@@ -120,28 +131,40 @@ def load(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
             f"no role {role!r} is in {some(list(places), 10)}. Is its name right, and the collection that has it installed?",
         )
     tasks, after = path / "tasks/upgrade_tasks.yml", path / "tasks/post_upgrade_tasks.yml"
-    if not tasks.is_file() and not after.is_file():
+    meta = read_meta(path)
+    if not (tasks.is_file() or after.is_file() or meta.upgrade_path):
         raise refusal(
             where,
             f"the role {role!r} in {path} is no service: it has neither tasks/upgrade_tasks.yml nor tasks/post_upgrade_tasks.yml.",
         )
-    requires, once, requires_at, once_at = _meta(path)
     pieces = read_pieces(tasks, str(tasks)) if tasks.is_file() else []
     post = read_pieces(after, str(after), POST) if after.is_file() else []
-    pieces, post = _with_once(pieces, once), _with_once(post, once)
-    _check_once(once_at, pieces, post, once)
-    return Service(role, path, pieces, post, requires, requires_at)
+    pieces, post = _with_once(pieces, meta.once), _with_once(post, meta.once)
+    _check_once(meta, pieces, post)
+    if meta.provider:
+        _refuse_once(meta, (*pieces, *post))
+        # Nobody waits for what comes after the upgrade, so it needs no turn of the provider.
+        post = [replace(piece, once=True) for piece in post]
+    return Service(role, path, pieces, post, meta, read_path(path, meta))
 
 
 def _with_once(pieces: Sequence[Piece], once: Sequence[str]) -> list[Piece]:
     return [replace(one, once=one.once or one.step in once) for one in pieces]
 
 
-def _check_once(meta: str, pieces: Sequence[Piece], post: Sequence[Piece], once: Sequence[str]) -> None:
-    for step in once:
+def _refuse_once(meta: Meta, pieces: Sequence[Piece]) -> None:
+    for piece in pieces:
+        if piece.once:
+            where = meta.at("once") if piece.step in meta.once else piece.where
+            raise refusal(where, f"{ONCE} says nothing here, as one host runs all tasks of a provider. Take it away.")
+
+
+def _check_once(meta: Meta, pieces: Sequence[Piece], post: Sequence[Piece]) -> None:
+    for step in meta.once:
         if not any(piece.step == step for piece in (*pieces, *post)):
             raise refusal(
-                meta, f"once: no task has the step {step}, so nothing would be run once. Take it away, or tag a task."
+                meta.at("once"),
+                f"once: no task has the step {step}, so nothing would be run once. Take it away, or tag a task.",
             )
     for piece in pieces:
         if piece.once and piece.step == STEPS[0]:
@@ -149,50 +172,3 @@ def _check_once(meta: str, pieces: Sequence[Piece], post: Sequence[Piece], once:
                 piece.where,
                 f"{ONCE} is for what changes something, and the step {STEPS[0]} is run on every host before anything is.",
             )
-
-
-def _meta(path: Path) -> tuple[list[str], list[str], str, str]:
-    """Return what ``meta/upgrade.yml`` says: the services required, the steps that are run once, and where it does."""
-    file = path / "meta/upgrade.yml"
-    shown = str(file)
-    if not file.is_file():
-        return [], [], shown, shown
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-        data = yaml.safe_load(text) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise refusal(shown, f"the file can't be read: {' '.join(str(error).split())}.") from error
-    if not isinstance(data, Mapping):
-        raise refusal(f"{shown}:1", f"{data!r} is no mapping with {' and '.join(_META_KEYS)}.")
-    for key in data:
-        if key not in _META_KEYS:
-            raise refusal(
-                _at(text, shown, str(key)),
-                f"unknown key {key!r}{nearest(str(key), _META_KEYS) or '.'} Known are: {', '.join(_META_KEYS)}.",
-            )
-    requires_at, once_at = _at(text, shown, "requires"), _at(text, shown, "once")
-    requires = _names(data.get("requires"), requires_at, "requires")
-    once = []
-    for name in _names(data.get("once"), once_at, "once"):
-        step = POST if name == POST else step_of_tag(name, once_at)
-        if step is None:
-            raise refusal(
-                once_at,
-                f"once: {name!r} is no step{nearest(name, (*STEPS, POST)) or '.'} Steps are: {', '.join((*STEPS, POST))}.",
-            )
-        once.append(step)
-    return requires, once, requires_at, once_at
-
-
-def _at(text: str, shown: str, key: str) -> str:
-    """Return file and line of a key at the top of a file."""
-    root = yaml.compose(text, yaml.SafeLoader)
-    pairs = root.value if isinstance(root, yaml.MappingNode) else ()
-    return f"{shown}:{next((name.start_mark.line + 1 for name, _value in pairs if name.value == key), 1)}"
-
-
-def _names(value: object, shown: str, key: str) -> list[str]:
-    found = [value] if isinstance(value, str) else ([] if value is None else value)
-    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
-        raise refusal(shown, f"{key}: {value!r} is no list of names.")
-    return found

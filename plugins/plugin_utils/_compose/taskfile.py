@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
+from ...module_utils._model.names import nearest
 from .errors import refusal
-from .steps import ONCE, POST, no_step, step_of
+from .steps import ONCE, POST, STEPS, no_step, step_of
 
 _BLOCKS = ("block", "rescue", "always")
 _INCLUDES = ("import_tasks", "include_tasks", "ansible.builtin.import_tasks", "ansible.builtin.include_tasks")
@@ -52,11 +53,15 @@ class Piece:
     leaves: tuple[tuple[str, ...], ...]
 
 
-def read_pieces(path: Path, shown: str, step: str | None = None) -> list[Piece]:
+def read_pieces(
+    path: Path, shown: str, step: str | None = None, default: str | None = None, top: Path | None = None
+) -> list[Piece]:
     """Return the tasks of a file.
 
     :param shown: the path as messages have it.
     :param step: the step of all of them; None where each names its own by a tag.
+    :param default: the step of those that name none; None to refuse them.
+    :param top: the folder from which they name other files; None for the file's own.
     :raises UpgradeError: ``bad_service``, with file and line.
     """
     text = _text_of(path, shown)
@@ -75,7 +80,7 @@ def read_pieces(path: Path, shown: str, step: str | None = None) -> list[Piece]:
     ]
     ends = [*starts[1:], _end(lines, root)]
     return [
-        _piece(path, shown, data, _dedented(lines[start:end]), step)
+        _piece(path if top is None else top / path.name, shown, data, _dedented(lines[start:end]), step, default)
         for (_item, data), start, end in zip(items, starts, ends, strict=True)
     ]
 
@@ -99,11 +104,15 @@ def _items(root: yaml.SequenceNode, shown: str) -> list[tuple[yaml.Node, dict[st
     return items
 
 
-def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | None) -> Piece:
+def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | None, default: str | None) -> Piece:
     where = _at(data, shown)
     _refuse_other_text(text, data, where)
     tags = _tags(data)
     own = step_of(tags, where)
+    if own is None and default is not None:
+        if any(nearest(tag, STEPS) for tag in tags):
+            raise no_step(tags, where)
+        own = default
     if step is not None and own is not None:
         raise refusal(where, f"tasks after the upgrade have no step, and this one is tagged {own}. Take the tag away.")
     if step is None and own is None:

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...module_utils._model.points import point_name
 from ...module_utils._store.settings import Settings
 
 UPGRADE, AFTER = "upgrade", "after"
@@ -16,12 +17,18 @@ UPGRADE, AFTER = "upgrade", "after"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of the composition, as far as its record goes."""
+    """A unit of the composition, as far as its record goes.
+
+    :param point: what it belongs to on a path, such as ``nginx@2.4``; empty for what every host goes through.
+    :param provider: whether it belongs to a provider.
+    """
 
     name: str
     step: str
     service: str
     once: bool
+    point: str = ""
+    provider: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,9 @@ class Run:
     :param fleet: host -> role, of the whole fleet.
     :param units: role -> its units, for the roles that have services; those of others upgrade themselves.
     :param scope: the hosts that this run is for, in the order in which they go.
+    :param ways: host -> the points on its way, such as ``nginx@2.4``. It goes through no others.
+    :param origins: host -> the version that it comes from.
+    :param providers: provider -> the version that it comes from.
     :param retry_failed: whether failed hosts are tried again.
     :param patience: seconds for which a host waits to be let through.
     :param forks: how many hosts Ansible has at work at once, so how many ask before the first one is let through.
@@ -48,19 +58,26 @@ class Run:
     retry_failed: bool = False
     patience: float = 14400.0
     forks: int = 1
-    role_pattern: str | None = None
-    previous: Mapping[str, str] = field(default_factory=dict)
+    ways: Mapping[str, Collection[str]] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    providers: Mapping[str, str] = field(default_factory=dict)
 
     def is_driven(self, role: str) -> bool:
         """Return whether Ansible upgrades the hosts of a role; others do it themselves."""
         return role in self.units
 
     def units_of(self, host: str) -> tuple[Unit, ...]:
-        """Return a host's units of this phase."""
-        after = self.phase == AFTER
+        """Return a host's units of this phase, without those that are not on its way."""
+        after, way = self.phase == AFTER, self.ways.get(host, ())
         return tuple(
-            unit for unit in self.units.get(self.fleet.get(host, ""), ()) if (unit.step == "post_upgrade") == after
+            unit
+            for unit in self.units.get(self.fleet.get(host, ""), ())
+            if (unit.step == "post_upgrade") == after and (not unit.point or unit.point in way)
         )
+
+    def leaves_out(self, host: str, unit: str) -> bool:
+        """Return whether a unit is one of the host's role, and not on its way."""
+        return any(one.name == unit and one.point for one in self.units.get(self.fleet.get(host, ""), ()))
 
     @property
     def roles_with_after(self) -> set[str]:
@@ -68,13 +85,14 @@ class Run:
         return {role for role, units in self.units.items() if any(unit.step == "post_upgrade" for unit in units)}
 
 
+def _unit(one: Mapping[str, Any]) -> Unit:
+    point = point_name(one["service"], one["point"]) if one.get("point") else ""
+    return Unit(one["name"], one["step"], one["service"], bool(one["once"]), point, bool(one.get("provider")))
+
+
 def units_from(composition: Mapping[str, Any]) -> dict[str, tuple[Unit, ...]]:
     """Return role -> units from a composition as data; the step validate is not recorded, so it is left out."""
     return {
-        role: tuple(
-            Unit(one["name"], one["step"], one["service"], bool(one["once"]))
-            for one in what["units"]
-            if one["step"] != "validate"
-        )
+        role: tuple(_unit(one) for one in what["units"] if one["step"] != "validate")
         for role, what in composition["roles"].items()
     }

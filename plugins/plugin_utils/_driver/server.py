@@ -68,9 +68,9 @@ class Driver:
         run, why = self._turns.step(host, unit, chosen=chosen, whole=whole, skipped=skipped)
         return {"run": run, "why": why}
 
-    def do_once(self, host: str, unit: str) -> dict[str, Any]:
-        """Say that a unit is done for all."""
-        self._turns.finish_once(host, unit)
+    def do_finish(self, host: str, unit: str) -> dict[str, Any]:
+        """Say that a host is through a unit."""
+        self._turns.finish(host, unit)
         return {}
 
     def do_end(self, host: str) -> dict[str, Any]:

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field, replace
 
 from ...module_utils._model.errors import UpgradeError
 from ...module_utils._model.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, Record
+from ...module_utils._model.points import is_of_path
 from ...module_utils._ops import once
 from ...module_utils._ops.report import Word, next_record, report, shortened
 from ...module_utils._store.operations import compare_and_put
 from ...module_utils._store.records import decode_record, encode_record
 from ...module_utils._store.store import Store
 from .pool import Pool
-from .run import AFTER, Run
+from .providers import BEGUN, PASSED, Providers
+from .run import AFTER, Run, Unit
 from .session import Session
 
 _LONG = 600
@@ -58,6 +60,7 @@ class Turns:
         self._run = run
         self._pool = pool
         self._session = session
+        self._providers = Providers(run, pool, session)
         self._turns: dict[str, Turn] = {}
         self._lock = threading.Lock()
 
@@ -89,6 +92,8 @@ class Turns:
         record = turn.record
         if record is not None and record.readable and record.version == self._run.version:
             turn.done = dict.fromkeys(record.done)
+        elif record is not None and record.readable and self._run.phase != AFTER:
+            turn.done = dict.fromkeys(filter(is_of_path, record.done))
         with self._lock:
             self._turns[host] = turn
         return turn
@@ -104,7 +109,9 @@ class Turns:
         turn = self.of(host)
         self._close_current(turn)
         self._wait_for_passed(turn)
-        what = next((one for one in self._run.units_of(host) if one.name == unit), None)
+        what = self._unit(host, unit)
+        if what is None and self._run.leaves_out(host, unit):
+            return False, "it is not on the host's way"
         if what is None:
             raise UpgradeError(
                 "unknown_unit", f"{unit} is no unit of {host} in this composition. Compose again, by the same command."
@@ -122,13 +129,20 @@ class Turns:
             turn.current = None
             turn.passed.append(unit)
             return False, "another host does it for all"
+        if what.provider and (why := self._leave_to_others(turn, what)):
+            return False, why
         self._write(turn)
         return True, ""
 
-    def finish_once(self, host: str, unit: str) -> None:
-        """Say that a host has done a unit for all."""
+    def finish(self, host: str, unit: str) -> None:
+        """Say that a host is through a unit for which others wait, or which must not be run again."""
         turn = self.of(host)
         self._close_current(turn)
+        what = self._unit(host, unit)
+        if what is not None and what.provider:
+            self._providers.finish(host, what, turn.done)
+        elif what is not None and what.point:
+            self._write(turn)
         if turn.running_once == unit:
             self._pool.stubbornly(lambda store: once.end(store, self._session.name, self._run.version, unit, host))
             turn.running_once = None
@@ -138,6 +152,7 @@ class Turns:
         turn = self.of(host)
         self._close_current(turn)
         self._wait_for_passed(turn)
+        self._providers.leave(host, turn.done)
         missing = [one.name for one in self._run.units_of(host) if one.name not in turn.done]
         turn.current = turn.step = turn.service = None
         if missing:
@@ -164,6 +179,7 @@ class Turns:
             self._pool.stubbornly(
                 lambda store: once.end(store, self._session.name, self._run.version, unit, host, shortened(error))
             )
+        self._providers.fail(host, error)
         if self._run.phase == AFTER:
             self._change(turn, lambda before: replace(before, post=POST_FAILED, error=shortened(error)))
         else:
@@ -182,6 +198,21 @@ class Turns:
         elif turn.current is not None:
             turn.left_out[turn.current] = None
         turn.current = None
+
+    def _unit(self, host: str, name: str) -> Unit | None:
+        return next((one for one in self._run.units_of(host) if one.name == name), None)
+
+    def _leave_to_others(self, turn: Turn, unit: Unit) -> str:
+        """Begin a provider's unit; return why its tasks are not to be run on this host, empty where they are."""
+        taken = self._providers.begin(turn.host, unit, together=turn.together)
+        if taken == BEGUN:
+            return ""
+        turn.current = None
+        if taken == PASSED:
+            turn.passed.append(unit.name)
+            return "another host does it for the provider"
+        turn.done[unit.name] = None
+        return "the provider has it behind it"
 
     def _take_once(self, turn: Turn, unit: str) -> bool:
         version = self._run.version
@@ -210,6 +241,11 @@ class Turns:
         """Wait until what other hosts do for this one is done."""
         while turn.passed:
             unit = turn.passed[0]
+            what = self._unit(turn.host, unit)
+            if what is not None and what.provider:
+                self._providers.check(turn.host, what)
+                turn.done[turn.passed.pop(0)] = None
+                continue
             found = self._settled(turn, unit)
             if found is None:
                 raise UpgradeError(
@@ -253,7 +289,8 @@ class Turns:
                 base = before or Record(self._run.version, UPGRADED, reported=self._run.version)
                 return replace(base, post=POST_STARTED, service=turn.service, step=turn.step, done=done, error=None)
             word = Word(turn.host, self._run.version, STARTED, turn.service, turn.step)
-            return replace(next_record(before, word, int(time.time())), done=done)
+            found = next_record(before, word, int(time.time()))
+            return replace(found, done=done, origin=self._run.origins.get(turn.host) or found.origin)
 
         self._put(turn, after)
 

@@ -62,6 +62,8 @@ def test_tasks_after_the_upgrade_come_last(roles: Roles) -> None:
         "step": "post_upgrade",
         "service": "web",
         "once": False,
+        "point": "",
+        "provider": False,
         "tags": ["post_upgrade", "web"],
         "tasks": 1,
     }
@@ -303,9 +305,9 @@ def test_what_every_host_runs_does_not(roles: Roles) -> None:
 @pytest.mark.parametrize(
     ("meta", "message"),
     [
-        ("require: [db]\n", "R/web/meta/upgrade.yml:1: unknown key 'require'; did you mean 'requires'? Known are: requires, once."),
-        ("---\n\n1: x\n", "R/web/meta/upgrade.yml:3: unknown key 1. Known are: requires, once."),
-        ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is no mapping with requires and once."),
+        ("require: [db]\n", "R/web/meta/upgrade.yml:1: unknown key 'require'; did you mean 'requires'? Known are: requires, once, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
+        ("---\n\n1: x\n", "R/web/meta/upgrade.yml:3: unknown key 1. Known are: requires, once, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
+        ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is no mapping with requires, once, upgrade_path, provider, versions, allowed_from and allow_downgrade."),
         ("once: x\nrequires: {a: b}\n", "R/web/meta/upgrade.yml:2: requires: {'a': 'b'} is no list of names."),
         ("requires: [1]\n", "R/web/meta/upgrade.yml:1: requires: [1] is no list of names."),
         ("requires: []\nonce: [upgrad]\n", "R/web/meta/upgrade.yml:2: once: 'upgrad' is no step; did you mean 'upgrade'? Steps are: "),

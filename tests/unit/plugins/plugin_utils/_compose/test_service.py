@@ -32,7 +32,11 @@ def test_what_a_service_may_be(value: Any, entry: Entry) -> None:
         (7, "w: 7 is no service. Give the name of a role, or a mapping with service, name and vars."),
         ("", "w: '' is no service."),
         ([], "w: [] is no service."),
-        ({"srvice": "web"}, "w: unknown key 'srvice'; did you mean 'service'? Known are: service, name, vars."),
+        (
+            {"srvice": "web"},
+            "w: unknown key 'srvice'; did you mean 'service'? Known are: service, name, vars, "
+            "versions, allowed_from, allow_downgrade.",
+        ),
         ({"name": "web"}, "w: service is missing: it is the name of the role."),
         ({"service": ["web"]}, "w: service is missing: it is the name of the role."),
         ({"service": "web", "vars": [1]}, "w: vars: [1] does not map variables to values."),

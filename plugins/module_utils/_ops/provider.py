@@ -1,0 +1,135 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The upgrade of a provider: one host at a time is at it, under a lock, and what it finishes stands in the provider's own key.
+
+The lock goes with the session of the run, and is wiped when another rollout begins; the provider's key stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from .._model.points import is_of_path
+from .._model.providers import Provider
+from .._store.errors import Conflict
+from .._store.operations import compare, compare_and_put, lock, remove, unlock
+from .._store.provider_codec import decode_provider, encode_provider
+from .._store.store import Store
+from . import once
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A provider, and the host that is at it or was.
+
+    :param index: the ModifyIndex of its key, 0 where there is none.
+    """
+
+    provider: Provider
+    index: int = 0
+    holder: once.Once | None = None
+
+    def has_done(self, unit: str, version: str) -> bool:
+        """Return whether nothing of a unit is left to do on the way to a version."""
+        if self.provider.is_at(version):
+            return True
+        return unit in self.provider.done and (self.provider.target == version or is_of_path(unit))
+
+
+def lock_of(name: str) -> str:
+    """Return what the lock is called, among the units that one host runs for all."""
+    return f"provider/{name}"
+
+
+def look(store: Store, version: str, name: str) -> Look:
+    """Return where a provider is, and who is at it: one request."""
+    key, held = store.keys.provider(name), store.keys.once(version, lock_of(name))
+    entries = {entry.key: entry for entry in store.client.read((key, held), "consistent")}
+    found, holder = entries.get(key), entries.get(held)
+    return Look(
+        decode_provider(key, found.value) if found is not None else Provider(),
+        found.modify_index if found is not None else 0,
+        once.decode(holder, lock_of(name)) if holder is not None else None,
+    )
+
+
+def begin(store: Store, session: str, version: str, name: str, host: str, unit: str, origin: str, found: Look) -> bool:
+    """Let a host begin a unit of a provider; return whether it may, which is not so where another one was faster.
+
+    :param origin: the version that it comes from, where its key does not say so.
+    :param found: what :func:`look` gave; nothing is written if it is not so any more.
+    """
+    before = found.provider
+    after = Provider(before.version or origin, version, host, unit, _kept(before, version), at=int(time.time()))
+    held = store.keys.once(version, lock_of(name))
+    operations = [
+        compare(held, found.holder.index if found.holder else 0),
+        lock(held, once.value(once.RUNNING, host), session),
+        compare_and_put(store.keys.provider(name), encode_provider(after), found.index),
+    ]
+    try:
+        store.client.write(operations)
+    except Conflict:
+        return False
+    return True
+
+
+def record(
+    store: Store,
+    session: str,
+    version: str,
+    name: str,
+    host: str,
+    *,
+    done: Collection[str] = (),
+    is_complete: bool = False,
+    error: str = "",
+) -> bool:
+    """Write down how far the host that is at a provider has come; return whether it still was at it.
+
+    :param done: the units that it has finished, in addition to those before.
+    :param is_complete: whether that was all, so that the provider is at the version.
+    :param error: why the unit under way failed.
+    :raises Conflict: if somebody wrote in between; then it may be tried again.
+    """
+    found = look(store, version, name)
+    if found.holder is not None and found.holder.state == once.RUNNING and found.holder.host != host:
+        return False
+    if found.provider.is_at(version):
+        return True
+    before, now = found.provider, int(time.time())
+    every = tuple(dict.fromkeys((*_kept(before, version), *done)))
+    after = replace(before, target=version, host=host, done=every, error=error, at=now)
+    state = once.FAILED if error else once.RUNNING
+    if is_complete:
+        after, state = Provider(version, host=host, at=now), once.DONE
+    held = store.keys.once(version, lock_of(name))
+    # Locked once more, as the session may have been lost meanwhile, and nobody else has come.
+    operations = [
+        compare(held, found.holder.index if found.holder else 0),
+        lock(held, once.value(state, host, error), session),
+        compare_and_put(store.keys.provider(name), encode_provider(after), found.index),
+    ]
+    if state != once.RUNNING:
+        operations.append(unlock(held, once.value(state, host, error), session))
+    store.client.write(operations)
+    return True
+
+
+def release(store: Store, version: str, name: str, host: str) -> None:
+    """Let another host take a provider on, at the next unit.
+
+    :raises Conflict: if somebody wrote in between; then it may be tried again.
+    """
+    found = look(store, version, name)
+    if found.holder is not None and (found.holder.state, found.holder.host) == (once.RUNNING, host):
+        held = store.keys.once(version, lock_of(name))
+        store.client.write([compare(held, found.holder.index), remove(held)])
+
+
+def _kept(provider: Provider, version: str) -> tuple[str, ...]:
+    """Return what stays finished on the way to a version."""
+    return provider.done if provider.target == version else tuple(filter(is_of_path, provider.done))

@@ -1,0 +1,177 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The providers of a run: which of its hosts is at one, and who waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ...module_utils._model.errors import UpgradeError
+from ...module_utils._ops import once, provider
+from ...module_utils._ops.report import shortened
+from ...module_utils._store.store import Store
+from .pool import Pool
+from .run import Run, Unit
+from .session import Session
+
+BEGUN, DONE, PASSED = "begun", "done", "passed"
+
+# Seconds that one question takes at most.
+_LONG = 600
+
+
+class Providers:
+    """What the hosts of one run do for providers."""
+
+    def __init__(self, run: Run, pool: Pool, session: Session) -> None:
+        """Nobody is at any."""
+        self._run = run
+        self._pool = pool
+        self._session = session
+        # Host -> provider -> the unit that it is at, empty between two.
+        self._at: dict[str, dict[str, str]] = {}
+        self._complete: set[str] = set()
+
+    def begin(self, host: str, unit: Unit, *, together: bool) -> str:
+        """Begin a unit of a provider on a host, once no other host is at that provider.
+
+        :param together: whether hosts take each task together, so that this one must not wait: then the unit is passed.
+        :returns: :data:`BEGUN`; :data:`DONE` where nothing is left to do; :data:`PASSED`.
+        :raises UpgradeError: ``provider_failed``, ``unreadable_provider``.
+        """
+        name, version = unit.service, self._run.version
+        index = 0
+        while True:
+            found = self._look(name)
+            if found.has_done(unit.name, version):
+                return DONE
+            holder = found.holder
+            if holder is not None and holder.state == once.FAILED:
+                self._refuse_failed(host, name, holder)
+            if holder is None or holder.host == host or holder.state != once.RUNNING:
+                self._at.setdefault(host, {})[name] = unit.name
+                if self._begin(host, unit, found):
+                    return BEGUN
+                del self._at[host][name]
+                # Another one was faster; or a run that is gone had it, and its session is still to end.
+            if together:
+                return PASSED
+            index = max(index, found.index, holder.index if holder is not None else 0)
+            keys = self._keys(name)
+
+            def wait(store: Store, since: int = index, keys: Collection[str] = keys) -> int:
+                return store.wait_for_change(since, _LONG, [*keys])
+
+            index = self._pool.stubbornly(wait)
+
+    def finish(self, host: str, unit: Unit, done: Collection[str]) -> None:
+        """Say that a host is through a unit of a provider.
+
+        :param done: the units that it has finished; without this one, where tags chose only some of it.
+        :raises UpgradeError: ``provider_gone``.
+        """
+        name = unit.service
+        if self._at.get(host, {}).get(name) != unit.name:
+            return
+        self._at[host][name] = ""
+        self._record(host, name, done, is_complete=self._are_done(host, name, done))
+
+    def check(self, host: str, unit: Unit) -> None:
+        """Refuse to go on where a unit was passed that another host of the wave has not finished.
+
+        :raises UpgradeError: ``provider_failed``, ``provider_gone``.
+        """
+        found = self._look(unit.service)
+        if found.has_done(unit.name, self._run.version):
+            return
+        if found.holder is not None and found.holder.state == once.FAILED:
+            raise _failed(unit.service, found.holder)
+        raise UpgradeError(
+            "provider_gone",
+            f"{unit.name} of the provider {unit.service} was begun by another host of the wave than {host}, and that did not "
+            "end it; its own record says why. Mend that, and run the same command with -e retry_failed=true.",
+        )
+
+    def leave(self, host: str, done: Collection[str]) -> None:
+        """End what a host has to do with providers, as its turn ends: complete what is complete, and let go of the rest.
+
+        :param done: the units that it has finished.
+        """
+        mine = self._at.pop(host, {})
+        for name in dict.fromkeys(unit.service for unit in self._run.units_of(host) if unit.provider):
+            if name not in self._complete and self._are_done(host, name, done):
+                self._record(host, name, done, is_complete=True)
+            elif name in mine and name not in self._complete:
+                self._release(host, name)
+
+    def fail(self, host: str, error: str) -> None:
+        """End what a host has to do with providers, as its turn failed."""
+        for name, unit in self._at.pop(host, {}).items():
+            if name in self._complete:
+                continue
+            if unit:
+                self._record(host, name, (), error=shortened(error) or "it failed without a word")
+            else:
+                # It failed elsewhere, so another host may go on.
+                self._release(host, name)
+
+    def _keys(self, name: str) -> tuple[str, str]:
+        with self._pool.store() as store:
+            return store.keys.provider(name), store.keys.once(self._run.version, provider.lock_of(name))
+
+    def _look(self, name: str) -> provider.Look:
+        found = self._pool.stubbornly(lambda store: provider.look(store, self._run.version, name))
+        if not found.provider.readable:
+            raise UpgradeError("unreadable_provider", f"The provider {name} can't be upgraded: {found.provider.error}")
+        return found
+
+    def _begin(self, host: str, unit: Unit, found: provider.Look) -> bool:
+        name, version = unit.service, self._run.version
+        origin = self._run.providers.get(name, "")
+        return self._pool.stubbornly(
+            lambda store: provider.begin(store, self._session.name, version, name, host, unit.name, origin, found)
+        )
+
+    def _record(self, host: str, name: str, done: Iterable[str], *, is_complete: bool = False, error: str = "") -> None:
+        mine = [unit.name for unit in self._run.units_of(host) if unit.provider and unit.service == name]
+        finished = [unit for unit in done if unit in mine]
+
+        def act(store: Store) -> bool:
+            return provider.record(
+                store,
+                self._session.name,
+                self._run.version,
+                name,
+                host,
+                done=finished,
+                is_complete=is_complete,
+                error=error,
+            )
+
+        if not self._pool.stubbornly(act):
+            raise UpgradeError(
+                "provider_gone",
+                f"{host} was at the provider {name}, and another host has taken that on, as this run's session with Consul "
+                "was lost meanwhile. Run the same command again; what is not recorded is run once more then.",
+            )
+        if is_complete:
+            self._complete.add(name)
+
+    def _release(self, host: str, name: str) -> None:
+        self._pool.stubbornly(lambda store: provider.release(store, self._run.version, name, host))
+
+    def _are_done(self, host: str, name: str, done: Collection[str]) -> bool:
+        return all(unit.name in done for unit in self._run.units_of(host) if unit.provider and unit.service == name)
+
+    def _refuse_failed(self, host: str, name: str, holder: once.Once) -> None:
+        if holder.host != host and not self._run.retry_failed:
+            raise _failed(name, holder)
+
+
+def _failed(name: str, holder: once.Once) -> UpgradeError:
+    return UpgradeError(
+        "provider_failed",
+        f"The provider {name}, which {holder.host} upgrades for all hosts, failed there: {holder.error or 'without a word'} "
+        "Mend that, and run the same command with -e retry_failed=true.",
+    )

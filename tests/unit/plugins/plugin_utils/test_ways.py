@@ -1,0 +1,93 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which hosts of a fleet may not go to a version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.ways import Ways, parse_allowed_from
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._ways import forbidden_moves
+
+
+def host(version: str | None, role: str = "web", begun: str | None = None, *, held: bool = False) -> dict[str, Any]:
+    return {"role": role, "version": version, "begun": begun, "held": held}
+
+
+def standing(**hosts: dict[str, Any]) -> dict[str, Any]:
+    return {"hosts": hosts}
+
+
+FROM_24 = Ways("m", allowed_from=parse_allowed_from(">=2.4"), where={"allowed_from": "m:1"})
+COMPOSITION = {"roles": {"web": {"ways": {"app": FROM_24.plain(), "lib": Ways("l").plain()}}}}
+
+
+def test_all_that_may_not_go_are_told_at_once_those_with_the_same_reason_together() -> None:
+    fleet = standing(
+        web1=host("2.2"), web2=host("2.8"), web3=host(None), web4=host("2.2"), web5=host("2.12"), web6=host("v673")
+    )
+    assert forbidden_moves(fleet, COMPOSITION, "2.10") == {
+        "hosts": ["web1", "web4", "web3", "web5", "web6"],
+        "reasons": [
+            "web1, web4 (2.2): app of the role web: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4.",
+            "web3 (never reported): app of the role web: nobody knows which version it has, and allowed_from (m:1) says from which "
+            "it can go. Declare it in the host's variable upgrade_version_from.",
+            "web5 (2.12): app of the role web: it can't go back from 2.12 to 2.10, as it does not say allow_downgrade: true (m).",
+            "web5 (2.12): lib of the role web: it can't go back from 2.12 to 2.10, as it does not say allow_downgrade: true (l).",
+            "web6 (v673): app, lib of the role web: 'v673' and '2.10' can't be compared as versions: 'v673' begins with 'v' and "
+            "'2.10' begins with a number. Name all versions in their order as a list, versions, in the service's meta/upgrade.yml.",
+        ],
+    }
+
+
+def test_those_that_are_held_there_already_or_without_services_are_left_out() -> None:
+    fleet = standing(web1=host("2.2", held=True), web2=host("2.10"), puppet1=host("2.2", "puppet"))
+    assert forbidden_moves(fleet, COMPOSITION, "2.10") == {"hosts": [], "reasons": []}
+
+
+def test_a_host_that_is_midway_counts_from_both_ends() -> None:
+    fleet = standing(web1=host("2.8", begun="2.10"), web2=host("2.8", begun="2.9"), web3=host("2.8"))
+    assert forbidden_moves(fleet, COMPOSITION, "2.10")["hosts"] == []
+    back = forbidden_moves(fleet, COMPOSITION, "2.8")
+    assert back["hosts"] == ["web1", "web2"]
+    assert back["reasons"][0].startswith("web1 (2.10): app of the role web: it can't go back from 2.10 to 2.8")
+
+
+def test_what_is_declared_counts_for_those_that_never_reported() -> None:
+    fleet = standing(web1=host(None), web2=host(None), web3=host("2.2"))
+    declared = {"web1": "2.8", "web2": "2.2", "web3": "2.8"}
+    assert forbidden_moves(fleet, COMPOSITION, "2.10", declared)["hosts"] == ["web2", "web3"]
+
+
+def test_a_composition_of_an_older_release_says_nothing() -> None:
+    assert forbidden_moves(standing(web1=host("2.2")), {"roles": {"web": {}}}, "2.10")["hosts"] == []
+
+
+def test_many_hosts_are_named_up_to_twenty_and_listed_all() -> None:
+    fleet = standing(**{f"web{number}": host("2.2") for number in range(1, 31)})
+    found = forbidden_moves(fleet, COMPOSITION, "2.10")
+    assert len(found["hosts"]) == 30
+    assert "web20 and 10 more (2.2): app of the role web" in found["reasons"][0]
+
+
+def test_a_provider_counts_from_its_own_version_and_not_from_its_hosts() -> None:
+    paths = {"app": {"points": [], "provider": True}}
+    composition = {"roles": {"web": {"ways": {"app": FROM_24.plain()}, "paths": paths}}}
+
+    def reasons(goal: str, declared: dict[str, object] | None = None, **told: str) -> list[str]:
+        there = {"hosts": {"web1": host("2.2")}, "providers": {"app": told} if told else {}}
+        found = forbidden_moves(there, composition, goal, providers=declared)
+        assert found["hosts"] == []
+        return list(found["reasons"])
+
+    assert reasons("2.10", version="2.8", target="") == []
+    assert reasons("2.10", version="2.2", target="") == [
+        "The provider app: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4."
+    ]
+    assert reasons("2.8", version="2.8", target="2.10") == [
+        "The provider app: it can't go back from 2.10 to 2.8, as it does not say allow_downgrade: true (m)."
+    ]
+    (unknown,) = reasons("2.10")
+    assert unknown.endswith("says from which it can go. Declare it in the variable upgrade_provider_versions.")
+    assert reasons("2.10", {"app": "2.8"}) == []
