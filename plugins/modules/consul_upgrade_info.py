@@ -116,6 +116,15 @@ hosts:
     held:
       description: Whether a hold is over it, whatever its state.
       type: bool
+    cause:
+      description:
+        - Why a host waits, as a stable word; empty where RV(hosts.state) says it all.
+        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
+          V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
+      type: str
+    rule:
+      description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
+      type: str
 waves:
   description: Hosts that the next pass would let through, then the forecast of those that come after them.
   returned: success
@@ -197,6 +206,20 @@ host:
     held:
       description: Whether a hold is over it, whatever its state.
       type: bool
+    cause:
+      description:
+        - Why a host waits, as a stable word; empty where RV(hosts.state) says it all.
+        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
+          V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
+      type: str
+    rule:
+      description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
+      type: str
+    explanation:
+      description:
+        - Where it is and since when, why, the rule behind it, who could change that, and what comes next, in sentences.
+      type: list
+      elements: str
     record:
       description: Its own account of its upgrade, if it gave one.
       type: dict
@@ -228,7 +251,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import obstacles, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import obstacles, what_stops
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import View, look
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 

@@ -249,6 +249,15 @@ hosts:
     held:
       description: Whether a hold is over it, whatever its state.
       type: bool
+    cause:
+      description:
+        - Why a host waits, as a stable word; empty where RV(hosts.state) says it all.
+        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
+          V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
+      type: str
+    rule:
+      description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
+      type: str
 transitions:
   description: Hosts that this call let through. With O(wait), over all its passes.
   returned: success
@@ -344,7 +353,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import obstacles, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import obstacles, what_stops
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import STATES, UPGRADING
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.roll_back import as_rollback

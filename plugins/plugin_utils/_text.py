@@ -169,8 +169,8 @@ def story(host: Mapping[str, Any]) -> list[str]:
     """
     group = f", group {host['group']}" if host["group"] else ""
     lines = [
-        f"{host['name']} (role {host['role']}{group}): {host['state']}, {host['reason']}",
-        f"  runs {host['version'] or 'no version that it reported'}",
+        f"{host['name']} (role {host['role']}{group}): {host['state']}",
+        *(f"  {sentence}" for sentence in host["explanation"]),
     ]
     record = host["record"] or {}
     said = [
@@ -190,7 +190,7 @@ def story(host: Mapping[str, Any]) -> list[str]:
         said.append((event["at"], _place(event["what"]), what))
     if host.get("older_events"):
         lines.append("  older entries of the history, of former rollouts, are left out")
-    return [*lines, *(f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2]))]
+    return [*lines, "", *(f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2]))]
 
 
 def _place(what: str) -> int:

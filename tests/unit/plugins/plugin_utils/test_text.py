@@ -12,7 +12,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.brakes impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.budgets import Spent
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import Instructions
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import Plan, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import Plan, what_stops
 from ansible_collections.convoy.upgrade.plugins.plugin_utils import _text
 
 
