@@ -188,9 +188,10 @@ def story(host: Mapping[str, Any]) -> list[str]:
         told = (f" by {who}" if who else "") + (f": {reason}" if reason else "")
         what = f"{event['what']} {event['version']}{told} (epoch {event['epoch']})"
         said.append((event["at"], _place(event["what"]), what))
+    timeline = [f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2])]
     if host.get("older_events"):
-        lines.append("  older entries of the history, of former rollouts, are left out")
-    return [*lines, "", *(f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2]))]
+        timeline.insert(0, "  older entries of the history, of former rollouts, are left out")
+    return [*lines, "", *timeline] if timeline else lines
 
 
 def _place(what: str) -> int:

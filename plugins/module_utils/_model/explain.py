@@ -57,7 +57,7 @@ def explain(host: str, plan: Plan, snapshot: Snapshot, events: Iterable[Mapping[
             _why(view),
             _rule(view, snapshot, events),
             _who(host, view, snapshot),
-            _next(host, view, plan, snapshot),
+            _next(host, view, plan),
         )
         if sentence
     )
@@ -177,7 +177,7 @@ def _held_by(hold: Hold, snapshot: Snapshot) -> str:
     return " -e everything=true"
 
 
-def _next(host: str, view: HostView, plan: Plan, snapshot: Snapshot) -> str:
+def _next(host: str, view: HostView, plan: Plan) -> str:
     if view.state == states.UPGRADED:
         return "Nothing is left to be done on it."
     if view.state == states.UPGRADING:

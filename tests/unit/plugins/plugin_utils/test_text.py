@@ -119,6 +119,7 @@ def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str
         **view("compute", "upgraded", "v2", "runs v2"),
         "name": "c1",
         "group": group,
+        "explanation": ["c1 runs v2.", "Nothing is left to be done on it."],
         "record": {"version": "v2", "times": {"upgraded": 30, "started": 20}},
         "events": [
             {"epoch": 3, "at": 30, "what": "converge", "version": "v2", "reason": "all done"},
@@ -127,8 +128,8 @@ def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str
         ],
     }
     lines = _text.story(host)
-    assert lines[0] == f"c1 {shown}: upgraded, runs v2"
-    assert [line.split("  ")[2] for line in lines[2:]] == [
+    assert lines[:4] == [f"c1 {shown}: upgraded", "  c1 runs v2.", "  Nothing is left to be done on it.", ""]
+    assert [line.split("  ")[2] for line in lines[4:]] == [
         "begin v2: ann asked for v2 (epoch 1)",
         "open v2: a slot was free (epoch 2)",
         "the host said: started v2",
@@ -141,6 +142,7 @@ def test_a_host_opened_with_its_role_has_the_roles_reason() -> None:
     host = {
         **view("compute", "upgrading"),
         "name": "c1",
+        "explanation": [],
         "record": None,
         "events": [
             {
@@ -278,10 +280,10 @@ def test_lost_hosts_are_counted_and_come_after_the_failed_ones() -> None:
 
 
 def test_a_story_says_that_there_is_an_older_one() -> None:
-    host = {"name": "a1", "role": "a", "group": None, "state": "pending", "reason": "r", "version": "1", "record": None}
+    host = {"name": "a1", "role": "a", "group": None, "state": "pending", "explanation": ["a1 runs 1."], "record": None}
     events = [{"what": "begin", "version": "2", "at": 1, "epoch": 9, "who": "ann"}]
     short, long = (_text.story({**host, "events": events, "older_events": older}) for older in (False, True))
-    assert long == [*short[:2], "  older entries of the history, of former rollouts, are left out", *short[2:]]
+    assert long == [*short[:3], "  older entries of the history, of former rollouts, are left out", *short[3:]]
 
 
 # An operator's words in a host's story
@@ -290,7 +292,7 @@ def test_a_story_says_that_there_is_an_older_one() -> None:
 def story(events: list[dict[str, Any]], record: dict[str, Any] | None = None) -> list[str]:
     """Return what a story says after its head, without the times; the events are given with the oldest first."""
     told = [{"at": 10, "epoch": number, "version": "v2", **event} for number, event in enumerate(events, 1)]
-    host = {**view("compute", "pending"), "name": "c1", "record": record, "events": told[::-1]}
+    host = {**view("compute", "pending"), "name": "c1", "explanation": [], "record": record, "events": told[::-1]}
     return [line.split("  ")[2] for line in _text.story(host)[2:]]
 
 
