@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils import _inventory, _scope, _text
+from ansible_collections.convoy.upgrade.plugins.plugin_utils import _inventory, _plan_text, _scope, _text
 
 
 def _telling(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,6 +36,6 @@ class FilterModule:
             "after_scope": _telling(_scope.after_scope),
             "composition_text": _text.composition,
             "status_text": _text.status,
-            "plan_text": _text.plan,
+            "plan_text": _plan_text.plan,
             "story_text": _text.story,
         }

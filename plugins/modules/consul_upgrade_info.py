@@ -131,6 +131,15 @@ waves:
   type: list
   elements: list
   sample: [["compute1", "compute2"], ["compute3"]]
+wave_seconds:
+  description:
+    - How many seconds each of RV(waves) may take, if every host takes as long as the middle one of its role did the last time,
+      from its start to its end. V(0) where no host has told that yet.
+    - How long a node waits until it asks for its gate is not in it.
+  returned: success
+  type: list
+  elements: float
+  sample: [310.0, 290.0]
 can_move:
   description: Whether anything can still change, or an operator is expected to let it go on.
   returned: success
@@ -268,6 +277,7 @@ def as_result(view: View, name: str | None) -> dict[str, Any]:
         "status": plan.status(),
         "hosts": {host: asdict(one) for host, one in plan.hosts.items()},
         "waves": plan.waves,
+        "wave_seconds": plan.wave_seconds,
         "can_move": plan.can_move,
         **what_stops(plan),
         "obstacles": obstacles(plan, plan.hosts),

@@ -287,6 +287,15 @@ waves:
   type: list
   elements: list
   sample: [["compute1", "compute2"], ["compute3"]]
+wave_seconds:
+  description:
+    - How many seconds each of RV(waves) may take, if every host takes as long as the middle one of its role did the last time,
+      from its start to its end. V(0) where no host has told that yet.
+    - How long a node waits until it asks for its gate is not in it.
+  returned: success
+  type: list
+  elements: float
+  sample: [310.0, 290.0]
 done:
   description: Whether all hosts in scope (O(limit)) are upgraded.
   returned: success
@@ -378,6 +387,7 @@ def as_result(outcome: Outcome) -> dict[str, Any]:
             for one in outcome.openings
         ],
         "waves": plan.waves,
+        "wave_seconds": plan.wave_seconds,
         "done": plan.scope_done,
         "can_move": plan.can_move,
         **what_stops(plan),

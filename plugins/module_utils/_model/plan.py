@@ -59,6 +59,7 @@ class Plan:
     :param open_roles: roles to open by one key, because nothing limits them.
     :param open_hosts: hosts to open by a key of their own.
     :param waves: the hosts let through now, then the forecast; empty where nothing is left to open.
+    :param wave_seconds: how long each wave may take, by what hosts took the last time; 0 where none has told.
     :param complete: whether every host is upgraded, and nobody has paused or aborted the rollout.
     :param scope_done: whether every host that the call may open is, likewise.
     :param can_move: whether anything may still change without an operator.
@@ -81,6 +82,7 @@ class Plan:
     open_roles: tuple[str, ...] = ()
     open_hosts: tuple[str, ...] = ()
     waves: tuple[tuple[str, ...], ...] = ()
+    wave_seconds: tuple[float, ...] = ()
     complete: bool = False
     scope_done: bool = False
     can_move: bool = False

@@ -14,6 +14,7 @@ from .budgets import spent_budgets
 from .errors import UpgradeError
 from .fleet import Snapshot
 from .instructions import Instructions
+from .last_time import wave_seconds
 from .limits import limits_by_role
 from .names import nearest, plural, some
 from .nobody import fits_nobody
@@ -69,6 +70,7 @@ def make_plan(
         in_flight[role] += len(names)
     later = forecast(opener, in_flight.items()) if wanted and (brake is None or brake.passes) else []
     now = [one.host for one in openings]
+    waves = tuple(tuple(wave) for wave in ([now, *later] if now or later else ()))
     unfinished = [
         one.host for one in hosts.values() if one.state != states.UPGRADED and (scope is None or one.host in scope)
     ]
@@ -84,7 +86,8 @@ def make_plan(
         openings=tuple(openings),
         open_roles=tuple(open_roles),
         open_hosts=tuple(open_hosts),
-        waves=tuple(tuple(wave) for wave in ([now, *later] if now or later else ())),
+        waves=waves,
+        wave_seconds=wave_seconds(snapshot, members, waves, rules.health.soak),
         complete=not missing and ends and all(one.state == states.UPGRADED for one in hosts.values()),
         scope_done=not unfinished and not missing and ends,
         can_move=flying or bool(openings) or waits,

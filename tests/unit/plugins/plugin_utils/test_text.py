@@ -81,38 +81,6 @@ def test_the_head_says_who_began_it_and_when() -> None:
     assert line.endswith("by ann@ops: 0 of 0 hosts upgraded")
 
 
-def test_a_plan_shows_its_waves_and_what_is_not_expected_to_go() -> None:
-    hosts = {
-        "c1": view("compute", "upgrading", reason="open"),
-        "c2": view("compute", "pending"),
-        "c3": view("compute", "held", reason="held by ann"),
-    }
-    rules = {"rolling_rules": {"global": 1}}
-    assert _text.plan(result(hosts, waves=[["c1"], ["c2"]], instructions=rules)) == [
-        "Plan: to v2 from v1: 0 of 3 hosts upgraded",
-        'Rules: {"rolling_rules": {"global": 1}}',
-        "       now      1 host  c1",
-        "    wave 2      1 host  c2",
-        "",
-        "Not expected to go without an operator:",
-        "held:",
-        "  c3: held by ann",
-    ]
-
-
-def test_a_long_plan_is_cut_and_says_what_is_left() -> None:
-    waves = [[], *([f"c{number}"] for number in range(20))]
-    hosts = {f"c{number}": view("compute", "pending") for number in range(20)}
-    lines = _text.plan(result(hosts, waves=waves))
-    assert lines[1] == "Rules: none, so all at once"
-    assert lines[2] == "       now     0 hosts  nobody: every slot is taken"
-    assert lines[-1].strip() == "and 9 waves more with 9 hosts"
-
-
-def test_a_finished_plan_says_so() -> None:
-    assert _text.plan(result({"c1": view("compute", "upgraded")}))[-1] == "Nothing is left to open."
-
-
 @pytest.mark.parametrize(("group", "shown"), [(None, "(role compute)"), ("nodes", "(role compute, group nodes)")])
 def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str | None, shown: str) -> None:
     host = {
@@ -215,35 +183,6 @@ def test_a_composition_is_told_step_by_step() -> None:
 def test_stage_and_brake_stand_right_below_the_head_of_a_status(found: dict[str, Any], lines: list[str]) -> None:
     shown = _text.status(result({"c1": view("compute", "pending")}, **found))
     assert shown[: len(lines) + 2] == ["Rollout to v2 from v1: 0 of 1 host upgraded", *lines, ""]
-
-
-def test_stage_and_brake_stand_below_the_rules_of_a_plan_and_the_brake_says_why_nobody_goes_now() -> None:
-    hosts = {"c1": view("compute", "pending")}
-    shown = _text.plan(result(hosts, waves=[[], ["c1"]], stage="canary", wants_approval=False, brake=PAUSED))
-    assert shown == [
-        "Plan: to v2 from v1: 0 of 1 host upgraded",
-        "Rules: none, so all at once",
-        "Stage canary",
-        "Nothing opens: the rollout is paused by ann; resume.yml lets it go on",
-        "       now     0 hosts  nobody: the rollout is paused by ann; resume.yml lets it go on",
-        "    wave 2      1 host  c1",
-    ]
-
-
-def test_what_an_abort_leaves_is_not_expected_to_go() -> None:
-    reason = "the rollout was aborted by ann; begin another one, or roll back with rollback.yml"
-    hosts = {"c1": view("compute", "upgrading", reason="open"), "c2": view("compute", "pending", reason=reason)}
-    stopped = {"brake": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "wants_approval": False}
-    assert _text.plan(result(hosts, **stopped)) == [
-        "Plan: to v2 from v1: 0 of 2 hosts upgraded",
-        "Rules: none, so all at once",
-        f"Nothing opens: {reason}",
-        "Nothing is left to open.",
-        "",
-        "Not expected to go without an operator:",
-        "pending:",
-        f"  c2: {reason}",
-    ]
 
 
 def test_a_spent_budget_says_once_that_nothing_opens() -> None:
