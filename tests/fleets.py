@@ -22,7 +22,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import Plan, make_plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import Plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import make_plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import HostState, read_states
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
 

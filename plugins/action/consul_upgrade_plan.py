@@ -105,7 +105,7 @@ class Total:
         self._transitions: list[Any] = []
         self._diffs: list[Any] = []
         self._warnings: dict[str, None] = {}
-        self._waves = first["waves"]
+        self._forecast = {name: first[name] for name in ("waves", "wave_seconds")}
         self.add(first)
 
     def add(self, result: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ class Total:
 
     def ended(self, latest: dict[str, Any]) -> dict[str, Any]:
         """Return the result of a wait that got there."""
-        return {**latest, **self._sum(), "waves": self._waves}
+        return {**latest, **self._sum(), **self._forecast}
 
     def failed(self, latest: dict[str, Any], code: str, why: str) -> dict[str, Any]:
         """Return the result of a wait that did not."""

@@ -10,7 +10,14 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils import _inventory, _routes, _scope, _text, _ways
+from ansible_collections.convoy.upgrade.plugins.plugin_utils import (
+    _inventory,
+    _plan_text,
+    _routes,
+    _scope,
+    _text,
+    _ways,
+)
 
 
 def _telling(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,6 +46,6 @@ class FilterModule:
             "forbidden_moves": _telling(_ways.forbidden_moves),
             "composition_text": _text.composition,
             "status_text": _text.status,
-            "plan_text": _text.plan,
+            "plan_text": _plan_text.plan,
             "story_text": _text.story,
         }

@@ -122,12 +122,30 @@ hosts:
     begun:
       description: Version to which it has begun to go and has not got, as where it failed midway.
       type: str
+    cause:
+      description:
+        - Why a host waits, as a stable word; empty where RV(hosts.state) says it all.
+        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
+          V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
+      type: str
+    rule:
+      description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
+      type: str
 waves:
   description: Hosts that the next pass would let through, then the forecast of those that come after them.
   returned: success
   type: list
   elements: list
   sample: [["compute1", "compute2"], ["compute3"]]
+wave_seconds:
+  description:
+    - How many seconds each of RV(waves) may take, if every host takes as long as the middle one of its role did the last time,
+      from its start to its end. V(0) where no host has told that yet.
+    - How long a node waits until it asks for its gate is not in it.
+  returned: success
+  type: list
+  elements: float
+  sample: [310.0, 290.0]
 can_move:
   description: Whether anything can still change, or an operator is expected to let it go on.
   returned: success
@@ -215,6 +233,20 @@ host:
     begun:
       description: Version to which it has begun to go and has not got, as where it failed midway.
       type: str
+    cause:
+      description:
+        - Why a host waits, as a stable word; empty where RV(hosts.state) says it all.
+        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
+          V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
+      type: str
+    rule:
+      description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
+      type: str
+    explanation:
+      description:
+        - Where it is and since when, why, the rule behind it, who could change that, and what comes next, in sentences.
+      type: list
+      elements: str
     record:
       description: Its own account of its upgrade, if it gave one.
       type: dict
@@ -246,7 +278,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import obstacles, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import obstacles, what_stops
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import View, look
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
@@ -263,6 +295,7 @@ def as_result(view: View, name: str | None) -> dict[str, Any]:
         "status": plan.status(),
         "hosts": {host: asdict(one) for host, one in plan.hosts.items()},
         "waves": plan.waves,
+        "wave_seconds": plan.wave_seconds,
         "can_move": plan.can_move,
         **what_stops(plan),
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},

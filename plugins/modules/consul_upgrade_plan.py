@@ -255,6 +255,15 @@ hosts:
     begun:
       description: Version to which it has begun to go and has not got, as where it failed midway.
       type: str
+    cause:
+      description:
+        - Why a host waits, as a stable word; empty where RV(hosts.state) says it all.
+        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
+          V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
+      type: str
+    rule:
+      description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
+      type: str
 transitions:
   description: Hosts that this call let through. With O(wait), over all its passes.
   returned: success
@@ -284,6 +293,15 @@ waves:
   type: list
   elements: list
   sample: [["compute1", "compute2"], ["compute3"]]
+wave_seconds:
+  description:
+    - How many seconds each of RV(waves) may take, if every host takes as long as the middle one of its role did the last time,
+      from its start to its end. V(0) where no host has told that yet.
+    - How long a node waits until it asks for its gate is not in it.
+  returned: success
+  type: list
+  elements: float
+  sample: [310.0, 290.0]
 done:
   description: Whether all hosts in scope (O(limit)) are upgraded.
   returned: success
@@ -356,7 +374,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import obstacles, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import obstacles, what_stops
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import STATES, UPGRADING
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.roll_back import as_rollback
@@ -381,6 +399,7 @@ def as_result(outcome: Outcome) -> dict[str, Any]:
             for one in outcome.openings
         ],
         "waves": plan.waves,
+        "wave_seconds": plan.wave_seconds,
         "done": plan.scope_done,
         "can_move": plan.can_move,
         **what_stops(plan),

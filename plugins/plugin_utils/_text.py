@@ -1,11 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout in plain text, for a terminal: the plan, the table of who is where, one host's story."""
+"""A rollout in plain text, for a terminal: the table of who is where, one host's story, a composition."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,6 @@ from ..module_utils._model.states import FAILED, HELD, LOST, PENDING, UPGRADED, 
 # As the reason of a spent budget begins, where it stands for a host alone.
 _OF_BUDGETS = "nothing opens any more: "
 
-_MOST_WAVES = 12
 _MOST_HOSTS = 8
 
 # As an operator reads a row: what is done, what is on its way, what waits, what needs a hand.
@@ -66,15 +64,15 @@ def status(info: Mapping[str, Any]) -> list[str]:
     """
     return [
         headline(info),
-        *_standing(info),
+        *standing(info),
         "",
         *_by_role(info["hosts"]),
-        *_reasons(info["hosts"]),
+        *reasons(info["hosts"]),
         *_of_providers(info.get("providers") or {}),
     ]
 
 
-def _standing(info: Mapping[str, Any]) -> list[str]:
+def standing(info: Mapping[str, Any]) -> list[str]:
     """Return what stands above all hosts: the stage, and what keeps everything from going on."""
     lines = []
     ledger = info.get("ledger") or {}
@@ -143,7 +141,8 @@ def _versions(views: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{version} ({count})" for version, count in sorted(counts.items(), key=lambda one: -one[1]))
 
 
-def _reasons(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def reasons(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return why hosts that are not upgraded are where they are, each reason once, below its state."""
     lines = []
     for state in (FAILED, LOST, UPGRADING, HELD, PENDING):
         by_reason: dict[str, list[str]] = {}
@@ -156,35 +155,6 @@ def _reasons(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def plan(result: Mapping[str, Any]) -> list[str]:
-    """Return the waves that a plan opens and expects, and what it does not expect to open.
-
-    :param result: a result of ``consul_upgrade_plan``.
-    """
-    waves, rules = result["waves"], result["instructions"]
-    lines = [f"Plan: {headline(result)[len('Rollout ') :]}"]
-    lines.append(f"Rules: {json.dumps(rules, sort_keys=True) if rules else 'none, so all at once'}")
-    lines += _standing(result)
-    if not waves:
-        lines.append("Nothing is left to open.")
-    for number, wave in enumerate(waves[:_MOST_WAVES], 1):
-        brake = result.get("brake")
-        names = some(wave, _MOST_HOSTS) or f"nobody: {brake['reason'] if brake else 'every slot is taken'}"
-        lines.append(f"  {'now' if number == 1 else f'wave {number}':>8}  {plural(len(wave), 'host'):>10}  {names}")
-    if len(waves) > _MOST_WAVES:
-        left = sum(len(wave) for wave in waves[_MOST_WAVES:])
-        lines.append(f"            and {plural(len(waves) - _MOST_WAVES, 'wave')} more with {plural(left, 'host')}")
-    expected = {host for wave in waves for host in wave}
-    others = {
-        host: view
-        for host, view in result["hosts"].items()
-        if host not in expected and view["state"] not in (UPGRADED, UPGRADING)
-    }
-    if others:
-        lines += ["", "Not expected to go without an operator:", *_reasons(others)[1:]]
-    return lines
-
-
 def story(host: Mapping[str, Any]) -> list[str]:
     """Return one host's story.
 
@@ -192,8 +162,8 @@ def story(host: Mapping[str, Any]) -> list[str]:
     """
     group = f", group {host['group']}" if host["group"] else ""
     lines = [
-        f"{host['name']} (role {host['role']}{group}): {host['state']}, {host['reason']}",
-        f"  runs {host['version'] or 'no version that it reported'}",
+        f"{host['name']} (role {host['role']}{group}): {host['state']}",
+        *(f"  {sentence}" for sentence in host["explanation"]),
     ]
     record = host["record"] or {}
     said = [
@@ -211,9 +181,10 @@ def story(host: Mapping[str, Any]) -> list[str]:
         told = (f" by {who}" if who else "") + (f": {reason}" if reason else "")
         what = f"{event['what']} {event['version']}{told} (epoch {event['epoch']})"
         said.append((event["at"], _place(event["what"]), what))
+    timeline = [f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2])]
     if host.get("older_events"):
-        lines.append("  older entries of the history, of former rollouts, are left out")
-    return [*lines, *(f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2]))]
+        timeline.insert(0, "  older entries of the history, of former rollouts, are left out")
+    return [*lines, "", *timeline] if timeline else lines
 
 
 def _place(what: str) -> int:

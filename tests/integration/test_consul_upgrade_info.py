@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import MOST_EARLIER, look
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store, whoami
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, seed
 from integration.support.playbook import Runner, info
@@ -70,6 +71,16 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
     assert one["host"]["record"] is None
     assert one["host"]["reason"] == one["hosts"]["compute5"]["reason"]
     assert [event["what"] for event in one["host"]["events"]] == ["begin"]
+    assert (one["host"]["cause"], one["host"]["rule"]) == ("cap", "rolling_rules.global")
+    told = [re.sub(r"\d{4}-\S+ \S+ \(\d+ \w+ ago\)", "TIME", sentence) for sentence in one["host"]["explanation"]]
+    assert told == [
+        "compute5 runs 1, as it reported at TIME. The fleet is to run 2.",
+        "It is pending since TIME: the rollout to 2 began then.",
+        f"Why: waits for a slot: {slots}.",
+        f"The rule is rolling_rules.global: 2, given by {whoami()} at TIME.",
+        "An operator could change it: give all rules again to upgrade.yml with a higher rolling_rules.global.",
+        "Next: if all goes well it goes in wave 3 of 4, after 1 host of role compute and those that are under way.",
+    ]
     assert nobody["msg"].startswith(
         "name: 'comptue5' has not reported, and the fleet that was given does not name it; did"
     )

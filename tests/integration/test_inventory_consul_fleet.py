@@ -521,7 +521,7 @@ def test_the_playbooks_need_no_other_inventory(shelf: Shelf, agent: Agent, consu
     )
     assert code == 0, stdout + errors
     assert "now 1 host controller1" in " ".join(stdout.split())
-    assert "wave 2 3 hosts compute1, compute2, compute9" in " ".join(stdout.split())
+    assert "2 3 compute1, compute2, compute9" in " ".join(stdout.split())
     assert consul.tree() == before
     stdout, errors, code = shelf.run(
         "ansible", "-i", path, "compute", "-c", "local", "-m", "ping", *python, environ=nobody

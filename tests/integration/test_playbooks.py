@@ -143,8 +143,11 @@ def test_status_tells_one_host_its_story(play: Shipped, agent: Agent, consul: Ra
     done = play("status", host="compute2")
     assert done.returncode == 0, done.stdout
     story = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
-    assert story[0] == "runs 2"
-    words = [line.split("  ", 1)[1].split(":")[0] for line in story[1:]]
+    assert story[0].startswith("compute2 runs 2, as it reported at ")
+    assert story[0].endswith(" ago), as the fleet is to.")
+    assert story[1].startswith("It is upgraded since ")
+    assert story[2] == "Nothing is left to be done on it."
+    words = [line.split("  ", 1)[1].split(":")[0] for line in story[3:]]
     assert words == ["begin 2", "open 2", "the host said", "the host said", "converge 2"]
 
     unknown = play("status", host="compute3")

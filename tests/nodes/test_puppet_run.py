@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import _LOCKS
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import _LOCKS, _OWN_LOCK
 from lab.node import Node
 from module_calls import ModuleCalls
 
@@ -17,6 +17,7 @@ from .conftest import MakeFleet
 from .fleet import Fleet
 
 NODE = "compute1"
+UNTIL_WAITED_FOR = f"while flock --nonblock {_OWN_LOCK.format(uid=0)} true; do sleep 0.1; done; sleep 2"
 SITE = "/etc/puppet/code/environments/production/manifests"
 
 
@@ -109,20 +110,23 @@ def test_the_lock_of_an_agent_is_where_puppet_says_and_is_waited_for(node: Node,
     lock = node.run("puppet", "config", "print", "agent_catalog_run_lockfile").stdout.strip()
     assert lock in _LOCKS
     manifest = write(node, FILE)
+    node.run("mkdir", "-p", str(Path(lock).parent))
+    # An agent that ends a while after somebody has begun to wait for it, however late that is.
     node.run(
         "sh",
         "-c",
-        f"mkdir -p {Path(lock).parent}; setsid bash -c 'echo $$ > {lock}; exec -a puppet sleep 4' >/dev/null 2>&1 &",
+        f"setsid bash -c 'echo $$ > {lock}; exec -a puppet bash -c \"{UNTIL_WAITED_FOR}\"' >/dev/null 2>&1 &",
     )
     told = puppet(manifest=manifest, lock_timeout=60)
     assert told["waited"] >= 1
     assert told["exit_code"] == 2
     # The lock file is still there; nobody alive has it.
-    assert puppet(manifest=manifest)["waited"] < 1
-    node.run("sh", "-c", f"setsid bash -c 'echo $$ > {lock}; exec -a puppet sleep 8' >/dev/null 2>&1 &")
+    assert puppet(manifest=manifest)["waited"] == 0
+    node.run("sh", "-c", f"setsid bash -c 'echo $$ > {lock}; exec -a puppet sleep 600' >/dev/null 2>&1 &")
     told = puppet(manifest=manifest, lock_timeout=0.5)
     assert told["failure"]["code"] == "puppet_locked"
     assert "Another run of Puppet has not ended within 0.5 s (process " in told["msg"]
+    node.run("sh", "-c", f"kill $(cat {lock})")
     node.run("rm", lock)
 
 

@@ -23,6 +23,7 @@ class Brake:
 
     :param code: a stable word.
     :param until: when it ends by itself (unix seconds), None where it does not.
+    :param rule: the key of the instructions that stops it; empty where an operator's word does.
     :param passes: whether it is worth waiting for its end, by the clock or by a word that somebody is expected to say.
     """
 
@@ -30,6 +31,7 @@ class Brake:
     reason: str
     until: float | None = None
     passes: bool = True
+    rule: str = ""
 
 
 def brake_of(snapshot: Snapshot, rules: Instructions, spent: Spent | None) -> Brake | None:
@@ -42,10 +44,10 @@ def brake_of(snapshot: Snapshot, rules: Instructions, spent: Spent | None) -> Br
         if ledger.state == PAUSED:
             return Brake(PAUSE, f"the rollout is paused{said(ledger)}; resume.yml lets it go on")
     if spent is not None:
-        return Brake(BUDGET, f"nothing opens any more: {spent.words()}", passes=False)
+        return Brake(BUDGET, f"nothing opens any more: {spent.words()}", passes=False, rule=spent.key)
     closed = shut(rules.windows, rules.freezes, snapshot.now)
     if closed is not None:
-        return Brake(HOURS, closed.reason, closed.until)
+        return Brake(HOURS, closed.reason, closed.until, rule=closed.key)
     return None
 
 

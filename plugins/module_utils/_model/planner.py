@@ -7,134 +7,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
-from . import states, why
-from .brakes import ABORT, PAUSE, Brake, brake_of
-from .budgets import Spent, spent_budgets
+from . import states
+from .brakes import ABORT, PAUSE, brake_of
+from .budgets import spent_budgets
 from .errors import UpgradeError
 from .fleet import Snapshot
 from .instructions import Instructions
+from .last_time import wave_seconds
 from .limits import limits_by_role
-from .marks import Mark
 from .names import nearest, plural, some
 from .nobody import fits_nobody
 from .opener import Opener, forecast
 from .order import RoleOrder, resolve
+from .plan import Opening, Plan
 from .stage_names import nobody_after
 from .staging import Staging, read_staging
 from .states import HostState, read_states
-
-
-@dataclass(frozen=True, slots=True)
-class HostView:
-    """A host as an operator sees it.
-
-    :param reason: why it is in its state, or why it waits.
-    :param soaking: whether it reported the version, and its health is still to be seen.
-    :param started: whether it said that it began an upgrade, and not that it ended.
-    :param held: whether a hold is over it, whatever its state.
-    :param origin: the version that it came from, once Ansible has begun to upgrade it and until it reports.
-    :param begun: the version to which it has begun to go and has not got, as where it failed midway.
-    """
-
-    role: str
-    group: str | None
-    state: str
-    version: str | None
-    reason: str
-    soaking: bool = False
-    started: bool = False
-    held: bool = False
-    origin: str | None = None
-    begun: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A host that this plan lets through."""
-
-    host: str
-    role: str
-    before: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to write now, where every host is, why the others wait, and what comes after.
-
-    :param hosts: every host, as it is **before** the openings.
-    :param openings: the hosts let through now.
-    :param open_roles: roles to open by one key, because nothing limits them.
-    :param open_hosts: hosts to open by a key of their own.
-    :param waves: the hosts let through now, then the forecast; empty where nothing is left to open.
-    :param complete: whether every host is upgraded, and nobody has paused or aborted the rollout.
-    :param scope_done: whether every host that the call may open is, likewise.
-    :param can_move: whether anything may still change without an operator.
-    :param unfinished: the hosts in scope that are not upgraded.
-    :param missing: roles of which fewer hosts are known here than the rollout has; nothing may be opened then.
-    :param brake: what stops the whole rollout now.
-    :param spent: role -> its budget of failure, where that is used up.
-    :param stopped: keys of the budgets that are used up.
-    :param stage: name of the stage that the fleet is in, None without stages; ``stage_mark`` is what the ledger has to say
-        of it.
-    :param wants_approval: whether that stage is done but for somebody's approval.
-    :param waits: whether time or somebody's word is all that is missing.
-    :param marks: host -> what is to be remembered of its health, where that is something new; None to forget it.
-    :param wake_at: when a pass may find something else though nothing was written (unix seconds).
-    """
-
-    version: str | None = None
-    hosts: Mapping[str, HostView] = field(default_factory=dict)
-    openings: tuple[Opening, ...] = ()
-    open_roles: tuple[str, ...] = ()
-    open_hosts: tuple[str, ...] = ()
-    waves: tuple[tuple[str, ...], ...] = ()
-    complete: bool = False
-    scope_done: bool = False
-    can_move: bool = False
-    unfinished: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    brake: Brake | None = None
-    spent: Mapping[str, Spent] = field(default_factory=dict)
-    stopped: tuple[str, ...] = ()
-    stage: str | None = None
-    stage_mark: Mapping[str, int] = field(default_factory=dict)
-    wants_approval: bool = False
-    waits: bool = False
-    marks: Mapping[str, Mark] = field(default_factory=dict)
-    wake_at: float | None = None
-
-    def status(self) -> dict[str, list[str]]:
-        """Return state -> hosts in natural order, for all six states."""
-        found: dict[str, list[str]] = {state: [] for state in states.STATES}
-        for host, view in self.hosts.items():
-            found[view.state].append(host)
-        return found
-
-
-def obstacles(plan: Plan, hosts: Mapping[str, HostView]) -> list[str]:
-    """Return why hosts in scope are not upgraded: a sentence for each reason, with its hosts."""
-    if not plan.unfinished and plan.brake is not None:
-        return [plan.brake.reason]
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for host in plan.unfinished:
-        view = hosts[host]
-        by_reason.setdefault((view.state, view.reason), []).append(host)
-    return [f"{some(found)} ({state}): {reason}" for (state, reason), found in by_reason.items()]
-
-
-def what_stops(plan: Plan) -> dict[str, Any]:
-    """Return what keeps a plan from opening more as plain data: the stage, whether it wants approval, the brake."""
-    brake = plan.brake
-    return {
-        "stage": plan.stage or "",
-        "wants_approval": plan.wants_approval,
-        "brake": {} if brake is None else {"code": brake.code, "reason": brake.reason, "until": brake.until or 0},
-    }
+from .views import Sight, views_of
 
 
 def make_plan(
@@ -171,7 +61,7 @@ def make_plan(
     reopened = _reopened(opener, by_role, scope) if may_open else []
     chosen = opener.next_set() if may_open else []
     openings = [*reopened, *_openings(opener, chosen)]
-    views = _views(_Sight(snapshot, opener, by_role, chosen, scope, brake, spent, staging), hosts, order)
+    views = views_of(Sight(snapshot, opener, by_role, chosen, scope, brake, spent, staging), hosts, order)
     open_roles, open_hosts = _keys(snapshot, opener, by_role, chosen, reopened, scope)
 
     in_flight = {role: sum(1 for one in found if one.can_finish) for role, found in by_role.items()}
@@ -180,6 +70,7 @@ def make_plan(
         in_flight[role] += len(names)
     later = forecast(opener, in_flight.items()) if wanted and (brake is None or brake.passes) else []
     now = [one.host for one in openings]
+    waves = tuple(tuple(wave) for wave in ([now, *later] if now or later else ()))
     unfinished = [
         one.host for one in hosts.values() if one.state != states.UPGRADED and (scope is None or one.host in scope)
     ]
@@ -195,7 +86,8 @@ def make_plan(
         openings=tuple(openings),
         open_roles=tuple(open_roles),
         open_hosts=tuple(open_hosts),
-        waves=tuple(tuple(wave) for wave in ([now, *later] if now or later else ())),
+        waves=waves,
+        wave_seconds=wave_seconds(snapshot, members, waves, rules.health.soak),
         complete=not missing and ends and all(one.state == states.UPGRADED for one in hosts.values()),
         scope_done=not unfinished and not missing and ends,
         can_move=flying or bool(openings) or waits,
@@ -339,71 +231,6 @@ def _openings(opener: Opener, chosen: list[tuple[str, list[str]]]) -> list[Openi
             reason += f"; {', '.join(opener.order.waits[role])} done"
         openings += [Opening(host, role, states.PENDING, reason) for host in names]
     return openings
-
-
-@dataclass(frozen=True, slots=True)
-class _Sight:
-    """What the reasons are made from."""
-
-    snapshot: Snapshot
-    opener: Opener
-    by_role: Mapping[str, list[HostState]]
-    chosen: list[tuple[str, list[str]]]
-    scope: frozenset[str] | None
-    brake: Brake | None
-    spent: Mapping[str, Spent]
-    staging: Staging
-
-
-def _views(sight: _Sight, hosts: Mapping[str, HostState], order: RoleOrder) -> dict[str, HostView]:
-    current, scope, staging = sight.snapshot.current_version, sight.scope, sight.staging
-    occupants = {role: [one.host for one in found if one.takes_a_slot] for role, found in sight.by_role.items()}
-    opening = set()
-    for role, names in sight.chosen:
-        occupants[role] += names
-        opening.update(names)
-    unfinished = {
-        role: [one for one in found if one.is_in_the_way and staging.is_due(one.host)]
-        for role, found in sight.by_role.items()
-    }
-    waiting = why.Waiting(sight.opener, occupants, unfinished, opening)
-
-    def reason(one: HostState) -> str:
-        if one.state != states.PENDING:
-            return why.of_state(one, current)
-        if current is None:
-            text = "no version is wanted yet: current_version is not set"
-        elif one.host in opening:
-            text = "may go now"
-        elif scope is not None and one.host not in scope:
-            text = "outside of this call's limit"
-        elif sight.brake is not None:
-            text = sight.brake.reason
-        elif one.role in sight.spent:
-            text = f"no more of role {one.role} go: {sight.spent[one.role].words()}"
-        elif not staging.is_due(one.host):
-            text = staging.reason
-        else:
-            text = waiting.of_role(one.role)
-        if one.gate.scope == "unreadable":
-            text = f"{one.gate.value} {text}"
-        return text if one.version else f"never reported; {text}"
-
-    return {
-        one.host: HostView(
-            one.role,
-            order.group.get(one.role),
-            one.state,
-            one.version,
-            reason(one),
-            one.is_soaking,
-            one.has_started,
-            one.hold is not None,
-            one.record.origin if one.record is not None else None,
-            one.begun,
-        )
-        for one in hosts.values()
-    }
 
 
 def _keys(

@@ -18,6 +18,9 @@ from .stage_names import refuse_empty
 from .stages import Stage
 from .states import PENDING, HostState, in_rollback
 
+# Why a host waits whose stage has not come.
+STAGE, SOAK, APPROVAL, ROLLBACK = "stage", "soak", "approval", "rollback"
+
 
 def stage_of_hosts(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return host -> index of its stage. Takes time linear in hosts for each stage.
@@ -58,6 +61,21 @@ class Staging:
     until: float | None = None
     waits: bool = False
     mark: Mapping[str, int] | None = None
+
+    @property
+    def cause(self) -> str:
+        """Why hosts of later stages wait, as a stable word."""
+        if not self.stages:
+            return ROLLBACK
+        if not self.waits:
+            return STAGE
+        return APPROVAL if self.until is None else SOAK
+
+    @property
+    def rule(self) -> str:
+        """The key of the instructions that makes them wait; empty in a rollback, which has no stages."""
+        part = {APPROVAL: ".approve", SOAK: ".soak"}.get(self.cause, "")
+        return f"stages[{self.number}]{part}" if self.stages else ""
 
     @property
     def last(self) -> int:

@@ -6,11 +6,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from . import states
 from .names import plural, some
 from .opener import Opener
 from .states import HostState
+
+# Why a host waits, as words for programs, beside those of brakes and stages.
+NO_VERSION, MAY_GO, LIMIT, ROLE_BUDGET = "no_version", "may_go", "limit", "role_budget"
+ORDER, CAP, CAP_ZERO, SETS = "order", "cap", "cap_zero", "complete_sets"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a host is where it is.
+
+    :param text: in words that an operator can act on.
+    :param cause: as a stable word; empty where the host's state says it all.
+    :param rule: the key of the instructions behind it; empty where none is.
+    """
+
+    text: str
+    cause: str = ""
+    rule: str = ""
 
 
 def of_state(host: HostState, current: str | None) -> str:
@@ -66,18 +85,19 @@ class Waiting:
         self._occupants = occupants
         self._unfinished = unfinished
         self._opening = opening
-        self._by_role: dict[str, str] = {}
+        self._by_role: dict[str, Reason] = {}
 
-    def of_role(self, role: str) -> str:
+    def of_role(self, role: str) -> Reason:
         """Return what keeps the role's next host from going through."""
         if role not in self._by_role:
-            self._by_role[role] = self._order(role) or self._caps(role) or self._sets() or "may go in the next pass"
+            found = self._order(role) or self._caps(role) or self._sets()
+            self._by_role[role] = found or Reason("may go in the next pass", MAY_GO)
         return self._by_role[role]
 
-    def _order(self, role: str) -> str:
+    def _order(self, role: str) -> Reason | None:
         first = self._opener.waits_for(role)
         if not first:
-            return ""
+            return None
         parts = []
         for name in first:
             hosts = self._unfinished[name]
@@ -85,7 +105,7 @@ class Waiting:
                 some([f"{one.host} {self._state(one)}" for one in hosts]) if len(hosts) <= 3 else self._counts(hosts)
             )
             parts.append(f"role {name} ({plural(len(hosts), 'host is', 'hosts are')} not upgraded: {shown})")
-        return f"waits for {' and '.join(parts)}, as role_order says"
+        return Reason(f"waits for {' and '.join(parts)}, as role_order says", ORDER, f"role_order.{role}")
 
     def _state(self, one: HostState) -> str:
         return "may go now" if one.host in self._opening else one.state
@@ -97,13 +117,14 @@ class Waiting:
             counts[state] = counts.get(state, 0) + 1
         return ", ".join(f"{count} {state}" for state, count in counts.items())
 
-    def _caps(self, role: str) -> str:
+    def _caps(self, role: str) -> Reason | None:
         full = [limit for limit in self._opener.limits[role] if not limit.free]
         for limit in full:
             if limit.slots == 0:
-                return f"the cap of {limit.what} is 0: raise {limit.key} to let it go on"
+                text = f"the cap of {limit.what} is 0: raise {limit.key} to let it go on"
+                return Reason(text, CAP_ZERO, limit.key)
         if not full:
-            return ""
+            return None
         limit = full[0]
         roles = self._opener.order.roles
         holders = [
@@ -112,12 +133,12 @@ class Waiting:
             if any(over is limit for over in self._opener.limits[one])
             for host in self._occupants.get(one, ())
         ]
-        return (
-            f"waits for a slot: {limit.key} lets {limit.slots} of {limit.what} go at once, taken by {some(holders, 3)}"
-        )
+        slots = f"{limit.key} lets {limit.slots} of {limit.what} go at once"
+        return Reason(f"waits for a slot: {slots}, taken by {some(holders, 3)}", CAP, limit.key)
 
-    def _sets(self) -> str:
+    def _sets(self) -> Reason | None:
         if not (self._opener.complete_sets and self._opener.busy):
-            return ""
+            return None
         holders = [host for hosts in self._occupants.values() for host in hosts]
-        return f"waits until the set under way is done, as complete_sets says: {some(holders, 3)}"
+        text = f"waits until the set under way is done, as complete_sets says: {some(holders, 3)}"
+        return Reason(text, SETS, "rolling_rules.complete_sets")

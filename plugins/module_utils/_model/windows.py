@@ -87,19 +87,21 @@ class Shut:
     """Why no host may be let through now.
 
     :param until: when that ends, in unix seconds; None where no window comes within two weeks.
+    :param key: the key of the instructions that says so.
     """
 
     reason: str
     until: float | None
+    key: str = "windows"
 
 
 def shut(windows: Sequence[Window], freezes: Sequence[Freeze], now: float) -> Shut | None:
     """Return why nothing may be let through at a time, None where it may."""
-    for freeze in freezes:
+    for at, freeze in enumerate(freezes):
         if freeze.begin <= now < freeze.end:
             why = f": {freeze.reason}" if freeze.reason else ""
             text = f"frozen from {freeze.texts[0]} until {_with_hour(freeze.texts[1])} ({freeze.timezone}){why}"
-            return Shut(f"{text}; take it out of freezes to go on before that", freeze.end)
+            return Shut(f"{text}; take it out of freezes to go on before that", freeze.end, f"freezes[{at}]")
     if not windows:
         return None
     spans = [span for window in windows for span in window.spans(now)]

@@ -103,10 +103,10 @@ def run_puppet(wish: Wish) -> PuppetRun:
 
 def _run(wish: Wish, command: list[str], lock: int, waited_already: float) -> PuppetRun:
     began = time.monotonic() - waited_already
-    if wish.kind == "apply":
-        _wait_for_agent(wish.lock_seconds)
-    while True:
+    waited = waited_already
+    if wish.kind == "apply" and _wait_for_agent(wish.lock_seconds):
         waited = time.monotonic() - began
+    while True:
         # Puppet has the lock open as well, so that it lasts as long as Puppet does, whatever becomes of this process.
         ended = run(command, wish.seconds, keep=[lock])
         if not (wish.kind == "agent" and ended.code not in _SUCCESS and _LOCKED in ended.output):
@@ -115,6 +115,7 @@ def _run(wish: Wish, command: list[str], lock: int, waited_already: float) -> Pu
         if waited >= wish.lock_seconds:
             raise _locked(wish.lock_seconds, last_lines(ended.output, 1))
         time.sleep(_SECONDS_BETWEEN_LOOKS)
+        waited = time.monotonic() - began
     if ended.code not in _SUCCESS:
         raise _failure(command, wish.seconds, ended)
     changed = _SUCCESS[ended.code]
@@ -125,13 +126,14 @@ def _run(wish: Wish, command: list[str], lock: int, waited_already: float) -> Pu
 
 @contextlib.contextmanager
 def _alone(seconds: float) -> Iterator[tuple[int, float]]:
-    """Wait for other runs that this module has started; give the open lock, and how long that took."""
+    """Wait for other runs that this module has started; give the open lock, and how long that took, 0 where none was."""
     path = _OWN_LOCK.format(uid=os.getuid())
     began = time.monotonic()
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UpgradeError("bad_lock_file", f"{path} can't be opened: {error.strerror}.") from error
+    waited = 0.0
     try:
         while True:
             try:
@@ -141,7 +143,8 @@ def _alone(seconds: float) -> Iterator[tuple[int, float]]:
                 if time.monotonic() - began >= seconds:
                     raise _locked(seconds, f"{path} is locked") from None
             time.sleep(_SECONDS_BETWEEN_LOOKS)
-        yield lock, time.monotonic() - began
+            waited = time.monotonic() - began
+        yield lock, waited
     finally:
         os.close(lock)
 
@@ -155,13 +158,16 @@ def _find(executable: str) -> str:
     return found
 
 
-def _wait_for_agent(seconds: float) -> None:
-    """Wait for an agent's run to end; unlike another agent, `puppet apply` would run beside it."""
+def _wait_for_agent(seconds: float) -> bool:
+    """Wait for an agent's run to end; unlike another agent, `puppet apply` would run beside it. Return whether there was one."""
     until = time.monotonic() + seconds
+    found = False
     while (number := _agent_at_work()) is not None:
         if time.monotonic() >= until:
             raise _locked(seconds, f"process {number} has it")
         time.sleep(_SECONDS_BETWEEN_LOOKS)
+        found = True
+    return found
 
 
 def _agent_at_work() -> int | None:

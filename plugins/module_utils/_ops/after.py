@@ -13,7 +13,8 @@ from .._model.after import after_view, behind
 from .._model.errors import UpgradeError
 from .._model.fleet import POST_OPEN, UPGRADED, Record, place
 from .._model.instructions import parse
-from .._model.planner import Opening, make_plan
+from .._model.plan import Opening
+from .._model.planner import make_plan
 from .._model.states import read_states
 from .._store.client import Operation
 from .._store.codec import text_of

@@ -12,7 +12,7 @@ from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
 from .._model.instructions import parse
 from .._model.ledger import COMPLETE, PAUSED, RUNNING, Ledger
-from .._model.planner import Plan
+from .._model.plan import Plan
 from .._store.codec import encode_approval
 from .._store.ledger_writer import LedgerWriter
 from .._store.operations import Change, put

@@ -14,7 +14,8 @@ from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, compile_role_pattern,
 from .._model.gates import GateAnswer
 from .._model.instructions import Instructions, parse
 from .._model.names import check_name, in_order, nearest, some
-from .._model.planner import Plan, make_plan
+from .._model.plan import Plan
+from .._model.planner import make_plan
 from .._model.states import HostState, read_states
 from .._store.store import Store
 

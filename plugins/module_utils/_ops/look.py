@@ -11,10 +11,12 @@ from itertools import islice
 from typing import Any
 
 from .._model.errors import UpgradeError
+from .._model.explain import explain
 from .._model.fleet import Snapshot, place
 from .._model.instructions import Instructions, parse
 from .._model.names import nearest
-from .._model.planner import Plan, make_plan
+from .._model.plan import Plan
+from .._model.planner import make_plan
 from .._model.states import PENDING
 from .._store.client import MOST_OPERATIONS
 from .._store.store import Store
@@ -29,7 +31,7 @@ class View:
     """What there is to see.
 
     :param history: the newest first.
-    :param story: of the host that was asked for: its record, the entries of the history that touched it in the current
+    :param story: of the host that was asked for: what there is to say of it in sentences, its record, the entries of the history that touched it in the current
         rollout and shortly before that, and whether the history has older ones.
     """
 
@@ -76,6 +78,7 @@ def look(
         found, has_older = _current(store, newest)
         story = {
             "record": record.plain() if record else None,
+            "explanation": explain(name, plan, snapshot, found),
             "events": [event for event in found if _touches(event, name, members[name])],
             "older_events": has_older,
         }
@@ -109,7 +112,7 @@ def _no_plan(
     reason = "the rules can't be obeyed, so nothing is opened"
     hosts = {host: replace(view, reason=reason) if view.state == PENDING else view for host, view in plan.hosts.items()}
     warning = f"The rules in {store.keys.ledger} can't be obeyed, so nothing will be opened: {error.message}"
-    return replace(plan, hosts=hosts, openings=(), open_roles=(), open_hosts=(), waves=()), [warning]
+    return replace(plan, hosts=hosts, openings=(), open_roles=(), open_hosts=(), waves=(), wave_seconds=()), [warning]
 
 
 def _current(store: Store, newest: int) -> tuple[list[dict[str, Any]], bool]:

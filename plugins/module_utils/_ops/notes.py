@@ -14,7 +14,7 @@ from .._model.brakes import BUDGET
 from .._model.fleet import Snapshot
 from .._model.instructions import Instructions
 from .._model.ledger import Ledger
-from .._model.planner import Plan
+from .._model.plan import Plan
 from .._model.states import reported_version
 from .._store.client import Operation
 from .._store.codec import encode_mark

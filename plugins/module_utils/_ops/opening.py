@@ -12,7 +12,7 @@ from .._model.fleet import Snapshot
 from .._model.gates import OPEN, GateValue
 from .._model.instructions import Instructions
 from .._model.ledger import Ledger
-from .._model.planner import Opening, Plan
+from .._model.plan import Opening, Plan
 from .._model.windows import shut
 from .._store.client import Operation
 from .._store.errors import Conflict

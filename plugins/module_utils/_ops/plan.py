@@ -15,7 +15,8 @@ from .._model.health import failing_checks
 from .._model.instructions import Instructions, parse
 from .._model.ledger import RUNNING, Ledger
 from .._model.names import check_version
-from .._model.planner import HostView, Opening, Plan, make_plan
+from .._model.plan import HostView, Opening, Plan
+from .._model.planner import make_plan
 from .._model.rule_changes import changed_keys
 from .._model.states import BROKEN, UPGRADED, UPGRADING, HostState, read_states
 from .._store.errors import Conflict

@@ -15,7 +15,7 @@ from .._model.fleet import RETRIED, STARTED, Record, Snapshot
 from .._model.gates import CLOSED
 from .._model.ledger import PAUSED, RUNNING, Ledger
 from .._model.names import in_order, nearest, some
-from .._model.planner import Plan
+from .._model.plan import Plan
 from .._store.client import Operation
 from .._store.codec import text_of
 from .._store.ledger_writer import MOST_GATES, LedgerWriter

@@ -13,7 +13,8 @@ from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot, place
 from .._model.instructions import parse
 from .._model.ledger import ABORTED, COMPLETE, Ledger
-from .._model.planner import Plan, make_plan
+from .._model.plan import Plan
+from .._model.planner import make_plan
 from .._model.shown import bounded, printable
 from .._store.errors import Conflict
 from .._store.keys import Keys

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from ...module_utils._model import states
 from ...module_utils._model.brakes import BUDGET
 from ...module_utils._model.ledger import ABORTED
-from ...module_utils._model.planner import HostView, Plan, make_plan, obstacles
+from ...module_utils._model.plan import HostView, Plan, obstacles
+from ...module_utils._model.planner import make_plan
 from ...module_utils._ops.after import make_after_pass
 from ...module_utils._ops.plan import Outcome, Request, make_pass
 from ...module_utils._store.errors import Unreachable

@@ -12,7 +12,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.brakes impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.budgets import Spent
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import Instructions
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import Plan, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import Plan, what_stops
 from ansible_collections.convoy.upgrade.plugins.plugin_utils import _text
 
 
@@ -81,44 +81,13 @@ def test_the_head_says_who_began_it_and_when() -> None:
     assert line.endswith("by ann@ops: 0 of 0 hosts upgraded")
 
 
-def test_a_plan_shows_its_waves_and_what_is_not_expected_to_go() -> None:
-    hosts = {
-        "c1": view("compute", "upgrading", reason="open"),
-        "c2": view("compute", "pending"),
-        "c3": view("compute", "held", reason="held by ann"),
-    }
-    rules = {"rolling_rules": {"global": 1}}
-    assert _text.plan(result(hosts, waves=[["c1"], ["c2"]], instructions=rules)) == [
-        "Plan: to v2 from v1: 0 of 3 hosts upgraded",
-        'Rules: {"rolling_rules": {"global": 1}}',
-        "       now      1 host  c1",
-        "    wave 2      1 host  c2",
-        "",
-        "Not expected to go without an operator:",
-        "held:",
-        "  c3: held by ann",
-    ]
-
-
-def test_a_long_plan_is_cut_and_says_what_is_left() -> None:
-    waves = [[], *([f"c{number}"] for number in range(20))]
-    hosts = {f"c{number}": view("compute", "pending") for number in range(20)}
-    lines = _text.plan(result(hosts, waves=waves))
-    assert lines[1] == "Rules: none, so all at once"
-    assert lines[2] == "       now     0 hosts  nobody: every slot is taken"
-    assert lines[-1].strip() == "and 9 waves more with 9 hosts"
-
-
-def test_a_finished_plan_says_so() -> None:
-    assert _text.plan(result({"c1": view("compute", "upgraded")}))[-1] == "Nothing is left to open."
-
-
 @pytest.mark.parametrize(("group", "shown"), [(None, "(role compute)"), ("nodes", "(role compute, group nodes)")])
 def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str | None, shown: str) -> None:
     host = {
         **view("compute", "upgraded", "v2", "runs v2"),
         "name": "c1",
         "group": group,
+        "explanation": ["c1 runs v2.", "Nothing is left to be done on it."],
         "record": {"version": "v2", "times": {"upgraded": 30, "started": 20}},
         "events": [
             {"epoch": 3, "at": 30, "what": "converge", "version": "v2", "reason": "all done"},
@@ -127,8 +96,8 @@ def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str
         ],
     }
     lines = _text.story(host)
-    assert lines[0] == f"c1 {shown}: upgraded, runs v2"
-    assert [line.split("  ")[2] for line in lines[2:]] == [
+    assert lines[:4] == [f"c1 {shown}: upgraded", "  c1 runs v2.", "  Nothing is left to be done on it.", ""]
+    assert [line.split("  ")[2] for line in lines[4:]] == [
         "begin v2: ann asked for v2 (epoch 1)",
         "open v2: a slot was free (epoch 2)",
         "the host said: started v2",
@@ -141,6 +110,7 @@ def test_a_host_opened_with_its_role_has_the_roles_reason() -> None:
     host = {
         **view("compute", "upgrading"),
         "name": "c1",
+        "explanation": [],
         "record": None,
         "events": [
             {
@@ -215,35 +185,6 @@ def test_stage_and_brake_stand_right_below_the_head_of_a_status(found: dict[str,
     assert shown[: len(lines) + 2] == ["Rollout to v2 from v1: 0 of 1 host upgraded", *lines, ""]
 
 
-def test_stage_and_brake_stand_below_the_rules_of_a_plan_and_the_brake_says_why_nobody_goes_now() -> None:
-    hosts = {"c1": view("compute", "pending")}
-    shown = _text.plan(result(hosts, waves=[[], ["c1"]], stage="canary", wants_approval=False, brake=PAUSED))
-    assert shown == [
-        "Plan: to v2 from v1: 0 of 1 host upgraded",
-        "Rules: none, so all at once",
-        "Stage canary",
-        "Nothing opens: the rollout is paused by ann; resume.yml lets it go on",
-        "       now     0 hosts  nobody: the rollout is paused by ann; resume.yml lets it go on",
-        "    wave 2      1 host  c1",
-    ]
-
-
-def test_what_an_abort_leaves_is_not_expected_to_go() -> None:
-    reason = "the rollout was aborted by ann; begin another one, or roll back with rollback.yml"
-    hosts = {"c1": view("compute", "upgrading", reason="open"), "c2": view("compute", "pending", reason=reason)}
-    stopped = {"brake": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "wants_approval": False}
-    assert _text.plan(result(hosts, **stopped)) == [
-        "Plan: to v2 from v1: 0 of 2 hosts upgraded",
-        "Rules: none, so all at once",
-        f"Nothing opens: {reason}",
-        "Nothing is left to open.",
-        "",
-        "Not expected to go without an operator:",
-        "pending:",
-        f"  c2: {reason}",
-    ]
-
-
 def test_a_spent_budget_says_once_that_nothing_opens() -> None:
     spent = Spent("the fleet", "failure_rules.fleet", 1, ("c1",))
     brake = brake_of(Snapshot(current_version="v2"), Instructions(), spent)
@@ -278,10 +219,10 @@ def test_lost_hosts_are_counted_and_come_after_the_failed_ones() -> None:
 
 
 def test_a_story_says_that_there_is_an_older_one() -> None:
-    host = {"name": "a1", "role": "a", "group": None, "state": "pending", "reason": "r", "version": "1", "record": None}
+    host = {"name": "a1", "role": "a", "group": None, "state": "pending", "explanation": ["a1 runs 1."], "record": None}
     events = [{"what": "begin", "version": "2", "at": 1, "epoch": 9, "who": "ann"}]
     short, long = (_text.story({**host, "events": events, "older_events": older}) for older in (False, True))
-    assert long == [*short[:2], "  older entries of the history, of former rollouts, are left out", *short[2:]]
+    assert long == [*short[:3], "  older entries of the history, of former rollouts, are left out", *short[3:]]
 
 
 # An operator's words in a host's story
@@ -290,7 +231,7 @@ def test_a_story_says_that_there_is_an_older_one() -> None:
 def story(events: list[dict[str, Any]], record: dict[str, Any] | None = None) -> list[str]:
     """Return what a story says after its head, without the times; the events are given with the oldest first."""
     told = [{"at": 10, "epoch": number, "version": "v2", **event} for number, event in enumerate(events, 1)]
-    host = {**view("compute", "pending"), "name": "c1", "record": record, "events": told[::-1]}
+    host = {**view("compute", "pending"), "name": "c1", "explanation": [], "record": record, "events": told[::-1]}
     return [line.split("  ")[2] for line in _text.story(host)[2:]]
 
 

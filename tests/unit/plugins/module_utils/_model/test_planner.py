@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import HostView, Opening, Plan, obstacles
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import HostView, Opening, Plan, obstacles
 from fleets import NEW, OLD, Fleet, fleet, opened
 
 CEPH = {"ceph": "ceph_"}
@@ -190,7 +190,7 @@ def test_a_host_that_runs_any_other_version_is_not_upgraded(version: str) -> Non
     plan = fleet(compute=1).running(version, "compute1").plan()
 
     assert opened(plan) == ["compute1"]
-    assert plan.hosts["compute1"] == HostView("compute", None, "pending", version, "may go now")
+    assert plan.hosts["compute1"] == HostView("compute", None, "pending", version, "may go now", cause="may_go")
 
 
 def test_a_host_started_for_another_version_keeps_its_slot_and_gets_its_gate_back() -> None:

@@ -14,7 +14,7 @@ import strategies
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.caps import parse_cap
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.order import resolve
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import Plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import Plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import STATES, TAKES_A_SLOT
 from fleets import Fleet, opened
 from hypothesis import given

@@ -13,7 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.caps import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import Plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import Plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.stages import Stage, parse_stages
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.staging import carried
 from fleets import NEW, Fleet, fleet
