@@ -131,6 +131,12 @@ def decode_hold(key: str, value: bytes) -> Hold:
         return Hold(key, reason=bounded(text)) if text and text.isprintable() else Hold(key)
 
 
+def encode_hold(hold: Hold) -> str:
+    """Return a hold as it is stored."""
+    facts = {"reason": hold.reason, "by": hold.by, "at": hold.at}
+    return json.dumps({name: value for name, value in facts.items() if value}, sort_keys=True)
+
+
 def decode_mark(value: bytes) -> Mark | None:
     """Return what planners have seen of a host's health; what can't be read is seen anew."""
     try:
