@@ -12,8 +12,8 @@ from .._model.errors import UpgradeError
 from .._model.fleet import compile_role_pattern, role_by_name
 from .._model.names import check_name
 from .._store.client import MOST_OPERATIONS
-from .._store.codec import decode_snapshot
 from .._store.errors import Unreachable
+from .._store.snapshot import decode_snapshot
 from .._store.store import Store
 
 

@@ -18,10 +18,10 @@ from .._model.holds import Hold
 from .._model.names import check_name, in_order, nearest, some
 from .._model.shown import bounded, printable
 from .._store.client import Operation
-from .._store.codec import decode_snapshot
 from .._store.errors import Conflict
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare, compare_and_put, put, real_changes, remove
+from .._store.snapshot import decode_snapshot
 from .._store.store import Store, whoami
 
 _MOST_TRIES = 200

@@ -17,9 +17,10 @@ from .._model.ledger import PAUSED, RUNNING, Ledger
 from .._model.names import in_order, nearest, some
 from .._model.planner import Plan
 from .._store.client import Operation
-from .._store.codec import decode_record, encode_record, text_of
+from .._store.codec import text_of
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare_and_put, put, remove
+from .._store.records import decode_record, encode_record
 from .._store.store import Store
 from .word import Done, Word, plan_of, refuse_unless, said_as, write_word
 

@@ -17,11 +17,12 @@ from typing import Any
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
 from .client import MOST_OPERATIONS, ConsulClient, Entry
-from .codec import decode_event, decode_snapshot
+from .codec import decode_event
 from .errors import Conflict
 from .keys import Keys
 from .layout import refuse_newer
 from .settings import Settings
+from .snapshot import decode_snapshot
 
 # What is given up is gone after so long (seconds).
 _SECONDS_A_QUESTION = 5.0

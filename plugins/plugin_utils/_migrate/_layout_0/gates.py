@@ -22,6 +22,7 @@ from ..step import Found, Move, Obstacle
 MIGRATOR = "migrate_state.yml"
 
 _Place = tuple[str, str | None]
+_EVERYBODY: _Place = ("global", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,15 @@ def moves(found: Found) -> list[Move]:
         elif place not in old and _becomes_hold(found, place, gate):
             made += _hold(found, gate, str(place[1]))
     for place, gate in old.items():
+        if place == _EVERYBODY:
+            continue
         if _becomes_hold(found, place, gate):
             made += _hold(found, gate, str(place[1]))
         elif not _is_held(found, place, gate):
             made += _copy(found, place, gate, new.get(place))
+    if not made and _EVERYBODY in old:
+        # Nodes that may not read the old place go by the global gate alone, once there is one; so it comes after all others.
+        return _copy(found, _EVERYBODY, old[_EVERYBODY], new.get(_EVERYBODY))
     return made
 
 

@@ -1,0 +1,136 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All that one read has brought, sorted into a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from .._model.fleet import Record, Report, Snapshot
+from .._model.gates import Gates, GateValue
+from .._model.holds import Holds
+from .._model.marks import Approval, Mark
+from .client import Entry
+from .codec import (
+    decode_approval,
+    decode_hold,
+    decode_ledger,
+    decode_mark,
+    decode_schema,
+    decode_version,
+    text_of,
+)
+from .keys import Keys
+from .migration_codec import decode_migration, release_of
+from .records import decode_record
+
+
+def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
+    """Return what the entries of :meth:`ConsulClient.read` say.
+
+    :raises UpgradeError: ``unreadable_ledger``, ``unreadable_schema``.
+    """
+    found: dict[str, Any] = {}
+    warnings: list[str] = []
+    reports: dict[str, list[tuple[Report, str]]] = {}
+    gates, holds = _Scoped("gate"), _Scoped("hold")
+    records: dict[str, Record] = {}
+    driven: set[str] = set()
+    marks: dict[str, Mark] = {}
+    approvals: dict[str, Approval] = {}
+    newest = 0
+    for key, value, index, flags in entries:
+        newest = max(newest, index)
+        if key.startswith(keys.reports):
+            parts = key[len(keys.reports) :].split("/")
+            if len(parts) == 2 and all(parts) and "\ufffd" not in key:
+                reports.setdefault(parts[1], []).append((Report(parts[0], _unix_time(value), index), key))
+            elif parts[-1]:
+                warnings.append(f"{key!r} is passed over: it is not running/versions/<version>/<host>.")
+        elif key.startswith(keys.gates):
+            gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags), warnings)
+        elif key.startswith(keys.records):
+            host = key[len(keys.records) :]
+            if host and "/" not in host:
+                records[host] = replace(decode_record(key, value), index=index)
+        elif key.startswith(keys.drivers):
+            driven.add(key[len(keys.drivers) :])
+        elif key.startswith(keys.marks):
+            mark = decode_mark(value)
+            if mark is not None:
+                marks[key[len(keys.marks) :]] = mark
+        elif key.startswith(keys.approvals):
+            approval = decode_approval(value)
+            if approval is not None:
+                approvals[key[len(keys.approvals) :]] = approval
+        elif key == keys.holds:
+            found["hold_index"] = index
+        elif key.startswith(keys.holds):
+            holds.add(key, key[len(keys.holds) :], decode_hold(key, value), warnings)
+        elif key == keys.ledger:
+            found |= {"ledger": decode_ledger(key, value), "ledger_index": index}
+        elif key == keys.current_version:
+            found |= {"current_version": decode_version(value), "version_index": index}
+        elif key == keys.schema:
+            found |= {"schema": decode_schema(key, value), "release": release_of(flags)}
+        elif key == keys.migration:
+            found["migration"] = decode_migration(value)
+    current = found.get("current_version")
+    return Snapshot(
+        reports=dict(_latest(reports, current, warnings)),
+        records=records,
+        gates=Gates(gates.everywhere, gates.roles, gates.hosts),
+        holds=Holds(holds.everywhere, holds.roles, holds.hosts),
+        driven=frozenset(driven),
+        marks=marks,
+        approvals=approvals,
+        index=newest,
+        warnings=tuple(warnings),
+        **found,
+    )
+
+
+class _Scoped:
+    """Sorts keys of the form ``global``, ``role/<role>``, ``host/<host>``."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.everywhere: Any = None
+        self.roles: dict[str, Any] = {}
+        self.hosts: dict[str, Any] = {}
+
+    def add(self, key: str, below: str, value: Any, warnings: list[str]) -> None:
+        scope, _slash, name = below.partition("/")
+        if below == "global":
+            self.everywhere = value
+        elif scope == "role" and name and "/" not in name:
+            self.roles[name] = value
+        elif scope == "host" and name and "/" not in name:
+            self.hosts[name] = value
+        elif below and not below.endswith("/"):
+            warnings.append(f"{key!r} is passed over: it is no {self.what} of a host, a role or everything.")
+
+
+def _unix_time(value: bytes) -> float | None:
+    try:
+        at = float(value)
+    except ValueError:
+        return None
+    return at if abs(at) < 1e12 else None
+
+
+def _latest(
+    reports: Mapping[str, list[tuple[Report, str]]], current: str | None, warnings: list[str]
+) -> Iterator[tuple[str, Report]]:
+    # Old nodes wrote the new report and removed the former one in two requests, so a host may stand under two
+    # versions. The latest word counts; where the times don't tell, it is the one that leaves work to be done.
+    for host, found in reports.items():
+        if len(found) > 1:
+            found.sort(key=lambda one: (one[0].at is not None, one[0].at or 0, one[0].version != current))
+            chosen = found[-1][0].version
+            others = ", ".join(key for _report, key in found[:-1])
+            warnings.append(f"{host} reported several versions; {chosen!r} is taken, and passed over: {others}.")
+        yield host, found[-1][0]
