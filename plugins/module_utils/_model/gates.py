@@ -54,6 +54,13 @@ class GateValue:
             key=self.key,
         )
 
+    def is_a_hand_s_no(self, current_version: str | None) -> bool:
+        """Return whether something else than a planner closed the gate: False, or another version. What can't be read is no."""
+        try:
+            return not self.at and not self.is_open(current_version)
+        except UpgradeError:
+            return False
+
 
 def looks_like_version(text: str) -> bool:
     """Return whether a gate value that is not the current version can be another one.

@@ -129,7 +129,7 @@ class Store:
                 answers.put(error)
 
         if prefixes is None:
-            prefixes = (keys.upgrade, keys.reports, old.reports, old.gates, keys.current_version)
+            prefixes = (keys.upgrade, keys.reports, old.reports, keys.gates, keys.current_version)
         for prefix in prefixes:
             threading.Thread(target=watch, args=(prefix,), daemon=True).start()
         try:

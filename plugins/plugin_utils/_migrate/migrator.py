@@ -166,8 +166,10 @@ class Migrator:
 
     def _switch(self, lock: Lock, migration: Migration, step: Step, outcome: Outcome, *, is_last: bool) -> Migration:
         """Write the version of the layout. With that of the last step all is over but for the old keys."""
-        for _try in range(_MOST_TRIES):
+        text: str | None = None
+        for turn in range(_MOST_TRIES):
             status = self._read()
+            text = status.schema_text if turn == 0 else text
             if status.schema >= step.number:
                 # The reply was lost.
                 after = status.migration or replace(migration, state=KEPT)
@@ -177,7 +179,7 @@ class Migrator:
                     self._write_schema(lock, after, step, status)
                 except Unreachable:
                     continue
-            outcome.changes.append(Change(self._keys.schema, status.schema_text, str(step.number)))
+            outcome.changes.append(Change(self._keys.schema, text, str(step.number)))
             outcome.schema = step.number
             return after
         raise UpgradeError(

@@ -42,11 +42,17 @@ def carry_out(
             return not moves
         turns += 1
         count = 0
-        for chunk in chunks(moves):
+        waiting = list(chunks(moves))[::-1]
+        while waiting:
+            chunk = waiting.pop()
             try:
                 noted = replace(migration, done=count, total=len(moves))
                 lock.write(noted, [operation for move in chunk for operation in move.operations])
             except Conflict:
+                # Of one key that somebody else wrote, nothing but that has to wait.
+                if len(chunk) > 1:
+                    middle = len(chunk) // 2
+                    waiting += [chunk[middle:], chunk[:middle]]
                 continue
             except Unreachable:
                 unsure = chunk

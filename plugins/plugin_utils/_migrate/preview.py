@@ -26,29 +26,35 @@ def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool) -> Outco
     outcome, found = Outcome(status.schema, status.schema), status.found
     for step in ahead:
         validate(step, found)
-        done, moves = Done(step), step.moves(found)
+        done = Done(step)
         outcome.steps.append(done)
-        outcome.add(done, moves)
+        found = _copied(step, found, done, outcome)
         written = Change(
             found.keys.schema, status.schema_text if step is ahead[0] else str(step.number - 1), str(step.number)
         )
         outcome.changes.append(written)
         outcome.schema = step.number
-        found = _after(found, moves)
     after = replace(status, found=found, schema=outcome.schema)
     is_removing = status.migration is not None and status.migration.state == REMOVING
     if is_removing or remove_old or not after.waiting():
         for step in status.steps[: outcome.schema]:
             done, switched = Done(step), replace(found, begun=True, switched=True)
             outcome.removed.append(done)
-            copied = step.moves(switched)
-            switched = _after(switched, copied)
-            removed = step.removals(switched)
-            outcome.add(done, [*copied, *removed])
-            found = _after(switched, removed)
+            found = _copied(step, switched, done, outcome)
+            removed = step.removals(found)
+            outcome.add(done, removed)
+            found = _after(found, removed)
         after = replace(after, found=found)
     outcome.keep(status, after)
     return outcome
+
+
+def _copied(step: Step, found: Found, done: Done, outcome: Outcome) -> Found:
+    """Return the keys as they are when nothing is left to be copied."""
+    while moves := step.moves(found):
+        outcome.add(done, moves)
+        found = _after(found, moves)
+    return found
 
 
 def _after(found: Found, moves: Sequence[Move]) -> Found:

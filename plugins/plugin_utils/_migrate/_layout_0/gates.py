@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ....module_utils._model.errors import UpgradeError
 from ....module_utils._model.gates import GateValue, written_value
+from ....module_utils._model.holds import MIGRATION
 from ....module_utils._model.names import check_name
 from ....module_utils._store.client import Entry
 from ....module_utils._store.codec import decode_version, text_of
@@ -18,10 +19,8 @@ from ....module_utils._store.old_keys import OldKeys
 from ....module_utils._store.operations import Change, compare, compare_and_put, remove
 from ..step import Found, Move, Obstacle
 
-# Who made a hold, by which it is known that its gate goes with the old keys.
-MIGRATOR = "migrate_state.yml"
-
 _Place = tuple[str, str | None]
+_EVERYBODY: _Place = ("global", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +71,15 @@ def moves(found: Found) -> list[Move]:
         elif place not in old and _becomes_hold(found, place, gate):
             made += _hold(found, gate, str(place[1]))
     for place, gate in old.items():
+        if place == _EVERYBODY:
+            continue
         if _becomes_hold(found, place, gate):
             made += _hold(found, gate, str(place[1]))
         elif not _is_held(found, place, gate):
             made += _copy(found, place, gate, new.get(place))
+    if not made and _EVERYBODY in old:
+        # Nodes that may not read the old place go by the global gate alone, once there is one; so it comes after all others.
+        return _copy(found, _EVERYBODY, old[_EVERYBODY], new.get(_EVERYBODY))
     return made
 
 
@@ -102,7 +106,7 @@ def _hold(found: Found, gate: _Gate, host: str) -> list[Move]:
         return []
     key, index = gate.entry.key, gate.entry.modify_index
     reason = f"{key} was {gate.text.strip()} when the keys were migrated to layout 1"
-    text = json.dumps({"by": MIGRATOR, "reason": reason}, sort_keys=True)
+    text = json.dumps({"by": MIGRATION, "reason": reason}, sort_keys=True)
     operations = (compare(key, index), compare_and_put(target, text, 0))
     return [Move("closed gates of hosts made holds", f"{key} to {target}", operations, (Change(target, None, text),))]
 
@@ -113,7 +117,7 @@ def _is_held(found: Found, place: _Place, gate: _Gate) -> bool:
         return False
     entry = found.entries.get(found.keys.hold("host", str(place[1])))
     try:
-        return entry is not None and json.loads(entry.value).get("by") == MIGRATOR
+        return entry is not None and json.loads(entry.value).get("by") == MIGRATION
     except (ValueError, AttributeError, RecursionError):
         return False
 

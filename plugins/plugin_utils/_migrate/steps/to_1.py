@@ -19,7 +19,7 @@ class ToOne(Step):
     """Copies reports and gates, makes holds of closed gates of hosts, and takes white space off the version."""
 
     number = 1
-    release = "0.3.0"
+    release = "0.1.0"
     title = "reports and gates go to where all tools of convoy.upgrade look for them, and operators' closed gates become holds"
 
     def folders(self, prefix: str) -> Sequence[str]:
