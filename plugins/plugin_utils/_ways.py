@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..module_utils._model.names import some
 from ..module_utils._model.versions import VersionOrder
 from ..module_utils._model.ways import Ways, ways_from
-from ._routes import declared_versions
+from ._routes import HOST_VARIABLE, PROVIDER_VARIABLE, declared_versions
 
 _MOST_HOSTS = 20
 
@@ -21,6 +21,7 @@ def forbidden_moves(
     composition: Mapping[str, Any],
     version: str,
     declared: Mapping[str, object] | None = None,
+    providers: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Return the hosts of the fleet that may not go to a version, all of them, and why.
 
@@ -30,20 +31,16 @@ def forbidden_moves(
     :param standing: a result of ``consul_upgrade_plan`` or ``consul_upgrade_info``.
     :param composition: a result of ``compose_upgrade_tasks``.
     :param declared: host -> the version that an operator says it has, where it reported none.
+    :param providers: the same for providers.
     :returns: ``hosts``, by name, and ``reasons``, a sentence for all hosts that have the same, and one for each provider that may
         not go there from its own version.
     """
-    found: dict[tuple[str, str, str | None, str], list[str]] = {}
     roles = {
-        role: {
-            name: (ways, ways.order())
-            for name, one in what.get("ways", {}).items()
-            if not _is_provider(what, name)
-            for ways in [ways_from(one)]
-        }
+        role: {name: (ways, ways.order()) for name, ways in _ways(what) if not _is_provider(what, name)}
         for role, what in composition["roles"].items()
     }
     said = declared_versions(declared or {})
+    found: dict[tuple[str, str | None, str], tuple[dict[str, None], dict[str, None]]] = {}
     known: dict[tuple[str, str | None], list[tuple[str, str]]] = {}
     for host, view in standing["hosts"].items():
         role = view["role"]
@@ -54,34 +51,44 @@ def forbidden_moves(
             if (role, start) not in known:
                 known[role, start] = _refusals(roles[role], start, version)
             for service, why in known[role, start]:
-                found.setdefault((role, service, start, why), []).append(host)
-    providers = _providers(standing, composition, version)
+                services, hosts = found.setdefault((role, start, why), ({}, {}))
+                services[service] = hosts[host] = None
     return {
-        "hosts": list(dict.fromkeys(host for hosts in found.values() for host in hosts)),
+        "hosts": list(dict.fromkeys(host for _services, hosts in found.values() for host in hosts)),
         "reasons": [
-            f"{some(hosts, _MOST_HOSTS)} ({start or 'never reported'}): {service} of the role {role}: {why}."
-            for (role, service, start, why), hosts in found.items()
+            f"{some(list(hosts), _MOST_HOSTS)} ({start or 'never reported'}): {', '.join(services)} of the role {role}: {why}."
+            + ("" if start else f" Declare it in the host's variable {HOST_VARIABLE}.")
+            for (role, start, why), (services, hosts) in found.items()
         ]
-        + [f"the provider {name}: {why}." for name, why in providers.items()],
+        + _of_providers(standing, composition, version, declared_versions(providers or {}, PROVIDER_VARIABLE)),
     }
+
+
+def _ways(role: Mapping[str, Any]) -> Iterator[tuple[str, Ways]]:
+    # A composition of an older release has none.
+    return ((name, ways_from(one)) for name, one in role.get("ways", {}).items())
 
 
 def _is_provider(role: Mapping[str, Any], service: str) -> bool:
     return bool(role.get("paths", {}).get(service, {}).get("provider"))
 
 
-def _providers(standing: Mapping[str, Any], composition: Mapping[str, Any], version: str) -> dict[str, str]:
-    """Return provider -> why it may not go to a version; where nobody knows its own, nothing is said."""
-    found: dict[str, str] = {}
+def _of_providers(
+    standing: Mapping[str, Any], composition: Mapping[str, Any], version: str, declared: Mapping[str, str]
+) -> list[str]:
+    """Return why providers may not go to a version: each counts from where it came, and from where it was going."""
+    found: dict[str, None] = {}
     for what in composition["roles"].values():
-        for name, one in what.get("ways", {}).items():
-            start = (standing.get("providers") or {}).get(name, {}).get("version")
-            if start and _is_provider(what, name):
-                ways = ways_from(one)
+        for name, ways in _ways(what):
+            if not _is_provider(what, name):
+                continue
+            told = (standing.get("providers") or {}).get(name, {})
+            came = told.get("version") or declared.get(name)
+            for start in dict.fromkeys((came, *([told["target"]] if told.get("target") else ()))):
                 why = ways.refusal(start, version, ways.order())
-                if why:
-                    found[name] = why
-    return found
+                mend = "" if start else f" Declare it in the variable {PROVIDER_VARIABLE}."
+                found |= {f"The provider {name}: {why}.{mend}": None} if why else {}
+    return list(found)
 
 
 def _refusals(

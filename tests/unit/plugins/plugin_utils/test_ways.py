@@ -32,15 +32,11 @@ def test_all_that_may_not_go_are_told_at_once_those_with_the_same_reason_togethe
         "reasons": [
             "web1, web4 (2.2): app of the role web: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4.",
             "web3 (never reported): app of the role web: nobody knows which version it has, and allowed_from (m:1) says from which "
-            "it can go.",
+            "it can go. Declare it in the host's variable upgrade_version_from.",
             "web5 (2.12): app of the role web: it can't go back from 2.12 to 2.10, as it does not say allow_downgrade: true (m).",
             "web5 (2.12): lib of the role web: it can't go back from 2.12 to 2.10, as it does not say allow_downgrade: true (l).",
-            *(
-                f"web6 (v673): {name} of the role web: 'v673' and '2.10' can't be compared as versions: 'v673' begins with 'v' and "
-                "'2.10' begins with a number. Name all versions in their order as a list, versions, in the service's "
-                "meta/upgrade.yml."
-                for name in ("app", "lib")
-            ),
+            "web6 (v673): app, lib of the role web: 'v673' and '2.10' can't be compared as versions: 'v673' begins with 'v' and "
+            "'2.10' begins with a number. Name all versions in their order as a list, versions, in the service's meta/upgrade.yml.",
         ],
     }
 
@@ -73,3 +69,25 @@ def test_many_hosts_are_named_up_to_twenty_and_listed_all() -> None:
     found = forbidden_moves(fleet, COMPOSITION, "2.10")
     assert len(found["hosts"]) == 30
     assert "web20 and 10 more (2.2): app of the role web" in found["reasons"][0]
+
+
+def test_a_provider_counts_from_its_own_version_and_not_from_its_hosts() -> None:
+    paths = {"app": {"points": [], "provider": True}}
+    composition = {"roles": {"web": {"ways": {"app": FROM_24.plain()}, "paths": paths}}}
+
+    def reasons(goal: str, declared: dict[str, object] | None = None, **told: str) -> list[str]:
+        there = {"hosts": {"web1": host("2.2")}, "providers": {"app": told} if told else {}}
+        found = forbidden_moves(there, composition, goal, providers=declared)
+        assert found["hosts"] == []
+        return list(found["reasons"])
+
+    assert reasons("2.10", version="2.8", target="") == []
+    assert reasons("2.10", version="2.2", target="") == [
+        "The provider app: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4."
+    ]
+    assert reasons("2.8", version="2.8", target="2.10") == [
+        "The provider app: it can't go back from 2.10 to 2.8, as it does not say allow_downgrade: true (m)."
+    ]
+    (unknown,) = reasons("2.10")
+    assert unknown.endswith("says from which it can go. Declare it in the variable upgrade_provider_versions.")
+    assert reasons("2.10", {"app": "2.8"}) == []
