@@ -36,6 +36,8 @@ options:
       - Maps each role to a dictionary with its C(stage) and C(services).
       - A service is the name of an Ansible role, or a dictionary with C(service), the name of the role, C(name), what it is
         called here, and C(vars), variables for its tasks. So one role can serve several services of a host.
+      - A dictionary may also have C(versions), C(allowed_from) and C(allow_downgrade), which take the place of those that the service
+        has in its C(meta/upgrade.yml).
     type: dict
     required: true
   folder:
@@ -93,7 +95,8 @@ files:
   type: list
   elements: str
 roles:
-  description: The roles that have services, each with its stage, its services in their order, and its units.
+  description: The roles that have services, each with its stage, its services in their order, C(ways), which of
+    their versions may go to which, and its units.
   returned: success
   type: dict
   sample:
