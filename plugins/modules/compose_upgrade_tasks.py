@@ -17,6 +17,9 @@ description:
     C(verify). The tag C(once) beside it means that one host per version runs the task for all.
   - C(meta/upgrade.yml) of a service says what tags can't, C(requires), the services that have to be upgraded before it, and
     C(once), the steps that one host runs for all.
+  - C(upgrade_path) there lists versions, or maps them to files. What C(tasks/upgrade_to/<version>.yml) has is run by the hosts on whose way
+    from one version to another it lies, before the service's own tasks of that step.
+  - C(provider) there is for what is no host and has a version of its own. One host at a time upgrades it, once, from where it is itself.
   - What would be lost or run at the wrong time is refused, with file and line. So are an unknown step, a task without a step, a task with
     two, a service that can't be found, services that require each other, and a step that would be run once by nobody.
 author: The convoy.upgrade authors (@convoy-upgrade)
@@ -104,11 +107,17 @@ roles:
       stage: dataplane
       services:
         nginx: convoy.upgrade.nginx
+      paths:
+        nginx:
+          points: ["2.8", "2.10"]
+          provider: false
       units:
         - name: upgrade/nginx
           step: upgrade
           service: nginx
           once: false
+          point: ""
+          provider: false
           tags: [step3, upgrade, nginx]
           tasks: 2
       dropped: []
