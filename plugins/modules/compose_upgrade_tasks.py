@@ -17,6 +17,9 @@ description:
     C(verify). The tag C(once) beside it means that one host per version runs the task for all.
   - C(meta/upgrade.yml) of a service says what tags can't, C(requires), the services that have to be upgraded before it, and
     C(once), the steps that one host runs for all.
+  - C(upgrade_path) there lists versions, or maps them to files. What C(tasks/upgrade_to/<version>.yml) has is run by the hosts on whose way
+    from one version to another it lies, before the service's own tasks of that step.
+  - C(provider) there is for what is no host and has a version of its own. One host at a time upgrades it, once, from where it is itself.
   - What would be lost or run at the wrong time is refused, with file and line. So are an unknown step, a task without a step, a task with
     two, a service that can't be found, services that require each other, and a step that would be run once by nobody.
 author: The convoy.upgrade authors (@convoy-upgrade)
@@ -36,6 +39,8 @@ options:
       - Maps each role to a dictionary with its C(stage) and C(services).
       - A service is the name of an Ansible role, or a dictionary with C(service), the name of the role, C(name), what it is
         called here, and C(vars), variables for its tasks. So one role can serve several services of a host.
+      - A dictionary may also have C(versions), C(allowed_from) and C(allow_downgrade), which take the place of those that the service
+        has in its C(meta/upgrade.yml).
     type: dict
     required: true
   folder:
@@ -93,7 +98,8 @@ files:
   type: list
   elements: str
 roles:
-  description: The roles that have services, each with its stage, its services in their order, and its units.
+  description: The roles that have services, each with its stage, its services in their order, C(ways), which of
+    their versions may go to which, and its units.
   returned: success
   type: dict
   sample:
@@ -101,11 +107,17 @@ roles:
       stage: dataplane
       services:
         nginx: convoy.upgrade.nginx
+      paths:
+        nginx:
+          points: ["2.8", "2.10"]
+          provider: false
       units:
         - name: upgrade/nginx
           step: upgrade
           service: nginx
           once: false
+          point: ""
+          provider: false
           tags: [step3, upgrade, nginx]
           tasks: 2
       dropped: []

@@ -36,7 +36,9 @@ FILTERS = (
     "stage_order",
     "status_text",
     "story_text",
+    "unknown_hosts",
     "upgrade_scope",
+    "upgrade_ways",
 )
 PLUGINS = [
     *((name, "module") for name in (*MODULES, "show")),

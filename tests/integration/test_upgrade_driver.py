@@ -13,7 +13,7 @@ from devkit.kv import RawKV
 from integration.support.fleet import gates, seed
 from integration.support.playbook import Played, Runner, Task, plan
 from integration.support.push import WATCHED, composed, driver, prepared, started, step, stopped, turn
-from written_services import POST, Roles
+from written_services import META, POST, TASKS, Roles
 
 HOST = "localhost"
 FLEET = {HOST: "web", "web2": "web"}
@@ -126,3 +126,36 @@ def test_the_tasks_after_the_upgrade_have_a_phase_of_their_own(run: Runner, role
     assert played[1]["go"]
     assert "rolling_rules.global lets 2 of role web go at once" in played[1]["reason"]
     assert record(consul)["post"] == "done"
+
+
+def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
+    run: Runner, roles: Roles, consul: RawKV
+) -> None:
+    task = "- command: x\n  tags: upgrade\n"
+    points = {f"tasks/upgrade_to/{point}.yml": task for point in ("2.4", "2.6")}
+    for name, more in (("db", ""), ("cloud", "provider: true\n")):
+        roles.add(name, {TASKS: task, META: f'upgrade_path: ["2.4", "2.6"]\n{more}', **points})
+    ways = {HOST: ["db@2.6", "cloud@2.4", "cloud@2.6"]}
+    begin = plan(version="2.6", fleet=FLEET, instructions={"rolling_rules": {"global": 2}}, limit=[])
+    given = {"version": "2.6", "ways": ways, "origins": {HOST: "2.4"}, "providers": {"cloud": "2.2"}}
+    units = ("db@2.4", "cloud@2.4", "db@2.6", "cloud@2.6", "db", "cloud")
+    steps = [
+        one
+        for unit in units
+        for one in (
+            step(f"upgrade/{unit}"),
+            *([step(f"upgrade/{unit}", state="done")] * (unit not in ("db@2.4", "db"))),
+        )
+    ]
+    played = run(
+        [begin, *composed(roles, "db", "cloud"), prepared(), started(FLEET, [HOST], **given), turn("begun"), *steps],
+        environ=WATCHED,
+    )
+    assert [one["failed"] for one in played] == [False] * len(played), played.stdout
+    answers = [one for one in played[5:] if "run" in one]
+    assert [(one["run"], one["why"]) for one in answers] == [(False, "it is not on the host's way"), *[(True, "")] * 5]
+    # The run is gone, and what it did stays: the last unit of the provider made it what it should be.
+    assert json.loads(consul.get("upgrade/providers/cloud") or b"")["version"] == "2.6"
+    found = record(consul)
+    assert (found["origin"], found["step"], found["service"]) == ("2.4", "upgrade", "cloud")
+    assert found["done"] == ["upgrade/cloud@2.4", "upgrade/db@2.6", "upgrade/cloud@2.6", "upgrade/db"]

@@ -58,7 +58,7 @@ class Record:
     :param times: state -> unix seconds at which it was entered last.
     :param reported: the version under which the host stands in ``running/versions``, if it came there by a report.
     :param done: what a push run has finished of the upgrade to this version: its units, such as ``upgrade/nginx``. Those of
-        a path, such as ``upgrade/nginx@2.4``, stay finished on the way to another version too, until the host reports.
+        a path, such as ``upgrade/nginx@2.4``, stay finished on the way to another version that lies beyond them, until the host reports.
     :param post: where it is with the tasks after the upgrade; None before they have begun.
     :param origin: the version that it came from, as it reported or as an operator declared it, until it reports again.
     :param readable: False for a record that is there and can't be read; its host counts as failed.

@@ -56,14 +56,25 @@ def look(store: Store, version: str, name: str) -> Look:
     )
 
 
-def begin(store: Store, session: str, version: str, name: str, host: str, unit: str, origin: str, found: Look) -> bool:
+def begin(
+    store: Store,
+    session: str,
+    version: str,
+    name: str,
+    host: str,
+    unit: str,
+    origin: str,
+    units: Collection[str],
+    found: Look,
+) -> bool:
     """Let a host begin a unit of a provider; return whether it may, which is not so where another one was faster.
 
     :param origin: the version that it comes from, where its key does not say so.
+    :param units: the provider's, as far as they are on its way.
     :param found: what :func:`look` gave; nothing is written if it is not so any more.
     """
     before = found.provider
-    after = Provider(before.version or origin, version, host, unit, _kept(before, version), at=int(time.time()))
+    after = Provider(before.version or origin, version, host, unit, _kept(before, version, units), at=int(time.time()))
     held = store.keys.once(version, lock_of(name))
     operations = [
         compare(held, found.holder.index if found.holder else 0),
@@ -83,6 +94,7 @@ def record(
     version: str,
     name: str,
     host: str,
+    units: Collection[str],
     *,
     done: Collection[str] = (),
     is_complete: bool = False,
@@ -90,6 +102,7 @@ def record(
 ) -> bool:
     """Write down how far the host that is at a provider has come; return whether it still was at it.
 
+    :param units: the provider's, as far as they are on its way.
     :param done: the units that it has finished, in addition to those before.
     :param is_complete: whether that was all, so that the provider is at the version.
     :param error: why the unit under way failed.
@@ -101,7 +114,7 @@ def record(
     if found.provider.is_at(version):
         return True
     before, now = found.provider, int(time.time())
-    every = tuple(dict.fromkeys((*_kept(before, version), *done)))
+    every = tuple(dict.fromkeys((*_kept(before, version, units), *done)))
     after = replace(before, target=version, host=host, done=every, error=error, at=now)
     state = once.FAILED if error else once.RUNNING
     if is_complete:
@@ -130,6 +143,8 @@ def release(store: Store, version: str, name: str, host: str) -> None:
         store.client.write([compare(held, found.holder.index), remove(held)])
 
 
-def _kept(provider: Provider, version: str) -> tuple[str, ...]:
-    """Return what stays finished on the way to a version."""
-    return provider.done if provider.target == version else tuple(filter(is_of_path, provider.done))
+def _kept(provider: Provider, version: str, units: Collection[str]) -> tuple[str, ...]:
+    """Return what stays finished on the way to a version: points that do not lie on it are before it again."""
+    if provider.target == version:
+        return provider.done
+    return tuple(unit for unit in provider.done if is_of_path(unit) and unit in units)

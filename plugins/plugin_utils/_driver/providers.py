@@ -128,13 +128,18 @@ class Providers:
 
     def _begin(self, host: str, unit: Unit, found: provider.Look) -> bool:
         name, version = unit.service, self._run.version
-        origin = self._run.providers.get(name, "")
+        origin, units = self._run.providers.get(name, ""), self._units(host, name)
         return self._pool.stubbornly(
-            lambda store: provider.begin(store, self._session.name, version, name, host, unit.name, origin, found)
+            lambda store: provider.begin(
+                store, self._session.name, version, name, host, unit.name, origin, units, found
+            )
         )
 
+    def _units(self, host: str, name: str) -> list[str]:
+        return [unit.name for unit in self._run.units_of(host) if unit.provider and unit.service == name]
+
     def _record(self, host: str, name: str, done: Iterable[str], *, is_complete: bool = False, error: str = "") -> None:
-        mine = [unit.name for unit in self._run.units_of(host) if unit.provider and unit.service == name]
+        mine = self._units(host, name)
         finished = [unit for unit in done if unit in mine]
 
         def act(store: Store) -> bool:
@@ -144,6 +149,7 @@ class Providers:
                 self._run.version,
                 name,
                 host,
+                mine,
                 done=finished,
                 is_complete=is_complete,
                 error=error,
@@ -162,7 +168,7 @@ class Providers:
         self._pool.stubbornly(lambda store: provider.release(store, self._run.version, name, host))
 
     def _are_done(self, host: str, name: str, done: Collection[str]) -> bool:
-        return all(unit.name in done for unit in self._run.units_of(host) if unit.provider and unit.service == name)
+        return all(unit in done for unit in self._units(host, name))
 
     def _refuse_failed(self, host: str, name: str, holder: once.Once) -> None:
         if holder.host != host and not self._run.retry_failed:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from ...module_utils._model.errors import UpgradeError
 from ...module_utils._model.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, Record
-from ...module_utils._model.points import is_of_path
 from ...module_utils._ops import once
 from ...module_utils._ops.report import Word, next_record, report, shortened
 from ...module_utils._store.operations import compare_and_put
@@ -93,7 +92,10 @@ class Turns:
         if record is not None and record.readable and record.version == self._run.version:
             turn.done = dict.fromkeys(record.done)
         elif record is not None and record.readable and self._run.phase != AFTER:
-            turn.done = dict.fromkeys(filter(is_of_path, record.done))
+            # On its way elsewhere it has these behind it. Where that way is another one, as back to where it came from, what
+            # does not lie on it is before the host again.
+            own = {one.name for one in self._run.units_of(host) if one.point}
+            turn.done = dict.fromkeys(unit for unit in record.done if unit in own)
         with self._lock:
             self._turns[host] = turn
         return turn

@@ -30,6 +30,23 @@ def test_units_are_kept_until_the_move_is_over(
     assert (after.done, after.post, after.state) == (done, post, state)
 
 
+@pytest.mark.parametrize(
+    ("version", "state", "done", "origin"),
+    [
+        ("2", STARTED, ("stop/db", "upgrade/db@1.5"), "1"),
+        ("3", STARTED, ("upgrade/db@1.5",), "1"),
+        ("3", FAILED, ("upgrade/db@1.5",), "1"),
+        ("3", UPGRADED, (), None),
+    ],
+)
+def test_a_path_stays_behind_a_host_until_it_reports(
+    version: str, state: str, done: tuple[str, ...], origin: str | None
+) -> None:
+    before = Record("2", FAILED, done=("stop/db", "upgrade/db@1.5"), origin="1")
+    after = next_record(before, Word("db1", version, state), 9)
+    assert (after.done, after.origin) == (done, origin)
+
+
 def test_a_first_or_an_unreadable_record_has_none() -> None:
     for before in (None, Record("2", FAILED, done=("stop/nova",), readable=False)):
         after = next_record(before, Word("compute1", "2", STARTED), 9)
