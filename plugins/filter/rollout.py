@@ -38,4 +38,5 @@ class FilterModule:
             "status_text": _text.status,
             "plan_text": _text.plan,
             "story_text": _text.story,
+            "mistakes_text": _text.mistakes,
         }

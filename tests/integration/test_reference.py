@@ -29,6 +29,7 @@ FILTERS = (
     "composition_text",
     "failure_text",
     "fleet",
+    "mistakes_text",
     "newest_kernel",
     "plan_text",
     "roles_of_stage",
