@@ -48,4 +48,5 @@ class FilterModule:
             "status_text": _text.status,
             "plan_text": _plan_text.plan,
             "story_text": _text.story,
+            "mistakes_text": _text.mistakes,
         }

@@ -10,7 +10,7 @@ module: consul_upgrade_info
 short_description: Tell where every host of a fleet stands, what waits and why
 version_added: 0.1.0
 description:
-  - Reads the state of the fleet from Consul, and changes nothing.
+  - Reads the state of the fleet from Consul, and changes nothing there.
   - Tells what the next pass of M(convoy.upgrade.consul_upgrade_plan) would open under the rules in the ledger.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
@@ -19,9 +19,10 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
+    details: Nothing is ever written but O(metrics_file), and that not in check mode.
   diff_mode:
-    support: none
-    details: Nothing is ever changed.
+    support: full
+    details: Shows what would be different in O(metrics_file).
   platform:
     platforms: all
     support: full
@@ -46,6 +47,15 @@ options:
       - A host whose story in the current rollout is wanted.
       - What it costs depends on that rollout, and not on how many there were before it.
     type: str
+  metrics_file:
+    description:
+      - File to write what is seen to as numbers, in the text format of OpenMetrics, where the module runs. Its name has to end in C(.prom)
+        for the textfile collector of node_exporter.
+      - It is replaced as a whole, each time, so that its age tells when somebody looked last. The task is changed where something else is in
+        it than before.
+      - It costs a request for each 64 entries of the history of the current rollout.
+    type: path
+    version_added: 0.3.0
 seealso:
   - module: convoy.upgrade.consul_upgrade_plan
 """
@@ -60,6 +70,10 @@ EXAMPLES = r"""
     name: compute7
     history: 0
   register: story
+
+- name: Write metrics for node_exporter
+  convoy.upgrade.consul_upgrade_info:
+    metrics_file: /tmp/convoy.prom
 """
 
 RETURN = r"""
@@ -257,13 +271,17 @@ host:
     older_events:
       description: Whether the history has entries that are older, and were not looked at. O(history) brings as many as it is told.
       type: bool
+metrics:
+  description: What O(metrics_file) has, or would have.
+  returned: if O(metrics_file) is given
+  type: str
 failure:
   description: The failure, for programs.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(denied) or V(unknown_host).
+      description: A stable word, such as V(unreachable), V(denied), V(unknown_host) or V(bad_metrics_file).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.
@@ -280,6 +298,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, run
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import obstacles, what_stops
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import View, look
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.metrics import metrics_text, text_in, write
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
 
@@ -308,6 +327,19 @@ def as_result(view: View, name: str | None) -> dict[str, Any]:
     return result
 
 
+def with_metrics(store: Store, view: View, path: str, *, dry: bool) -> dict[str, Any]:
+    """Write metrics, and return what of the result tells of them.
+
+    :param dry: write nothing.
+    :raises UpgradeError: ``bad_metrics_file``, and what :func:`metrics_text` raises.
+    """
+    before, text = text_in(path), metrics_text(store, view)
+    if not dry:
+        write(path, text)
+    diff = {"before_header": path, "after_header": path, "before": before, "after": text}
+    return {"metrics": text, "changed": before != text, "diff": diff}
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -317,6 +349,7 @@ def main() -> None:
             "role_pattern": {"type": "str"},
             "history": {"type": "int", "default": 10},
             "name": {"type": "str"},
+            "metrics_file": {"type": "path"},
         },
         supports_check_mode=True,
     )
@@ -332,7 +365,10 @@ def main() -> None:
         )
         for warning in view.warnings:
             module.warn(warning)
-        return as_result(view, options["name"])
+        result = as_result(view, options["name"])
+        if options["metrics_file"]:
+            result |= with_metrics(store, view, options["metrics_file"], dry=module.check_mode)
+        return result
 
     run(module, act)
 

@@ -217,5 +217,20 @@ def composition(result: Mapping[str, Any]) -> list[str]:
     return [*lines, *result["remarks"]]
 
 
+def mistakes(checked: Mapping[str, Any]) -> list[str]:
+    """Return the lines for a look at instructions: a line for each mistake, with its place in front; else the rules."""
+    remarks = [f"Warning: {one}" for one in checked.get("remarks", ())]
+    found = checked.get("mistakes", ())
+    if not found:
+        rules = json.dumps(checked["rules"], ensure_ascii=False, sort_keys=True)
+        return [*remarks, f"No mistake in the instructions: {rules}"]
+    lines = []
+    for one in found:
+        place = f"{one['file']}:{one['line']}: " if one["line"] else f"{one['file']}: " if one["file"] else ""
+        # What a file can't be read for names it already.
+        lines.append(one["message"] if one["file"] and one["file"] in one["message"] else place + one["message"])
+    return [*lines, *(remark for remark in remarks if remark.removeprefix("Warning: ") not in lines)]
+
+
 def _time(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -30,6 +30,7 @@ FILTERS = (
     "failure_text",
     "fleet",
     "forbidden_moves",
+    "mistakes_text",
     "newest_kernel",
     "plan_text",
     "roles_of_stage",

@@ -26,7 +26,8 @@ unwanted=$(grep -E '^(tests|tools|requirements|extensions|\.|docs/_)|Makefile|py
 [ -z "$unwanted" ] || die "$(printf 'holds what is not for users:\n%s' "$unwanted")"
 for wanted in plugins/modules/consul_upgrade_plan.py plugins/module_utils/_model/planner.py plugins/filter/fleet.yml \
     plugins/inventory/consul_fleet.py playbooks/node.yml playbooks/enroll.yml roles/puppet_gate/templates/node.yml.j2 \
-    playbooks/upgrade.yml playbooks/group_vars/all.yml roles/rollout/tasks/main.yml meta/runtime.yml LICENSE README.md; do
+    playbooks/upgrade.yml playbooks/group_vars/all.yml roles/rollout/tasks/main.yml meta/runtime.yml LICENSE README.md \
+    schemas/instructions.json schemas/upgrade.json; do
     grep -qx "$wanted" "$work/files" || die "lacks $wanted"
 done
 

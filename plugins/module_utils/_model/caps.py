@@ -13,8 +13,8 @@ from .reading import number_text
 from .shown import bare, shown
 
 # No fleet has so many hosts, and Python reads no number of thousands of digits.
-_NUMBER = re.compile(r"\d{1,12}")
-_PERCENT = re.compile(r"(\d{1,12})\s*%")
+_NUMBER = re.compile(r"[0-9]{1,12}")
+_PERCENT = re.compile(r"([0-9]{1,12})\s*%")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from .stages import Stage, parse_stages
 from .windows import Freeze, Window, parse_freezes, parse_windows
 
 # `role_dependencies` is what python-jiocloud called `role_order` later on; both are found in operators' files.
-_ORDER_KEYS = ("role_order", "role_dependencies")
-KEYS = ("rolling_rules", "group_mappings", *_ORDER_KEYS, "failure_rules", "health", "stages", "windows", "freezes")
+ORDER_KEYS = ("role_order", "role_dependencies")
+KEYS = ("rolling_rules", "group_mappings", *ORDER_KEYS, "failure_rules", "health", "stages", "windows", "freezes")
 _ROLLING_KEYS = ("global", "roles", "fleet", "complete_sets")
 
 
@@ -81,7 +81,7 @@ class Instructions:
 
 def name_of(key: str) -> str:
     """Return the name under which a key of the instructions is stored."""
-    return _ORDER_KEYS[0] if key in _ORDER_KEYS else key
+    return ORDER_KEYS[0] if key in ORDER_KEYS else key
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,11 +141,11 @@ def _optional_cap(rolling: Mapping[str, Any], name: str) -> Cap | None:
 def _order(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     found = {
         key: {name: texts(first, f"{key}.{name}") for name, first in mapping(raw[key], key).items()}
-        for key in _ORDER_KEYS
+        for key in ORDER_KEYS
         if raw.get(key) is not None
     }
     if len(found) == 2:
-        by_name, by_old_name = (found[key] for key in _ORDER_KEYS)
+        by_name, by_old_name = (found[key] for key in ORDER_KEYS)
         for name in sorted({*by_name, *by_old_name}):
             if set(by_name.get(name, ())) != set(by_old_name.get(name, ())):
                 raise refused(

@@ -61,20 +61,24 @@ def check_name(kind: str, name: object, where: str) -> str:
     :param kind: what it names, for the message: host, role.
     :param where: the option or key that brought it.
     :raises UpgradeError: ``bad_name`` for anything but text without ``/``, control characters or outer spaces, and for what
-        is too long.
+        is too long. It tells ``where``.
     """
     if not isinstance(name, str) or not name:
-        raise UpgradeError("bad_name", f"{where}: a {kind} must be a text that is not empty, not {shown(name)}.")
+        raise UpgradeError(
+            "bad_name", f"{where}: a {kind} must be a text that is not empty, not {shown(name)}.", where=where
+        )
     if "/" in name or not name.isprintable() or name != name.strip():
         raise UpgradeError(
             "bad_name",
             f"{where}: the {kind} {shown(name)} has a '/', a control character or a space at its ends, "
             "so it can't be part of a Consul key. Give its plain name.",
+            where=where,
         )
     if len(name) > _LONGEST:
         raise UpgradeError(
             "bad_name",
             f"{where}: the {kind} {shown(name)} is longer than {_LONGEST} characters. Give its plain name.",
+            where=where,
         )
     return name
 

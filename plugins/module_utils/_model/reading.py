@@ -13,7 +13,7 @@ from .errors import UpgradeError
 from .names import nearest
 from .shown import bare, shown
 
-_DURATION = re.compile(r"(\d{1,12})\s*([smhd]?)")
+_DURATION = re.compile(r"([0-9]{1,12})\s*([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST = 3650 * 86400
 

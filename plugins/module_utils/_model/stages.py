@@ -95,7 +95,8 @@ def _stage(value: object, at: int) -> Stage:
     key = f"stages[{at}]"
     raw = mapping(value, key)
     only(raw, _KEYS, f"{key}.")
-    name = check_name("stage", raw.get("name") or f"stage {at + 1}", f"instructions: {key}.name")
+    given = raw.get("name")
+    name = check_name("stage", f"stage {at + 1}" if given in (None, "") else given, f"instructions: {key}.name")
     hosts = raw.get("hosts")
     which: Cap | tuple[str, ...] | None = None
     if isinstance(hosts, (list, tuple)):

@@ -17,7 +17,7 @@ from .names import nearest
 from .reading import mapping, only, refused
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_TIME = re.compile(r"(\d{1,2}):(\d{2})")
+_TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})")
 _DAY_MINUTES = 24 * 60
 _WINDOW_KEYS = ("days", "from", "to", "timezone")
 _FREEZE_KEYS = ("from", "to", "reason", "timezone")
@@ -142,7 +142,7 @@ def parse_freezes(value: object) -> tuple[Freeze, ...]:
 def _freeze(value: object, key: str) -> Freeze:
     raw = mapping(value, key)
     only(raw, _FREEZE_KEYS, f"{key}.")
-    reason = raw.get("reason") or ""
+    reason = "" if raw.get("reason") is None else raw["reason"]
     if not isinstance(reason, str):
         raise refused(f"{key}.reason", reason, "is not a text")
     zone = _timezone(raw, key)

@@ -26,7 +26,15 @@ CONNECTED = (
     "consul_upgrade_schema",
     "upgrade_driver",
 )
-MODULES = (*CONNECTED, "compose_upgrade_tasks", "node_lock", "node_validate", "upgrade_step", "upgrade_turn")
+MODULES = (
+    *CONNECTED,
+    "check_instructions",
+    "compose_upgrade_tasks",
+    "node_lock",
+    "node_validate",
+    "upgrade_step",
+    "upgrade_turn",
+)
 LOOKUP = "enable_puppet"
 
 # What Ansible itself puts into results, and what the recorder adds.

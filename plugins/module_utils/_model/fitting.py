@@ -1,0 +1,42 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether rules fit a fleet, told for all of them at once, where a planner stops at the first that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import UpgradeError
+from .instructions import Instructions
+from .mistakes import Mistake, mistake_in
+from .order import resolve
+from .stage_names import nobody_after, refuse_empty
+from .staging import stage_of_hosts
+
+
+def fit(
+    raw: Mapping[str, Any], rules: Instructions, members: Mapping[str, str]
+) -> tuple[list[Mistake], tuple[str, ...]]:
+    """Return what a planner would refuse in this fleet, and what it would warn of.
+
+    :param raw: the rules as they were given, to tell where a mistake stands.
+    :param rules: the same, with all order that is added to them.
+    :param members: host -> role, in natural order.
+    """
+    by_role: dict[str, list[str]] = {}
+    for host, role in members.items():
+        by_role.setdefault(role, []).append(host)
+    try:
+        order = resolve(rules, by_role, members)
+    except UpgradeError as error:
+        return [mistake_in(raw, error)], ()
+    found = []
+    for at in range(len(rules.stages)):
+        try:
+            refuse_empty(rules.stages[: at + 1], order, by_role, first=at)
+        except UpgradeError as error:
+            found.append(mistake_in(raw, error))
+    after = nobody_after(rules.stages, stage_of_hosts(rules.stages, order, by_role)) if rules.stages else ()
+    return found, (*order.warnings, *after)
