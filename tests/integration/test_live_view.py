@@ -31,6 +31,8 @@ from terminal import Terminal
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
 RULES = {"rolling_rules": {"roles": {"controller": 1, "compute": 2}}}
 HOSTS = names(controller=1, compute=3)
+# Between two looks it may go all the way.
+ARRIVAL = "compute3 (?:pending|upgrading) -> upgraded"
 LIVE = {"ANSIBLE_STDOUT_CALLBACK": "convoy.upgrade.rollout"}
 UPGRADE: dict[str, Any] = {
     "inventory": inventory(HOSTS),
@@ -119,13 +121,12 @@ def test_a_terminal_shows_bars_hosts_on_their_way_and_how_long_the_rest_takes(
     for there in (
         "controller1 is upgrading",
         "compute1 upgrading -> failed: failed, service nova, step start: no ?[31mred?[0m light?]0;title?",
-        "compute3 upgrading -> upgraded",
         "The rollout to 2 is complete.",
         "4 of 4 hosts upgraded",
     ):
         assert there in text.replace("\n", ""), text
     assert b"]0;title\x07" not in seen.raw
-    assert text.count("compute3 upgrading -> upgraded") == 1
+    assert len(re.findall(ARRIVAL, text)) == 1
     # Nothing of Ansible's own stream.
     for stream in ("TASK [", "PLAY [", "ok: [", "skipping"):
         assert stream not in text
@@ -138,7 +139,7 @@ def test_no_color_and_no_terminal_are_told_in_lines(play: Shipped, consul: RawKV
         done = play("upgrade", **UPGRADE)
     assert done.returncode == 0, done.stdout
     assert "controller1 is upgrading: let through now" in done.stdout
-    assert "compute3 upgrading -> upgraded" in done.stdout
+    assert len(re.findall(ARRIVAL, done.stdout)) == 1
     assert "-- 2: compute 3/3, controller 1/1; 0 upgrading, 0 waiting" in done.stdout
     assert "The rollout to 2 is complete." in done.stdout
     assert "4 of 4 hosts upgraded" in done.stdout
@@ -226,7 +227,7 @@ def test_who_kills_the_follower_stops_nothing(play: Shipped, consul: RawKV, stor
             say(store, host, "upgraded")
         assert seen.end() == 0
     assert ledger(consul)["state"] == "complete"
-    assert "compute3 upgrading -> upgraded" in seen.text
+    assert len(re.findall(ARRIVAL, seen.text)) == 1
     assert "4 of 4 hosts upgraded" in seen.text
 
     # And who follows from elsewhere is no part of it at all.

@@ -108,10 +108,14 @@ class View:
                                 self._tell_no_more()
                     if not found:
                         self._act(self._tick)
+        except Exception as error:
+            self._give_up(error)
         finally:
             # However this ends, whoever tells is to know that nobody listens any more.
             for one in (ear, woken, *tellers):
                 one.close()
+            if not self._over.is_set():
+                self._tell_no_more()
 
     def _hear(self, line: socket.socket, tellers: dict[socket.socket, bytes]) -> bool:
         """Take in what a teller says; return whether it may have more to say."""
