@@ -10,15 +10,20 @@ task runs, so Consul has to be reachable from there, and not from the controller
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._progress import Progress, count
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.feeder import feed, settings_from
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import is_fed, wait_until_shown
 
 # Without any change, the count is shown this often (seconds), so that nobody has to wonder.
 _SHOW_EVERY = 30
+# For so long the end waits for the view to have shown it (seconds).
+_SHOW_LAST = 3
 _LONGEST_PAUSE = 15
 _DEFAULT_TIMEOUT = 14400
 
@@ -41,7 +46,9 @@ class ActionModule(ActionBase):
             return {**result, **first}
         timeout = options.get("wait_timeout")
         deadline = begun + float(_DEFAULT_TIMEOUT if timeout is None else timeout)
-        return {**result, **self._go_on(options, first, deadline, task_vars)}
+        ended = self._go_on(options, first, deadline, task_vars)
+        wait_until_shown(os.getppid(), int(ended.get("index") or 0), _SHOW_LAST)
+        return {**result, **ended}
 
     def _go_on(
         self, options: dict[str, Any], first: dict[str, Any], deadline: float, task_vars: dict[str, Any] | None
@@ -51,7 +58,11 @@ class ActionModule(ActionBase):
         latest = first
         options = {name: value for name, value in options.items() if name not in _FIRST_ONLY}
         options["version"] = first["version"]
-        shown = self._show(progress.lines(first), time.monotonic())
+        if not first["done"] and self._connection.transport == "local":
+            # The view follows from here, so only where the task itself asks Consul from here too.
+            feed(os.getppid(), lambda: settings_from(options), options.get("fleet"), first["version"], first)
+        lines = progress.lines(first)
+        shown = self._show([] if is_fed(os.getppid()) else lines, time.monotonic())
         pause = 1.0
         while True:
             if latest["done"]:
@@ -80,6 +91,9 @@ class ActionModule(ActionBase):
             latest = found
             total.add(latest)
             lines = progress.lines(latest)
+            if is_fed(os.getppid()):
+                shown = time.monotonic()
+                continue
             if not lines and time.monotonic() - shown >= _SHOW_EVERY:
                 lines = [count(latest)]
             shown = self._show(lines, shown)

@@ -19,6 +19,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver import proc
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.line import SOCKET, call
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.run import Run, units_from
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.watch import SIGN
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.feeder import feed
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import is_fed
 
 _PLAIN = {name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()}
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -85,6 +87,7 @@ class ActionModule(ActionBase):
             forks=int(context.CLIARGS.get("forks") or 1),
         )
         process.start(run, os.getppid())
+        feed(os.getppid(), lambda: run.settings, run.fleet, run.version)
         return {"driver": run.folder}
 
     def _settle(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +96,7 @@ class ActionModule(ActionBase):
         while True:
             left = deadline - time.monotonic()
             answer = call(folder, do="settle", hosts=options["scope"], seconds=max(0.1, min(_ASK_FOR, left)))
-            for line in answer["lines"]:
+            for line in () if is_fed(os.getppid()) else answer["lines"]:
                 self._display.display(f"{time.strftime('%H:%M:%S')} {line}")
             if answer["done"]:
                 return {"done": True, "partial": [], "obstacles": []}

@@ -25,6 +25,7 @@ import yaml
 from devkit.agent import ROOT, Agent
 from devkit.child import start, stop
 from lab.lab import Lab
+from terminal import Terminal
 
 PLAYBOOKS = ROOT / "playbooks"
 _BIN = Path(sys.executable).parent
@@ -165,22 +166,9 @@ class Site:
         :param arguments: further ones for the command line.
         :param given: extra variables.
         """
-        path = PLAYBOOKS / f"{playbook}.yml" if isinstance(playbook, str) else playbook
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
-        command = [_BIN / "ansible-playbook", "-i", "inventory.yml", "-f", str(forks), path, *arguments]
         return start(
-            [*command, "-e", json.dumps(given)],
-            env={
-                **kept,
-                **self._environ,
-                "PWD": str(self.folder),
-                "ANSIBLE_HOME": str(self.folder / "home"),
-                "ANSIBLE_CONFIG": str(self.folder / "ansible.cfg"),
-                "ANSIBLE_LOCALHOST_WARNING": "False",
-                "ANSIBLE_NOCOLOR": "1",
-                "ANSIBLE_PIPELINING": "True",
-                **(environ or {}),
-            },
+            self._command(playbook, arguments, forks, given),
+            env={**self._environment(), "ANSIBLE_NOCOLOR": "1", **(environ or {})},
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -188,6 +176,32 @@ class Site:
             text=True,
             start_new_session=True,
         )
+
+    def on_terminal(self, playbook: str, *arguments: str, environ: Mapping[str, str], **given: Any) -> Terminal:
+        """Start a playbook of the collection on a terminal."""
+        base = self._environment()
+        # The checks of this project are run without colours.
+        base.pop("NO_COLOR", None)
+        return Terminal(self._command(playbook, arguments, 10, given), cwd=self.folder, env={**base, **environ})
+
+    def _command(
+        self, playbook: str | Path, arguments: Sequence[str], forks: int, given: Mapping[str, Any]
+    ) -> list[str | Path]:
+        path = PLAYBOOKS / f"{playbook}.yml" if isinstance(playbook, str) else playbook
+        command = [_BIN / "ansible-playbook", "-i", "inventory.yml", "-f", str(forks), path, *arguments]
+        return [*command, "-e", json.dumps(given)]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
+        return {
+            **kept,
+            **self._environ,
+            "PWD": str(self.folder),
+            "ANSIBLE_HOME": str(self.folder / "home"),
+            "ANSIBLE_CONFIG": str(self.folder / "ansible.cfg"),
+            "ANSIBLE_LOCALHOST_WARNING": "False",
+            "ANSIBLE_PIPELINING": "True",
+        }
 
     def end(self, process: subprocess.Popen[str], seconds: float = 240) -> Ended:
         """Wait for a run to end."""

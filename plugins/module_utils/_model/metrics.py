@@ -15,7 +15,7 @@ from typing import Any
 from .brakes import ABORT, APPROVAL, BUDGET, HOURS, PAUSE, SOAK
 from .fleet import Snapshot
 from .openmetrics import Gauge
-from .planner import HostView, Plan
+from .plan import HostView, Plan
 from .states import BROKEN, STATES, UPGRADING
 
 _PREFIX = "convoy_upgrade_"

@@ -31,7 +31,7 @@ def make_folder(process: int) -> str:
     """Return a new folder for a run, that only this user can look into, and that is gone when a process is."""
     below = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="convoy-", dir=below if len(below) < _LONGEST else "/tmp")
-    _apart(lambda: _sweep(folder, process))
+    apart(lambda: _sweep(folder, process))
     return folder
 
 
@@ -42,7 +42,7 @@ def start(run: Run, process: int) -> None:
     :raises UpgradeError: what kept it from starting.
     """
     reading, writing = os.pipe()
-    _apart(lambda: _live(run, process, writing))
+    apart(lambda: _live(run, process, writing))
     os.close(writing)
     with os.fdopen(reading) as told:
         text = told.read()
@@ -58,7 +58,7 @@ def stop(folder: str) -> None:
     call(folder, do="close")
 
 
-def _apart(act: Callable[[], None]) -> None:
+def apart(act: Callable[[], None]) -> None:
     """Do something in a process that is nobody's child, so that it leaves no zombie."""
     child = os.fork()
     if child == 0:

@@ -19,6 +19,7 @@ CONNECTED = (
     "consul_health",
     "consul_upgrade_acl",
     "consul_upgrade_control",
+    "consul_upgrade_follow",
     "consul_upgrade_hold",
     "consul_upgrade_info",
     "consul_upgrade_plan",

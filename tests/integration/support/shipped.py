@@ -9,12 +9,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from devkit.agent import ROOT, Agent
 from devkit.child import start
+from terminal import Terminal
 
 
 class Shipped:
@@ -25,31 +26,70 @@ class Shipped:
         self.agent = agent
 
     def __call__(
-        self, name: str, *arguments: str, inventory: Mapping[str, list[str]] | None = None, **variables: Any
+        self,
+        name: str,
+        *arguments: str,
+        inventory: Mapping[str, list[str]] | None = None,
+        environ: Mapping[str, str] | None = None,
+        **variables: Any,
     ) -> subprocess.CompletedProcess[str]:
         """Run one to its end; ``inventory`` maps groups to hosts."""
-        groups = {group: {"hosts": dict.fromkeys(hosts)} for group, hosts in (inventory or {}).items()}
-        (self.folder / "inventory.yml").write_text(json.dumps({"all": {"children": groups}}))
-        environ = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
-        process = start(
-            [
-                Path(sys.executable).parent / "ansible-playbook",
-                ROOT / "playbooks" / f"{name}.yml",
-                "-i",
-                self.folder / "inventory.yml",
-                "-e",
-                json.dumps({"ansible_python_interpreter": sys.executable, **variables}),
-                *arguments,
-            ],
-            env={**environ, **self.agent.environ, "ANSIBLE_HOME": str(self.folder / "home"), "ANSIBLE_NOCOLOR": "1"},
+        process = self.start(name, *arguments, inventory=inventory, environ=environ, **variables)
+        stdout, _none = process.communicate(timeout=90)
+        return subprocess.CompletedProcess([], process.returncode, stdout)
+
+    def start(
+        self,
+        name: str,
+        *arguments: str,
+        inventory: Mapping[str, list[str]] | None = None,
+        environ: Mapping[str, str] | None = None,
+        **variables: Any,
+    ) -> subprocess.Popen[str]:
+        """Start one."""
+        return start(
+            self._command(name, arguments, inventory, variables),
+            env={**self._environment(), "ANSIBLE_NOCOLOR": "1", **(environ or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             cwd=self.folder,
         )
-        stdout, _none = process.communicate(timeout=90)
-        return subprocess.CompletedProcess([], process.returncode, stdout)
+
+    def on_terminal(
+        self,
+        name: str,
+        *arguments: str,
+        inventory: Mapping[str, list[str]] | None = None,
+        environ: Mapping[str, str] | None = None,
+        rows: int = 24,
+        **variables: Any,
+    ) -> Terminal:
+        """Start one on a terminal."""
+        command = self._command(name, arguments, inventory, variables)
+        base = self._environment()
+        # The checks of this project are run without colours.
+        base.pop("NO_COLOR", None)
+        return Terminal(command, cwd=self.folder, env={**base, **(environ or {})}, rows=rows)
+
+    def _command(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        inventory: Mapping[str, list[str]] | None,
+        variables: Mapping[str, Any],
+    ) -> list[str | Path]:
+        groups = {group: {"hosts": dict.fromkeys(hosts)} for group, hosts in (inventory or {}).items()}
+        (self.folder / "inventory.yml").write_text(json.dumps({"all": {"children": groups}}))
+        given = json.dumps({"ansible_python_interpreter": sys.executable, **variables})
+        playbook = ROOT / "playbooks" / f"{name}.yml"
+        ansible = Path(sys.executable).parent / "ansible-playbook"
+        return [ansible, playbook, "-i", self.folder / "inventory.yml", "-e", given, *arguments]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
+        return {**kept, **self.agent.environ, "ANSIBLE_HOME": str(self.folder / "home")}
 
 
 def inventory(hosts: Mapping[str, str]) -> dict[str, list[str]]:

@@ -1,0 +1,87 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Follows a rollout to its end, whoever runs it, and shows what happens."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import ABORTED
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.standing import Standing
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import News, follow
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import Teller, folder_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.story import Story, plain
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.words import about, ending, stamped
+
+_PLAIN = {name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    **_PLAIN,
+    "kv_prefix": {"type": "str", "default": ""},
+    "fleet": {"type": "dict"},
+}
+# Without any change, the count is shown this often (seconds), so that nobody has to wonder.
+_SHOW_EVERY = 30.0
+
+
+class ActionModule(ActionBase):
+    """The action behind the module of the same name."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Follow it, and return how it ended."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _checked, options = self.validate_argument_spec(_OPTIONS)
+        try:
+            found = self._follow(options)
+        except UpgradeError as error:
+            return {**result, "changed": False, "failed": True, "msg": error.message, "failure": error.as_failure()}
+        ended = "nothing" if not found.state else "aborted" if found.state == ABORTED else "complete"
+        failed = sum(bar.failed for bar in found.bars)
+        return {**result, "changed": False, "version": found.version, "ended": ended, "failed_hosts": failed}
+
+    def _follow(self, options: dict[str, Any]) -> Standing:
+        parent = os.getppid()
+        teller = self._teller(parent)
+        story = Story()
+        last: Standing | None = None
+        shown = time.monotonic()
+        for found in follow(read_settings(options.get, os.environ), options["fleet"]):
+            if os.getppid() != parent:
+                # ansible-playbook was killed, and nobody is left to show it to.
+                os._exit(1)
+            if isinstance(found, News):
+                last = found.standing
+            if found is not None:
+                message = story.message(found)
+                if teller is not None and not teller.tell(message):
+                    teller = None
+                if teller is None and self._say(message["lines"]):
+                    shown = 0.0
+            if teller is None and last is not None and time.monotonic() - shown >= _SHOW_EVERY:
+                self._say([story.count + ("" if last.left is None else f"; {about(last.left)} left")])
+                shown = time.monotonic()
+        assert last is not None
+        if teller is None or not teller.tell({"end": True, "standing": plain(last)}):
+            self._say([ending(last)])
+        return last
+
+    def _teller(self, parent: int) -> Teller | None:
+        folder = folder_of(parent)
+        try:
+            return Teller(folder) if folder is not None else None
+        except OSError:
+            return None
+
+    def _say(self, lines: list[str]) -> bool:
+        for line in lines:
+            self._display.display(stamped(line))
+        return bool(lines)

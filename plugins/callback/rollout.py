@@ -1,0 +1,137 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Shows a rollout while it goes on, instead of a line for each task and host."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: rollout
+type: stdout
+short_description: Show how a rollout goes instead of a line for each task
+version_added: 0.4.0
+description:
+  - On a terminal it draws a bar for each role, the hosts on their way with the service and step that each is at and for how long, and how
+    long the rest may take. What happens is told in lines above that.
+  - It is all lines where the output is no terminal, with E(NO_COLOR) or V(TERM=dumb), and where the Python library C(rich) is missing.
+  - Failures of tasks are shown in full as they happen. Of tasks that are well nothing is shown, but for what M(ansible.builtin.debug) and
+    M(convoy.upgrade.show) print, differences with C(--diff), and with C(-v) a line for each.
+  - Playbooks of this collection draw from the moment at which hosts are let through to the end of the rollout, and C(status.yml) with
+    C(-e follow=true) draws one that others run. Elsewhere there is nothing to draw, and only lines come.
+  - What is shown is read from Consul by a process of its own, which writes nothing. If that fails, the rollout goes on, and is told in lines.
+author: The convoy.upgrade authors (@convoy-upgrade)
+requirements:
+  - The Python library C(rich), to draw.
+  - Set as stdout in the configuration, as by E(ANSIBLE_STDOUT_CALLBACK).
+"""
+
+EXAMPLES = r"""
+# In ansible.cfg:
+#
+# [defaults]
+# stdout_callback = convoy.upgrade.rollout
+"""
+
+import atexit
+import contextlib
+import os
+import re
+import sys
+from typing import Any
+
+from ansible import constants as C
+from ansible.plugins.callback import CallbackBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import printable
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.process import make_folder
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.failures import failure_lines
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.view import View
+
+_COLOUR = re.compile(r"(\033\[[0-9;]*m)")
+_DEBUG = ("ansible.builtin.debug", "ansible.legacy.debug", "debug")
+
+
+class CallbackModule(CallbackBase):
+    """The callback."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "convoy.upgrade.rollout"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Show nothing yet."""
+        super().__init__(*args, **kwargs)
+        self._view = View(self._display, sys.stdout)
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:  # noqa: ARG002  what Ansible gives
+        """Begin to listen for how the rollout goes."""
+        if self._view.hint:
+            self._display.warning(self._view.hint)
+        try:
+            self._view.open(make_folder(os.getpid()))
+        except OSError as error:
+            self._display.warning(f"The live view can't begin, so the rollout is told in lines: {error}.")
+            return
+        atexit.register(self._view.close)
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        """Show no more, and who failed."""
+        self._view.close()
+        for what, found in (("failed", stats.failures), ("not reached", stats.dark)):
+            if found:
+                self._view.say(f"{what}: {', '.join(map(printable, sorted(found)))}", C.COLOR_ERROR)
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        """Show a failure in full."""
+        if not ignore_errors:
+            self._show(result)
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        """Show in full why a host can't be reached."""
+        self._show(result, unreachable=True)
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        """Show what a task is there to show, and with ``-v`` that it was run."""
+        host, task, found = _parts(result)
+        self._handle_warnings(found)
+        if task.action in _DEBUG and not found.get("skipped"):
+            told = (
+                [found["msg"]] if "msg" in found else [f"{k}: {v}" for k, v in found.items() if not k.startswith("_")]
+            )
+            for line in "\n".join(map(str, told)).splitlines():
+                self._view.say(f"{printable(host)}: {printable(line)}")
+        elif self._display.verbosity:
+            word = "changed" if found.get("changed") else "ok"
+            self._view.say(printable(f"{word}: {host}: {task.get_name()}"))
+
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        """Show with ``-v`` that a task was skipped."""
+        if self._display.verbosity:
+            host, task, _found = _parts(result)
+            self._view.say(printable(f"skipped: {host}: {task.get_name()}"))
+
+    def v2_on_file_diff(self, result: Any) -> None:
+        """Show what a task changes, with ``--diff``."""
+        _host, task, found = _parts(result)
+        each = found["results"] if task.loop and "results" in found else [found]
+        for one in each:
+            if one.get("diff") and one.get("changed"):
+                for line in self._get_diff(one["diff"]).splitlines():
+                    # With its colours; whatever else a file holds does not act on a terminal.
+                    parts = _COLOUR.split(line)
+                    self._view.say("".join(part if at % 2 else printable(part) for at, part in enumerate(parts)))
+
+    def _show(self, result: Any, *, unreachable: bool = False) -> None:
+        host, task, found = _parts(result)
+        self._handle_warnings(found)
+        path = ""
+        with contextlib.suppress(AttributeError):
+            path = task.get_path() or ""
+        for line in failure_lines(host, task.name or task.get_name(), path, found, unreachable=unreachable):
+            self._view.say(line, C.COLOR_ERROR)
+
+
+def _parts(result: Any) -> tuple[str, Any, dict[str, Any]]:
+    """Return the host's name, the task and the result; ansible-core 2.19 and later deprecate the names of 2.18."""
+    if hasattr(result, "result"):
+        return result.host.get_name(), result.task, result.result
+    return result._host.get_name(), result._task, result._result

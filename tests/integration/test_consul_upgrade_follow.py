@@ -1,0 +1,102 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""consul_upgrade_follow: how it ends, that it writes nothing, and what it refuses. What it shows is in test_live_view.py."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word, abort
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import News
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import follow as follow_in_process
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support.fleet import names, seed
+from integration.support.playbook import Runner, Task
+
+
+def follow(**options: object) -> Task:
+    return {"convoy.upgrade.consul_upgrade_follow": options}
+
+
+def test_without_a_rollout_there_is_nothing_to_follow(run: Runner, consul: RawKV) -> None:
+    (found,) = run([follow()])
+
+    assert (found["failed"], found["changed"], found["version"], found["ended"]) == (False, False, "", "nothing")
+    assert consul.tree() == {}
+
+
+def test_it_ends_with_an_abort_and_counts_who_failed(run: Runner, store: Store, consul: RawKV) -> None:
+    hosts = names(compute=3)
+    seed(consul, hosts)
+    make_pass(store, Request(version="2", fleet=hosts))
+    report(store, Said("compute1", "2", "started"))
+    report(store, Said("compute1", "2", "failed", error="no space left"))
+    abort(store, Word(by="ann", reason="logins fail"))
+    before = consul.tree()
+
+    found, checked = played = run([follow(fleet={"web1": "web"}), {**follow(), "check_mode": True}])
+    assert (found["version"], found["ended"], found["failed_hosts"]) == ("2", "aborted", 1)
+    assert (checked["ended"], checked["changed"]) == ("aborted", False)
+    assert "compute1 is failed: failed: no space left" in played.stdout
+    # Hosts that never reported are part of it where the fleet names them.
+    assert "web 0/1" in played.stdout
+    assert consul.tree() == before
+
+
+def test_it_ends_when_all_are_upgraded_and_the_gates_are_open(run: Runner, store: Store, consul: RawKV) -> None:
+    hosts = names(compute=2)
+    seed(consul, hosts)
+    make_pass(store, Request(version="2", fleet=hosts))
+    for host in hosts:
+        report(store, Said(host, "2", "upgraded"))
+    make_pass(store, Request(version="2", fleet=hosts, converge=True))
+
+    (found,) = played = run([follow()])
+    assert (found["version"], found["ended"], found["failed_hosts"]) == ("2", "complete", 0)
+    assert "The rollout to 2 is complete." in played.stdout
+
+
+def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows(store: Store, consul: RawKV) -> None:
+    hosts = names(compute=1)
+    seed(consul, hosts)
+    make_pass(store, Request(version="2", fleet=hosts))
+    report(store, Said("compute1", "2", "upgraded"))
+    make_pass(store, Request(version="2", fleet=hosts))
+    assert consul.get("config_state/enable_puppet/global") == b"False"
+
+    # With what the tasks after the upgrade write, it goes on; once they are done and nothing comes after them, it is over.
+    begun = time.monotonic()
+    seen = []
+    for found in follow_in_process(store.settings, hosts, patience=1.5):
+        if isinstance(found, News):
+            seen.append((found.standing.done, found.hosts["compute1"].state))
+        if len(seen) == 1 and isinstance(found, News):
+            report_after(consul, "started")
+        elif found is None and seen[-1] == (False, "upgrading"):
+            assert time.monotonic() - begun > 1.5
+            report_after(consul, "done")
+    assert (seen[0], seen[-1]) == ((True, "upgraded"), (True, "upgraded"))
+    assert (False, "upgrading") in seen
+
+
+def report_after(consul: RawKV, state: str) -> None:
+    """Let the host say where it is with its tasks after the upgrade."""
+    record = json.loads(consul.get("upgrade/hosts/compute1") or b"{}")
+    consul.put("upgrade/hosts/compute1", json.dumps({**record, "post": state}))
+
+
+def test_a_ledger_that_can_not_be_read_is_a_sentence(run: Runner, consul: RawKV) -> None:
+    consul.put("upgrade/ledger", "{}")
+
+    (found,) = run([follow()])
+    assert found["failed"]
+    assert found["failure"]["code"] == "unreadable_ledger"
+    assert found["failure"]["message"] == found["msg"]
+    assert "upgrade/ledger" in found["msg"]
+    assert found["failure"]["details"] == {"key": "upgrade/ledger"}
