@@ -32,6 +32,14 @@ FILES = st.one_of(
     st.dictionaries(st.sampled_from(("requires", "requires", "once", "once", "requirs", "Once")), ODD, max_size=3),
     st.sampled_from(([], ["requires"], "requires", 3)),
 )
+VERSIONS = st.sampled_from(
+    (None, True, False, 2.1, "", "2.4", "true", "a/b", [], ["2.4", "2.10"], ["2.4", "2.4"], ["2.4", 2.6], [""], {}, {"2.4": "a.yml"},
+     {"2.4": "/a.yml"}, {"2.4": "../a.yml"}, {"2.4": "x/../a.yml"}, {"2.4": 3}, {"2.6": [">=2.2"]}, {"2.6": []}, [">=2.2 <2.4", "2.4"])
+)  # fmt: skip
+OF_VERSIONS = st.dictionaries(
+    st.sampled_from(("provider", "versions", "allowed_from", "allow_downgrade")), VERSIONS, max_size=1
+)
+PATHS = st.fixed_dictionaries({"upgrade_path": VERSIONS})
 
 
 def refusal(meta: Any) -> str:
@@ -56,6 +64,21 @@ def test_the_schema_is_one() -> None:
 def test_the_schema_refuses_what_the_composer_refuses_and_nothing_else(meta: Any) -> None:
     # An empty list and the like are read as an empty file.
     assert VALIDATOR.is_valid(meta or None) == (not refusal(meta)), refusal(meta) or "the schema alone refuses it"
+
+
+@settings(max_examples=60)
+@given(OF_VERSIONS)
+def test_keys_of_versions_fit_where_the_composer_takes_them(meta: Any) -> None:
+    told = refusal(meta)
+    # Which versions have an order among them is more than a schema can tell.
+    assert VALIDATOR.is_valid(meta) == (not told or "can't be compared" in told), told or "the schema alone refuses it"
+
+
+@settings(max_examples=40)
+@given(PATHS)
+def test_a_path_fits_where_only_its_files_are_missing(meta: Any) -> None:
+    told = refusal(meta)
+    assert VALIDATOR.is_valid(meta) == (not told or "is not there" in told), told or "the schema alone refuses it"
 
 
 def test_the_services_of_the_collection_fit() -> None:
