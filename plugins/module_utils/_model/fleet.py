@@ -38,11 +38,13 @@ class Report:
     """What a host said it runs: the version, and when (unix seconds, None where the value can't be read).
 
     :param index: the key's ModifyIndex in Consul.
+    :param is_old: whether it stands where the old code put it.
     """
 
     version: str
     at: float | None = None
     index: int = field(default=0, compare=False)
+    is_old: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,10 @@ class Snapshot:
     :param index: the newest Consul index among the entries; a blocking query waits for what comes after it.
     :param ledger_index: the ledger's ModifyIndex, 0 where there is none: what its compare-and-set needs.
     :param version_index: the same for ``current_version``.
+    :param gates: those that count: of each, the one in its place, or else the one where the old code put it.
+    :param old_gates: all those that stand where the old code put them.
+    :param old_reports: hosts that have a report where the old code put it.
+    :param others_keys: keys of others that stand among the old gates, the first few.
     :param driven: hosts that a run of Ansible is at work on.
     :param marks: host -> what planners have seen of its health.
     :param checks: host -> check -> status; None where Consul was not asked.
@@ -110,6 +116,9 @@ class Snapshot:
     records: Mapping[str, Record] = field(default_factory=dict)
     gates: Gates = field(default_factory=Gates)
     holds: Holds = field(default_factory=Holds)
+    old_gates: Gates = field(default_factory=Gates)
+    old_reports: frozenset[str] = frozenset()
+    others_keys: tuple[str, ...] = ()
     driven: frozenset[str] = frozenset()
     marks: Mapping[str, Mark] = field(default_factory=dict)
     checks: Mapping[str, Mapping[str, str]] | None = None
@@ -124,6 +133,11 @@ class Snapshot:
     release: str = ""
     migration: Migration | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def has_old_keys(self) -> bool:
+        """Whether anything stands where only the old code put it."""
+        return bool(self.old_reports) or self.old_gates != Gates()
 
 
 def compile_role_pattern(pattern: str) -> re.Pattern[str]:

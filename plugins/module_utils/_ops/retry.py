@@ -55,8 +55,10 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
         ]
         well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back}]
         said = said_as(word.plain())
-        for at in range(0, len(chosen), MOST_GATES // 3):
-            piece = chosen[at : at + MOST_GATES // 3]
+        # Beside its gate, a host's record and its mark are written.
+        most = MOST_GATES // (2 + writer.places)
+        for at in range(0, len(chosen), most):
+            piece = chosen[at : at + most]
             operations, changes = _put_back(writer.store, snapshot, piece, ledger.version)
             before = {host: plan.hosts[host].reason for host in piece}
             why = f"{said['reason']}; " if said["reason"] else ""

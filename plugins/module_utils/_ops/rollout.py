@@ -128,10 +128,7 @@ def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) ->
 def _one_gate(keys: Keys, snapshot: Snapshot, value: str) -> tuple[tuple[Operation, ...], tuple[Change, ...]]:
     everywhere = keys.gate("global")
     gates = snapshot.gates
-    old = {
-        gate.key: gate.text or ""
-        for gate in (*gates.roles.values(), *gates.hosts.values(), *([gates.everywhere] if gates.everywhere else []))
-    }
+    old = {gate.key: gate.text or "" for gate in gates.values()}
     changes = [Change(key, text, None) for key, text in old.items() if key != everywhere]
     return (
         (remove_tree(keys.gates), put(everywhere, value)),

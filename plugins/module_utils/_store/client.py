@@ -172,17 +172,13 @@ class ConsulClient:
         """
         self._retrying(lambda: self._checked(self._send("put", f"/v1/agent/{what}", data=json.dumps(facts))))
 
-    def wait(self, prefix: str, index: int, seconds: float) -> int:
+    def look_out(self, prefix: str, index: int, seconds: float) -> tuple[int, bool]:
         """Return the index of a prefix as soon as it is above ``index``, or whatever it is after ``seconds``.
 
         A blocking query that brings back next to nothing: names up to the first slash, no values.
-        """
-        return self.look_out(prefix, index, seconds)[0]
 
-    def look_out(self, prefix: str, index: int, seconds: float) -> tuple[int, bool]:
-        """Return the same, and whether there is anything below the prefix.
-
-        Where there is nothing, the index is that of all keys, so any change anywhere ends the waiting.
+        :returns: the index, and whether there is anything below the prefix. Where there is nothing, the index is that of all
+            keys, so any change anywhere ends the waiting.
         """
         params = (("index", str(max(1, index))), ("wait", f"{max(1, int(seconds * 1000))}ms"))
         names, found = self._keys(prefix, "/", params, seconds)

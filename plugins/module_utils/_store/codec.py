@@ -131,6 +131,12 @@ def decode_hold(key: str, value: bytes) -> Hold:
         return Hold(key, reason=bounded(text)) if text and text.isprintable() else Hold(key)
 
 
+def encode_hold(hold: Hold) -> str:
+    """Return a hold as it is stored."""
+    facts = {"reason": hold.reason, "by": hold.by, "at": hold.at}
+    return json.dumps({name: value for name, value in facts.items() if value}, sort_keys=True)
+
+
 def decode_mark(value: bytes) -> Mark | None:
     """Return what planners have seen of a host's health; what can't be read is seen anew."""
     try:
@@ -166,21 +172,6 @@ def decode_approval(value: bytes) -> Approval | None:
 def encode_approval(word: Mapping[str, object]) -> str:
     """Return somebody's approval as it is stored."""
     return json.dumps(dict(word), sort_keys=True)
-
-
-def decode_schema(key: str, value: bytes) -> int:
-    """Return the version of the layout.
-
-    :raises UpgradeError: ``unreadable_schema``.
-    """
-    try:
-        return int(value)
-    except ValueError as error:
-        raise UpgradeError(
-            "unreadable_schema",
-            f"{key} holds {shown(value)}, which is no version of the layout. Restore it from a backup, or delete it.",
-            key=key,
-        ) from error
 
 
 def encode_event(event: Mapping[str, Any]) -> str:

@@ -19,24 +19,34 @@ from .codec import (
     decode_hold,
     decode_ledger,
     decode_mark,
-    decode_schema,
     decode_version,
     text_of,
 )
 from .keys import Keys
-from .migration_codec import decode_migration, release_of
+from .migration_codec import decode_migration, decode_schema, release_of
+from .old_keys import OldKeys
 from .records import decode_record
+
+# Of keys of others, so many are kept for messages.
+_MOST_OTHERS = 5
 
 
 def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
-    """Return what the entries of :meth:`ConsulClient.read` say.
+    """Return what the entries of :meth:`ConsulClient.read` say, whichever layout they have.
+
+    A gate that stands in its place counts, else the one where the old code put it. So each answer is right at any moment of a
+    migration, which copies before it removes. Of reports, the latest counts wherever it stands, as nodes that have the old code
+    go on writing to the old place.
 
     :raises UpgradeError: ``unreadable_ledger``, ``unreadable_schema``.
     """
     found: dict[str, Any] = {}
     warnings: list[str] = []
     reports: dict[str, list[tuple[Report, str]]] = {}
-    gates, holds = _Scoped("gate"), _Scoped("hold")
+    old = OldKeys(keys.prefix)
+    gates, old_gates, holds = _Scoped("gate"), _Scoped("gate"), _Scoped("hold")
+    old_reports: dict[str, list[tuple[Report, str]]] = {}
+    others: list[str] = []
     records: dict[str, Record] = {}
     driven: set[str] = set()
     marks: dict[str, Mark] = {}
@@ -52,6 +62,18 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
                 warnings.append(f"{key!r} is passed over: it is not running/versions/<version>/<host>.")
         elif key.startswith(keys.gates):
             gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags), warnings)
+        elif key.startswith(old.gates):
+            place = old.gate_of(key)
+            if place is not None:
+                old_gates.set(*place, GateValue(key, text_of(value), flags))
+            elif len(others) < _MOST_OTHERS and key.startswith(old.gate_folders) and not key.endswith("/"):
+                others.append(key)
+        elif key.startswith(old.reports):
+            said = old.report_of(key)
+            if said is not None and "\ufffd" not in key:
+                old_reports.setdefault(said[1], []).append((Report(said[0], _unix_time(value), index, True), key))
+            elif not key.endswith("/"):
+                warnings.append(f"{key!r} is passed over: it is not running_version/<version>/<host>.")
         elif key.startswith(keys.records):
             host = key[len(keys.records) :]
             if host and "/" not in host:
@@ -79,10 +101,17 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         elif key == keys.migration:
             found["migration"] = decode_migration(value)
     current = found.get("current_version")
+    in_old_place = Gates(old_gates.everywhere, old_gates.roles, old_gates.hosts)
+    reported = dict(_latest(reports, current, warnings))
+    for host, report in _latest(old_reports, current, warnings):
+        reported[host] = _later(report, reported[host]) if host in reported else report
     return Snapshot(
-        reports=dict(_latest(reports, current, warnings)),
+        reports=reported,
         records=records,
-        gates=Gates(gates.everywhere, gates.roles, gates.hosts),
+        gates=Gates(gates.everywhere, gates.roles, gates.hosts).over(in_old_place),
+        old_gates=in_old_place,
+        old_reports=frozenset(old_reports),
+        others_keys=tuple(others),
         holds=Holds(holds.everywhere, holds.roles, holds.hosts),
         driven=frozenset(driven),
         marks=marks,
@@ -105,13 +134,18 @@ class _Scoped:
     def add(self, key: str, below: str, value: Any, warnings: list[str]) -> None:
         scope, _slash, name = below.partition("/")
         if below == "global":
-            self.everywhere = value
-        elif scope == "role" and name and "/" not in name:
-            self.roles[name] = value
-        elif scope == "host" and name and "/" not in name:
-            self.hosts[name] = value
+            self.set(scope, None, value)
+        elif scope in ("role", "host") and name and "/" not in name:
+            self.set(scope, name, value)
         elif below and not below.endswith("/"):
             warnings.append(f"{key!r} is passed over: it is no {self.what} of a host, a role or everything.")
+
+    def set(self, scope: str, name: str | None, value: Any) -> None:
+        """Take a value that is known to be of this scope and name."""
+        if name is None:
+            self.everywhere = value
+        else:
+            (self.roles if scope == "role" else self.hosts)[name] = value
 
 
 def _unix_time(value: bytes) -> float | None:
@@ -134,3 +168,11 @@ def _latest(
             others = ", ".join(key for _report, key in found[:-1])
             warnings.append(f"{host} reported several versions; {chosen!r} is taken, and passed over: {others}.")
         yield host, found[-1][0]
+
+
+def _later(old: Report, new: Report) -> Report:
+    """Return which of a host's reports counts: that in the old place, or that in the new one."""
+    if (old.version, old.at) == (new.version, new.at):
+        # A copy was said when the host said it.
+        return replace(new, index=min(old.index, new.index))
+    return max(old, new, key=lambda one: (one.at is not None, one.at or 0, one.index))
