@@ -288,3 +288,26 @@ def test_the_gate_behind_a_hold_goes_with_it(kept: Store, consul: RawKV) -> None
         "upgrade/hold/host/compute2",
     }
     assert ask(kept, {"compute2": "compute"})["compute2"].value
+
+
+@pytest.mark.parametrize("key", ["running_version/1/compute1", "config_state/global/enable_puppet"])
+def test_planners_refuse_keys_of_the_old_layout_and_say_what_to_run(store: Store, consul: RawKV, key: str) -> None:
+    consul.load([("current_version", "1"), ("running/versions/1/compute2", "1"), (key, "1")])
+    before = consul.tree()
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(store, Request("2"))
+    assert caught.value.code == "older_schema"
+    assert "layout 0" in caught.value.message
+    assert "migrate_state.yml" in caught.value.message
+    assert consul.tree() == before
+
+
+def test_the_first_rollout_of_a_new_fleet_writes_the_layout_down_and_that_of_others_does_not(
+    store: Store, consul: RawKV
+) -> None:
+    make_pass(store, Request("2", fleet=names(compute=1)))
+    assert consul.get("upgrade/schema") == b"1"
+    consul.delete("", tree=True)
+    seed(consul, names(compute=1))
+    make_pass(store, Request("2"))
+    assert consul.get("upgrade/schema") is None

@@ -10,6 +10,9 @@ from .._model.fleet import Snapshot
 from .._model.migration import RUNNING
 from .keys import SCHEMA, Keys
 
+# The first release that knows layout SCHEMA.
+RELEASE = "0.3.0"
+
 _COMMAND = "ansible-playbook playbooks/migrate_state.yml (installed: convoy.upgrade.migrate_state)"
 
 
@@ -53,10 +56,12 @@ def refuse_to_plan(keys: Keys, snapshot: Snapshot) -> None:
             f"{what}. Nothing is written meanwhile. Wait for its end; if it was cut short, go on with it: {_COMMAND}.",
             key=keys.migration,
         )
-    if snapshot.schema is not None and snapshot.schema < SCHEMA:
+    # Nothing but the keys themselves tells of the layout that was there before there were versions of it.
+    schema = 0 if snapshot.schema is None and snapshot.has_old_keys else snapshot.schema
+    if schema is not None and schema < SCHEMA:
         raise UpgradeError(
             "older_schema",
-            f"The keys of this fleet have layout {snapshot.schema}, and rollouts need layout {SCHEMA}. Nothing is written. "
+            f"The keys of this fleet have layout {schema}, and rollouts need layout {SCHEMA}. Nothing is written. "
             f"See what would be done with {_COMMAND} --check --diff, then run it without --check.",
-            schema=snapshot.schema,
+            schema=schema,
         )
