@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...module_utils._model.migration import Migration
-from ...module_utils._store.codec import decode_schema, text_of
+from ...module_utils._store.codec import text_of
 from ...module_utils._store.layout import refuse_newer
-from ...module_utils._store.migration_codec import decode_migration, release_of
+from ...module_utils._store.migration_codec import decode_migration, decode_schema, release_of
 from ...module_utils._store.store import Store
 from .step import Found, Step
 
