@@ -19,16 +19,11 @@ from .codec import (
     decode_hold,
     decode_ledger,
     decode_mark,
-    decode_schema,
     decode_version,
     text_of,
 )
 from .keys import Keys
-<<<<<<< HEAD
-from .migration_codec import decode_migration, release_of
-=======
 from .migration_codec import decode_migration, decode_schema, release_of
->>>>>>> 8b665b9e2ed28fb960f16c07ee2453be535bb670
 from .old_keys import OldKeys
 from .records import decode_record
 
