@@ -71,6 +71,6 @@ def read_status(store: Store, steps: Sequence[Step]) -> Status:
     schema, migration, number = by_key.get(keys.schema), by_key.get(keys.migration), 0
     if schema is not None:
         number = decode_schema(keys.schema, schema.value)
-        refuse_newer(keys, number, release_of(schema.flags))
+        refuse_newer(keys, number, release_of(schema.flags), steps[-1].number)
     begun = migration is not None
     return Status(steps, Found(keys, by_key, begun), number, decode_migration(migration.value) if migration else None)
