@@ -314,6 +314,36 @@ def test_what_a_token_may_not_read_is_not_taken_for_absent(guarded: Agent, kv: R
     assert kv.tree() == before
 
 
+def test_an_old_gate_that_a_token_may_not_read_is_not_taken_for_absent(guarded: Agent, kv: RawKV) -> None:
+    for key in kv.tree():
+        kv.delete(key)
+    kv.put("config_state/host/compute1/enable_puppet", "false")
+    store = store_with(guarded, new_token(kv, ALL_BUT.format("config_state/")))
+    for act in (lambda: ask_store(store, {"compute1": "compute"}), lambda: look(store)):
+        with pytest.raises(UpgradeError) as caught:
+            act()
+        assert caught.value.code == "denied", caught.value.message
+
+
+def test_where_all_gates_are_in_their_place_old_ones_cost_no_question_and_need_no_right(
+    guarded: Agent, kv: RawKV
+) -> None:
+    kv.put(f"{GATES}/global", "True")
+    # Of a node whose name begins like this one's, so that the folder of holds is seen to be readable.
+    kv.put("upgrade/hold/host/compute10", "{}")
+    node = store_with(guarded, new_token(kv, NODE))
+    assert ask_store(node, {"compute1": "compute"})["compute1"].value
+    assert node.client.requests == 1
+    kv.delete(f"{GATES}/global")
+    kv.put(f"{GATES}/host/compute10", "True")
+    allowed = store_with(guarded, MASTER)
+    assert ask_store(allowed, {"compute1": "compute"})["compute1"].value
+    assert allowed.client.requests == 2
+    with pytest.raises(UpgradeError) as caught:
+        ask_store(store_with(guarded, new_token(kv, NODE)), {"compute1": "compute"})
+    assert caught.value.code == "denied"
+
+
 @pytest.mark.parametrize("hidden", ["running/", "upgrade/hosts/", "upgrade/ledger", "current_version"])
 def test_a_planner_that_cannot_read_all_it_needs_opens_nothing(guarded: Agent, kv: RawKV, hidden: str) -> None:
     kv.put("upgrade/hosts/compute1", '{"version": "2", "state": "failed"}')

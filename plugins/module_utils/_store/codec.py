@@ -174,21 +174,6 @@ def encode_approval(word: Mapping[str, object]) -> str:
     return json.dumps(dict(word), sort_keys=True)
 
 
-def decode_schema(key: str, value: bytes) -> int:
-    """Return the version of the layout.
-
-    :raises UpgradeError: ``unreadable_schema``.
-    """
-    try:
-        return int(value)
-    except ValueError as error:
-        raise UpgradeError(
-            "unreadable_schema",
-            f"{key} holds {shown(value)}, which is no version of the layout. Restore it from a backup, or delete it.",
-            key=key,
-        ) from error
-
-
 def encode_event(event: Mapping[str, Any]) -> str:
     """Return an entry of the history as it is stored: the rules as they are, and reasons cut so that all have room."""
     told = sum(len(event[name]) for name in ("hosts", "roles") if isinstance(event.get(name), Mapping))

@@ -16,19 +16,20 @@ RELEASE = "0.3.0"
 _COMMAND = "ansible-playbook playbooks/migrate_state.yml (installed: convoy.upgrade.migrate_state)"
 
 
-def refuse_newer(keys: Keys, schema: int | None, release: str) -> None:
+def refuse_newer(keys: Keys, schema: int | None, release: str, newest: int = SCHEMA) -> None:
     """Refuse a layout that this release does not know.
 
     :param schema: the version of the layout, None where none is written.
     :param release: the first release that knows it, empty where nobody wrote that down.
+    :param newest: the newest layout that the caller knows.
     :raises UpgradeError: ``newer_schema``.
     """
-    if schema is None or schema <= SCHEMA:
+    if schema is None or schema <= newest:
         return
     which = f"convoy.upgrade {release} or later" if release else "the release that the other planners use"
     raise UpgradeError(
         "newer_schema",
-        f"{keys.schema} is {schema}, and this release of convoy.upgrade knows layouts up to {SCHEMA}. Install {which}.",
+        f"{keys.schema} is {schema}, and this release of convoy.upgrade knows layouts up to {newest}. Install {which}.",
         schema=schema,
         release=release,
     )

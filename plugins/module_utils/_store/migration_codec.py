@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The keys that tell of the layout itself to typed values and back: its migration, and the release beside its version."""
+"""The keys that tell of the layout itself to typed values and back: its version, and its migration."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from .._model.errors import UpgradeError
 from .._model.migration import KEPT, RUNNING, STATES, Migration
 from .._model.shown import bounded, printable, shown
 
@@ -58,3 +59,18 @@ def release_number(release: str) -> int:
 def release_of(number: int) -> str:
     """Return the release that a number beside the version of the layout tells, empty for 0."""
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}" if number else ""
+
+
+def decode_schema(key: str, value: bytes) -> int:
+    """Return the version of the layout.
+
+    :raises UpgradeError: ``unreadable_schema``.
+    """
+    try:
+        return int(value)
+    except ValueError as error:
+        raise UpgradeError(
+            "unreadable_schema",
+            f"{key} holds {shown(value)}, which is no version of the layout. Restore it from a backup, or delete it.",
+            key=key,
+        ) from error

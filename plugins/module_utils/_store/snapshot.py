@@ -20,12 +20,11 @@ from .codec import (
     decode_hold,
     decode_ledger,
     decode_mark,
-    decode_schema,
     decode_version,
     text_of,
 )
 from .keys import Keys
-from .migration_codec import decode_migration, release_of
+from .migration_codec import decode_migration, decode_schema, release_of
 from .old_keys import OldKeys
 from .provider_codec import decode_provider
 from .records import decode_record

@@ -43,7 +43,7 @@ def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool) -> Outco
             found = _copied(step, switched, done, outcome)
             removed = step.removals(found)
             outcome.add(done, removed)
-            found = _after(found, removed)
+            found = after_moves(found, removed)
         after = replace(after, found=found)
     outcome.keep(status, after)
     return outcome
@@ -53,11 +53,11 @@ def _copied(step: Step, found: Found, done: Done, outcome: Outcome) -> Found:
     """Return the keys as they are when nothing is left to be copied."""
     while moves := step.moves(found):
         outcome.add(done, moves)
-        found = _after(found, moves)
+        found = after_moves(found, moves)
     return found
 
 
-def _after(found: Found, moves: Sequence[Move]) -> Found:
+def after_moves(found: Found, moves: Sequence[Move]) -> Found:
     """Return the keys as moves leave them."""
     entries = dict(found.entries)
     newest = max((entry.modify_index for entry in entries.values()), default=0) + 1

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...module_utils._model.migration import Migration
-from ...module_utils._store.codec import decode_schema, text_of
+from ...module_utils._store.codec import text_of
 from ...module_utils._store.layout import refuse_newer
-from ...module_utils._store.migration_codec import decode_migration, release_of
+from ...module_utils._store.migration_codec import decode_migration, decode_schema, release_of
 from ...module_utils._store.store import Store
 from .step import Found, Step
 
@@ -71,6 +71,6 @@ def read_status(store: Store, steps: Sequence[Step]) -> Status:
     schema, migration, number = by_key.get(keys.schema), by_key.get(keys.migration), 0
     if schema is not None:
         number = decode_schema(keys.schema, schema.value)
-        refuse_newer(keys, number, release_of(schema.flags))
+        refuse_newer(keys, number, release_of(schema.flags), steps[-1].number)
     begun = migration is not None
     return Status(steps, Found(keys, by_key, begun), number, decode_migration(migration.value) if migration else None)

@@ -34,7 +34,7 @@ FILES = st.one_of(
 )
 VERSIONS = st.sampled_from(
     (None, True, False, 2.1, "", "2.4", "true", "a/b", [], ["2.4", "2.10"], ["2.4", "2.4"], ["2.4", 2.6], [""], {}, {"2.4": "a.yml"},
-     {"2.4": "/a.yml"}, {"2.4": "../a.yml"}, {"2.4": "x/../a.yml"}, {"2.4": 3}, {"2.6": [">=2.2"]}, {"2.6": []}, [">=2.2 <2.4", "2.4"])
+     {"2.4": "/a.yml"}, {"2.4": "../a.yml"}, {"2.4": "x/../a.yml"}, {"2.4": 3}, {"2.6": [">=2.2"]}, {"2.6": []}, [">=2.2, <2.4", "2.4"])
 )  # fmt: skip
 OF_VERSIONS = st.dictionaries(
     st.sampled_from(("provider", "versions", "allowed_from", "allow_downgrade")), VERSIONS, max_size=1

@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....module_utils._model.errors import UpgradeError
 from ....module_utils._model.gates import GateValue, written_value
-from ....module_utils._model.holds import MIGRATION
+from ....module_utils._model.holds import MIGRATION, Hold
 from ....module_utils._model.names import check_name
 from ....module_utils._store.client import Entry
-from ....module_utils._store.codec import decode_version, text_of
+from ....module_utils._store.codec import decode_hold, decode_version, encode_hold, text_of
 from ....module_utils._store.old_keys import OldKeys
 from ....module_utils._store.operations import Change, compare, compare_and_put, remove
 from ..step import Found, Move, Obstacle
@@ -106,7 +105,7 @@ def _hold(found: Found, gate: _Gate, host: str) -> list[Move]:
         return []
     key, index = gate.entry.key, gate.entry.modify_index
     reason = f"{key} was {gate.text.strip()} when the keys were migrated to layout 1"
-    text = json.dumps({"by": MIGRATION, "reason": reason}, sort_keys=True)
+    text = encode_hold(Hold(target, reason, MIGRATION))
     operations = (compare(key, index), compare_and_put(target, text, 0))
     return [Move("closed gates of hosts made holds", f"{key} to {target}", operations, (Change(target, None, text),))]
 
@@ -116,10 +115,7 @@ def _is_held(found: Found, place: _Place, gate: _Gate) -> bool:
     if place[0] != "host" or gate.is_open:
         return False
     entry = found.entries.get(found.keys.hold("host", str(place[1])))
-    try:
-        return entry is not None and json.loads(entry.value).get("by") == MIGRATION
-    except (ValueError, AttributeError, RecursionError):
-        return False
+    return entry is not None and decode_hold(entry.key, entry.value).by == MIGRATION
 
 
 def removals(found: Found) -> list[Move]:

@@ -1,0 +1,150 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One more step is one more file: a layout 2 that only these tests know, which keeps hosts' records in another folder."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate import finder
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
+from devkit.agent import Agent
+from devkit.kv import RawKV
+from integration.support.fleet import names
+from integration.support.old_fleet import killed_at, load, migrate, old_reports, whole, writes_of
+
+pytestmark = pytest.mark.one_release
+
+HOSTS = list(names(compute=70))
+REMOVAL = {"remove_old": True}
+
+TO_2 = """
+from ....module_utils._store.operations import Change, compare, compare_and_put, remove
+from ..step import Found, Move, Obstacle, Step
+
+
+class ToTwo(Step):
+    number = 2
+    release = "9.8.7"
+    title = "records have a folder of their own"
+
+    def folders(self, prefix):
+        return (f"{prefix}upgrade/hosts/", f"{prefix}records/", f"{prefix}running/versions/")
+
+    def obstacles(self, found):
+        bad = [one for one in found.below("running/versions/") if b"{" in one.value]
+        return [Obstacle(one.key, "has braces", "Delete it.") for one in bad]
+
+    def moves(self, found):
+        # What step 1 copied is what this one goes by.
+        made = []
+        for one in found.below("running/versions/"):
+            target = "records/" + one.key.rpartition("/")[2]
+            if target not in found.entries:
+                text = one.value.decode()
+                made.append(Move("records made", target, (compare_and_put(target, text, 0),), (Change(target, None, text),)))
+        return made
+
+    def removals(self, found):
+        return [
+            Move("records removed", one.key, (compare(one.key, one.modify_index), remove(one.key)), (Change(one.key, one.value.decode(), None),))
+            for one in found.below("upgrade/hosts/")
+        ]
+
+    def waiting(self, found):
+        return []
+
+
+STEP = ToTwo()
+"""
+
+
+@pytest.fixture(autouse=True)
+def second_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put one more file among the steps, where nobody else sees it."""
+    steps = import_module(f"{finder.__package__}.steps")
+    (own,) = list(steps.__path__)
+    for path in Path(own).glob("to_*.py"):
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "to_2.py").write_text(TO_2)
+    monkeypatch.setattr(steps, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(finder, "_FOLDER", tmp_path)
+
+
+@pytest.fixture
+def settings(agent: Agent, consul: RawKV) -> Settings:  # noqa: ARG001  it wipes
+    return Settings(port=agent.http_port)
+
+
+def test_all_steps_between_are_made_in_order_by_one_command(settings: Settings, consul: RawKV) -> None:
+    load(consul, old_reports(HOSTS))
+    shown = Migrator(Store(settings)).run(dry=True)
+    done = Migrator(Store(settings)).run()
+    assert [one.step.number for one in done.steps] == [1, 2]
+    assert shown.plain(dry=False) == done.plain(dry=False)
+    assert shown.real_changes() == done.real_changes()
+    assert done.steps[1].moves == {"records made": 70}
+    assert consul.get("upgrade/schema") == b"2"
+    assert json.loads(consul.get("upgrade/migration") or b"") == {"state": "kept", "from": 0, "to": 2}
+    assert set(consul.tree("records/")) == {f"records/{host}" for host in HOSTS}
+
+
+def test_a_layout_may_be_named_and_the_next_run_goes_on_from_there(settings: Settings, consul: RawKV) -> None:
+    load(consul, old_reports(HOSTS))
+    migrate(settings, target=1)
+    assert consul.get("upgrade/schema") == b"1"
+    assert consul.tree("records/") == {}
+    outcome = Migrator(Store(settings)).run()
+    assert (outcome.origin, [one.step.number for one in outcome.steps]) == (1, [2])
+    with pytest.raises(UpgradeError) as caught:
+        migrate(settings, target=1)
+    assert caught.value.code == "no_way_back"
+
+
+def test_killed_at_every_boundary_between_and_within_steps_the_next_run_finishes(
+    settings: Settings, consul: RawKV
+) -> None:
+    load(consul, old_reports(HOSTS))
+    writes = writes_of(settings, **REMOVAL)
+    expected = whole(consul)
+    for point in range(1, writes + 1):
+        for after in (False, True):
+            assert consul.delete("", tree=True)
+            load(consul, old_reports(HOSTS))
+            assert killed_at(settings, point, after=after, **REMOVAL)
+            migrate(settings, **REMOVAL)
+            assert whole(consul) == expected, f"killed {'after' if after else 'before'} {point}"
+
+
+def test_what_stands_in_the_way_of_a_later_step_is_seen_when_it_is_reached(settings: Settings, consul: RawKV) -> None:
+    load(consul, old_reports(HOSTS[:2]) | {"running/versions/v1/web1": "{"})
+    for dry in (True, False):
+        with pytest.raises(UpgradeError) as caught:
+            Migrator(Store(settings)).run(dry=dry)
+        assert caught.value.details["obstacles"] == [
+            {"key": "running/versions/v1/web1", "why": "has braces", "mend": "Delete it."}
+        ]
+        assert "stand in the way of layout 2" in caught.value.message
+    # The first step is made, and safe; the next run goes on with the second.
+    assert consul.get("upgrade/schema") == b"1"
+    consul.delete("running/versions/v1/web1")
+    migrate(settings)
+    assert consul.get("upgrade/schema") == b"2"
+
+
+def test_planners_that_know_no_layout_2_say_which_release_does(settings: Settings, consul: RawKV) -> None:
+    load(consul, old_reports(HOSTS[:2]))
+    migrate(settings)
+    with pytest.raises(UpgradeError) as caught:
+        Store(settings).snapshot()
+    assert "Install convoy.upgrade 9.8.7 or later." in caught.value.message
+    report(Store(settings), Word("compute1", "v673", "upgraded"))
+    assert consul.get("upgrade/hosts/compute1")
