@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_acl
-short_description: Give controllers, nodes and viewers Consul policies and tokens of their own
+short_description: Give controllers, nodes, viewers and migrators Consul policies and tokens of their own
 version_added: 0.4.0
 description:
   - Makes a policy that allows what a part in rollouts needs and nothing else, and one token with it.
@@ -32,8 +32,9 @@ options:
   kind:
     description:
       - V(controller) plans, holds, drives hosts and looks. V(node) asks for its own gates and reports on itself. V(viewer) looks.
+      - V(migrator) brings the keys to another layout, and has no more to do once that is done.
     type: str
-    choices: [controller, node, viewer]
+    choices: [controller, node, viewer, migrator]
     required: true
   name:
     description:
@@ -78,6 +79,10 @@ EXAMPLES = r"""
     kind: node
     name: compute7
     publishes_health: true
+
+- name: Let the keys of an older layout be migrated
+  convoy.upgrade.consul_upgrade_acl:
+    kind: migrator
 
 - name: Let somebody look
   convoy.upgrade.consul_upgrade_acl:

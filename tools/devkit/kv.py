@@ -47,12 +47,17 @@ class RawKV:
 
     def tree(self, prefix: str = "") -> dict[str, bytes]:
         """Return key -> value of all keys under a prefix."""
+        return {one["Key"]: base64.b64decode(one["Value"] or "") for one in self.entries(prefix)}
+
+    def entries(self, prefix: str = "") -> list[dict[str, Any]]:
+        """Return all keys under a prefix as Consul tells them: ``Key``, ``Value``, ``Flags``, ``ModifyIndex``, ``Session``."""
         code, _headers, body = self.call("GET", f"kv/{urllib.parse.quote(prefix)}?recurse&consistent")
         if code == 404:
-            return {}
+            return []
         if code != 200:
             raise RuntimeError(f"{code}: {body!r}")
-        return {one["Key"]: base64.b64decode(one["Value"] or "") for one in json.loads(body)}
+        found: list[dict[str, Any]] = json.loads(body)
+        return found
 
     def texts(self, prefix: str = "") -> dict[str, str]:
         """Return key -> value as text of all keys under a prefix."""

@@ -15,6 +15,7 @@ from .gates import Gates
 from .holds import Holds
 from .ledger import Ledger
 from .marks import Approval, Mark
+from .migration import Migration
 from .names import check_name, in_order, some
 from .patterns import compiled
 from .providers import Provider
@@ -38,11 +39,13 @@ class Report:
     """What a host said it runs: the version, and when (unix seconds, None where the value can't be read).
 
     :param index: the key's ModifyIndex in Consul.
+    :param is_old: whether it stands where the old code put it.
     """
 
     version: str
     at: float | None = None
     index: int = field(default=0, compare=False)
+    is_old: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,10 @@ class Snapshot:
     :param index: the newest Consul index among the entries; a blocking query waits for what comes after it.
     :param ledger_index: the ledger's ModifyIndex, 0 where there is none: what its compare-and-set needs.
     :param version_index: the same for ``current_version``.
+    :param gates: those that count: of each, the one in its place, or else the one where the old code put it.
+    :param old_gates: all those that stand where the old code put them.
+    :param old_reports: hosts that have a report where the old code put it.
+    :param others_keys: keys of others that stand among the old gates, the first few.
     :param driven: hosts that a run of Ansible is at work on.
     :param providers: name -> what there is of a provider's version.
     :param marks: host -> what planners have seen of its health.
@@ -103,6 +110,8 @@ class Snapshot:
     :param commits: epoch -> commit, for the entries of the history that were asked for and are there.
     :param now: when it was read, by the reader's clock (unix seconds).
     :param schema: the layout's own version, None where none is written.
+    :param release: the first release that knows that layout, empty where the migrator did not say.
+    :param migration: the migration of the layout, None where there is none and no old keys are kept.
     :param warnings: sentences on what was found and passed over.
     """
 
@@ -112,6 +121,9 @@ class Snapshot:
     records: Mapping[str, Record] = field(default_factory=dict)
     gates: Gates = field(default_factory=Gates)
     holds: Holds = field(default_factory=Holds)
+    old_gates: Gates = field(default_factory=Gates)
+    old_reports: frozenset[str] = frozenset()
+    others_keys: tuple[str, ...] = ()
     driven: frozenset[str] = frozenset()
     providers: Mapping[str, Provider] = field(default_factory=dict)
     marks: Mapping[str, Mark] = field(default_factory=dict)
@@ -124,7 +136,14 @@ class Snapshot:
     ledger_index: int = 0
     version_index: int = 0
     schema: int | None = None
+    release: str = ""
+    migration: Migration | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def has_old_keys(self) -> bool:
+        """Whether anything stands where only the old code put it."""
+        return bool(self.old_reports) or self.old_gates != Gates()
 
 
 def compile_role_pattern(pattern: str) -> re.Pattern[str]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .errors import UpgradeError
@@ -53,6 +53,13 @@ class GateValue:
             "Set it with consul_enable_puppet, or delete the key.",
             key=self.key,
         )
+
+    def is_a_hand_s_no(self, current_version: str | None) -> bool:
+        """Return whether something else than a planner closed the gate: False, or another version. What can't be read is no."""
+        try:
+            return not self.at and not self.is_open(current_version)
+        except UpgradeError:
+            return False
 
 
 def looks_like_version(text: str) -> bool:
@@ -122,11 +129,30 @@ class Gates:
                 return GateAnswer(gate.is_open(current_version), scope, gate.key, gate.text, gate.at)
         return NOTHING_SET
 
+    def values(self) -> Iterator[GateValue]:
+        """Yield all of them: the global one, those of roles, those of hosts."""
+        yield from (self.everywhere,) if self.everywhere is not None else ()
+        yield from self.roles.values()
+        yield from self.hosts.values()
+
+    def at(self, scope: str, name: str | None) -> GateValue | None:
+        """Return one gate, None where it is not set."""
+        if name is None:
+            return self.everywhere
+        return (self.roles if scope == "role" else self.hosts).get(name)
+
+    def over(self, others: Gates) -> Gates:
+        """Return these, and of the others each that is not set here."""
+        return Gates(
+            self.everywhere if self.everywhere is not None else others.everywhere,
+            {**others.roles, **self.roles},
+            {**others.hosts, **self.hosts},
+        )
+
     def unreadable(self, current_version: str | None) -> list[UpgradeError]:
         """Return an error for every gate that can't be read, so that they are all told at once."""
         errors = []
-        values = [self.everywhere] if self.everywhere else []
-        for gate in (*values, *self.roles.values(), *self.hosts.values()):
+        for gate in self.values():
             try:
                 gate.is_open(current_version)
             except UpgradeError as error:

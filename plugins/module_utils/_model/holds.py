@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+# Who made a hold of the closed gate that an operator had put on a host before there were holds: a migration, or the first
+# rollout. Such a gate goes with its hold.
+MIGRATION, FIRST_ROLLOUT = MADE_OF_GATES = ("migrate_state.yml", "the first rollout")
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:

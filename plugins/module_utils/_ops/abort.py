@@ -53,9 +53,11 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
             said = word.plain()
             ledger = replace(ledger, state=ABORTED, word=said)
             writer.write(ledger, {"what": "abort", **said_as(said)})
-        for piece in _close_in_turn(keys, gates):
+        for piece in _close_in_turn(keys, gates, writer.places):
             hosts = _closed_hosts(keys, piece)
-            checks = _unchanged(keys, snapshot, [*hosts, *_under(keys, piece, exposed)])[: MOST_GATES - len(piece)]
+            checks = _unchanged(keys, snapshot, [*hosts, *_under(keys, piece, exposed)])[
+                : MOST_GATES - len(piece) * writer.places
+            ]
             checks = checks if tries <= _MOST_COMPARED else []
             operations = [*checks, *(put(one.key, one.after or "") for one in piece)]
             writer.write(ledger, {"what": "close", **_closed(keys, piece)}, operations, piece)
@@ -124,12 +126,15 @@ def _unchanged(keys: Keys, snapshot: Snapshot, hosts: Sequence[str]) -> list[Ope
     return [compare(keys.record(host), records[host].index if host in records else 0) for host in hosts]
 
 
-def _close_in_turn(keys: Keys, gates: Sequence[Change]) -> list[list[Change]]:
-    """Return the gates in pieces, one for each write; one of many has a write of its own."""
+def _close_in_turn(keys: Keys, gates: Sequence[Change], places: int) -> list[list[Change]]:
+    """Return the gates in pieces, one for each write; one of many has a write of its own.
+
+    :param places: in how many places each is set.
+    """
     own = keys.gate("host", "")
     hosts = [one for one in gates if one.key.startswith(own)]
     # Beside each gate there may be the check of a record, and beside one of many those of all its hosts.
-    most = MOST_GATES // 2
+    most = MOST_GATES // (1 + places)
     return [hosts[at : at + most] for at in range(0, len(hosts), most)] + [
         [one] for one in gates if not one.key.startswith(own)
     ]

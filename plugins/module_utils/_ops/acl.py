@@ -17,6 +17,7 @@ from typing import Any
 from .._model.errors import UpgradeError
 from .._model.names import check_name
 from .._store.keys import Keys
+from .._store.old_keys import OldKeys
 from .._store.operations import Change
 from .._store.store import Store
 
@@ -25,14 +26,15 @@ _LONGEST = 128
 # What Consul tells those who may read tokens and not write them.
 _HIDDEN = "<hidden>"
 
-CONTROLLER, NODE, VIEWER = KINDS = ("controller", "node", "viewer")
+CONTROLLER, NODE, VIEWER, MIGRATOR = KINDS = ("controller", "node", "viewer", "migrator")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """Somebody who takes part.
 
-    :param kind: ``controller`` plans and drives, ``node`` asks for itself and reports on itself, ``viewer`` looks.
+    :param kind: ``controller`` plans and drives, ``node`` asks for itself and reports on itself, ``viewer`` looks,
+        ``migrator`` brings the keys to another layout.
     :param name: of the host, for a node; for the others it tells several of them apart, and may be empty.
     :param publishes_health: whether a node may set checks of its own in Consul's catalog. With that it may also register and
         deregister its own node there, so it is for those who need it.
@@ -79,6 +81,14 @@ class Part:
             ]
             if self.publishes_health:
                 grants.append(("node", self.name, "write"))
+        elif self.kind == MIGRATOR:
+            old = OldKeys(keys.prefix)
+            folders = (keys.reports, keys.gates, keys.upgrade, old.reports, *old.gate_folders)
+            grants = [
+                ("key", keys.current_version, "write"),
+                *(("key_prefix", folder, "write") for folder in folders),
+                ("session_prefix", "", "write"),
+            ]
         else:
             may = "write" if self.kind == CONTROLLER else "read"
             folders = (keys.reports, keys.gates, keys.upgrade)

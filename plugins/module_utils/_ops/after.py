@@ -16,10 +16,12 @@ from .._model.instructions import parse
 from .._model.planner import Opening, make_plan
 from .._model.states import read_states
 from .._store.client import Operation
-from .._store.codec import decode_record, encode_record, text_of
+from .._store.codec import text_of
 from .._store.errors import Conflict
+from .._store.layout import refuse_to_plan
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare_and_put, real_changes
+from .._store.records import decode_record, encode_record
 from .._store.store import Store, whoami
 from .notes import with_checks
 from .past import read_on
@@ -46,6 +48,7 @@ def make_after_pass(store: Store, request: Request, roles: Collection[str]) -> O
 def _try_once(store: Store, request: Request, roles: Collection[str]) -> Outcome:
     good_until = time.monotonic() + GOOD_FOR
     snapshot = read_on(store, request.epoch, request.commit)
+    refuse_to_plan(store.keys, snapshot)
     ledger = snapshot.ledger
     if ledger is None or snapshot.current_version != request.version or ledger.version != request.version:
         raise UpgradeError(

@@ -12,8 +12,9 @@ from .._model.errors import UpgradeError
 from .._model.fleet import compile_role_pattern, role_by_name
 from .._model.names import check_name
 from .._store.client import MOST_OPERATIONS
-from .._store.codec import decode_snapshot
 from .._store.errors import Unreachable
+from .._store.old_keys import OldKeys
+from .._store.snapshot import decode_snapshot
 from .._store.store import Store
 
 
@@ -58,7 +59,8 @@ def ask(
 ) -> dict[str, Permission]:
     """Return for each host whether it may run Puppet: one request, however many hosts are asked for.
 
-    The gate of the host decides, else that of its role, else the global one; a hold closes whatever they say.
+    The gate of the host decides, else that of its role, else the global one; a hold closes whatever they say. A gate that is not
+    in its place is looked for where the old code had it, so the answer is right before, during and after a migration.
 
     :param hosts: host -> role.
     :param default: the answer where no gate is set.
@@ -69,14 +71,15 @@ def ask(
     for host, role in hosts.items():
         check_name("host", host, "enable_puppet")
         check_name("role", role, f"enable_puppet: {host}")
-    folders = (keys.gates, keys.holds)
-    wanted = {keys.current_version, keys.gate("global"), keys.hold("global")}
+    old = OldKeys(keys.prefix)
+    wanted = {keys.current_version, keys.gate("global"), old.gate("global"), keys.hold("global")}
     for host, role in hosts.items():
-        wanted |= {keys.gate("host", host), keys.gate("role", role), keys.hold("host", host), keys.hold("role", role)}
+        for scope, name in (("host", host), ("role", role)):
+            wanted |= {keys.gate(scope, name), old.gate(scope, name), keys.hold(scope, name)}
     # Reading by key keeps a node's question small; many at once are cheaper as two whole trees.
-    prefixes = sorted(wanted) if len(wanted) <= MOST_OPERATIONS else [keys.current_version, *folders]
+    prefixes = sorted(wanted) if len(wanted) <= MOST_OPERATIONS else [keys.current_version, old.gates, keys.holds]
     entries = store.client.read(prefixes)
-    store.distrust_silence(entries, folders)
+    store.distrust_silence(entries, (keys.gates, keys.holds))
     snapshot = decode_snapshot(keys, entries)
     wanted_version = snapshot.current_version
     current = version if version is not None else wanted_version

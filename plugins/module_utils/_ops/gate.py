@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .._model.errors import UpgradeError
 from .._model.gates import CLOSED, written_value
 from .._model.names import check_name
 from .._store.client import Entry
-from .._store.codec import decode_version, text_of
+from .._store.codec import text_of
 from .._store.errors import Conflict
+from .._store.mirror import Mirror
+from .._store.old_keys import OldKeys
 from .._store.operations import Change, compare, compare_and_put, put, remove, remove_tree
+from .._store.snapshot import decode_snapshot
 from .._store.store import Store
 
 SCOPES = ("global", "role", "host")
@@ -23,28 +28,35 @@ _MOST_TRIES = 5
 def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: bool = False) -> list[Change]:
     """Set one gate, or with ``value`` None remove it; return what changed.
 
+    As long as nodes may look for gates where the old code had them, it is set in both places at once.
+
     :param scope: global, role or host; the latter two with a name.
     :raises UpgradeError: ``bad_name``, ``bad_gate_value``, ``busy``.
     """
-    keys = store.keys
-    key = keys.gate(scope, check_name(scope, name, "name") if scope != "global" else None)
+    keys, old_keys = store.keys, OldKeys(store.keys.prefix)
+    place = (scope, check_name(scope, name, "name") if scope != "global" else None)
+    key, old_key = keys.gate(*place), old_keys.gate(*place)
+    wanted = (key, keys.current_version, keys.migration, *old_keys.gate_folders)
     for _try in range(_MOST_TRIES):
-        entries = {entry.key: entry for entry in store.client.read((key, keys.current_version), "consistent")}
-        before = entries.get(key)
-        version = entries.get(keys.current_version)
-        after = None if value is None else written_value(value, decode_version(version.value) if version else None)
-        change = Change(key, _shown(before), after)
-        if change.before == change.after:
+        entries = {entry.key: entry for entry in store.client.read(wanted, "consistent")}
+        snapshot = decode_snapshot(keys, entries.values())
+        mirror = Mirror(keys, snapshot)
+        after = None if value is None else written_value(value, snapshot.current_version)
+        changes = [
+            replace(one, before=_shown(entries.get(one.key))) for one in mirror.changes([Change(key, None, after)])
+        ]
+        changes = [one for one in changes if one.before != one.after]
+        if not changes:
             return []
-        index = before.modify_index if before else 0
+        index, old_index = (entries[one].modify_index if one in entries else 0 for one in (key, old_key))
         if not dry:
+            checks = [compare(old_key, old_index)] if mirror.is_needed else []
+            write = [compare(key, index), remove(key)] if after is None else [compare_and_put(key, after, index)]
             try:
-                store.client.write(
-                    [compare(key, index), remove(key)] if after is None else [compare_and_put(key, after, index)]
-                )
+                store.client.write([*checks, *mirror.operations(write)])
             except Conflict:
                 continue
-        return [change]
+        return changes
     raise UpgradeError("busy", f"{key} changed under each of {_MOST_TRIES} tries to set it. Who else sets it?")
 
 
@@ -53,14 +65,20 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
 
     :returns: what changed; nothing where the closed global gate is the only one already.
     """
-    keys = store.keys
+    keys, old_keys = store.keys, OldKeys(store.keys.prefix)
     everywhere = keys.gate("global")
-    before = {entry.key: _shown(entry) for entry in store.client.read((keys.gates,), "consistent")}
-    changes = [Change(key, value, None) for key, value in sorted(before.items()) if key != everywhere]
-    if before.get(everywhere) != CLOSED:
-        changes.append(Change(everywhere, before.get(everywhere), CLOSED))
+    read = store.client.read((keys.gates, keys.migration, *old_keys.gate_folders), "consistent")
+    before = {
+        entry.key: _shown(entry)
+        for entry in read
+        if entry.key.startswith(keys.gates) or old_keys.gate_of(entry.key) is not None
+    }
+    mirror = Mirror(keys, decode_snapshot(keys, read))
+    closed = {one.key: one.after for one in mirror.changes([Change(everywhere, None, CLOSED)])}
+    changes = [Change(key, value, None) for key, value in sorted(before.items()) if key not in closed]
+    changes += [Change(key, before.get(key), value) for key, value in closed.items() if before.get(key) != value]
     if changes and not dry:
-        store.client.write([remove_tree(keys.gates), put(everywhere, CLOSED)])
+        store.client.write(mirror.operations([remove_tree(keys.gates), put(everywhere, CLOSED)]))
     return changes
 
 

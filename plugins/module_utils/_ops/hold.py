@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,14 +13,16 @@ from typing import Any
 
 from .._model.errors import UpgradeError
 from .._model.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
-from .._model.holds import Hold
+from .._model.holds import MADE_OF_GATES, Hold
 from .._model.names import check_name, in_order, nearest, some
 from .._model.shown import bounded, printable
 from .._store.client import Operation
-from .._store.codec import decode_snapshot
+from .._store.codec import encode_hold
 from .._store.errors import Conflict
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
+from .._store.old_keys import OldKeys
 from .._store.operations import Change, compare, compare_and_put, put, real_changes, remove
+from .._store.snapshot import decode_snapshot
 from .._store.store import Store, whoami
 
 _MOST_TRIES = 200
@@ -94,8 +95,8 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
                 continue
             hold = Hold(key, reason, by, at)
             held.holds.append(hold)
-            text = _encoded(hold)
-            found.append((put(key, text), Change(key, _encoded(old) if old else None, text)))
+            text = encode_hold(hold)
+            found.append((put(key, text), Change(key, encode_hold(old) if old else None, text)))
         held.remarks = [*_begun(snapshot, whom), *_unknown(snapshot, whom)]
         return found
 
@@ -118,7 +119,8 @@ def end_holds(store: Store, whom: Whom, by: str | None = None, *, dry: bool = Fa
             old = _old(snapshot, scope, name)
             if old is not None:
                 were_held.add((scope, name))
-                found.append((remove(old.key), Change(old.key, _encoded(old), None)))
+                found += _closed_behind(snapshot, old, name)
+                found.append((remove(old.key), Change(old.key, encode_hold(old), None)))
         left = [one for one in scopes if one not in were_held]
         held.remarks = [*_still_held(snapshot, whom), *_not_held(snapshot, left)]
         return found
@@ -136,8 +138,10 @@ def _write(store: Store, change: Callable[[Snapshot, Held], _Planned], event: Ma
         held = Held()
         snapshot, lost = _read(store)
         found = change(snapshot, held)
-        # Beside the folder's own key. What is left comes after reading again.
-        piece = found if dry else found[: MOST_GATES - 1]
+        # Beside the folder's own key; a gate may be removed in two places. What is left comes after reading again.
+        has_gates = any(not one.key.startswith(store.keys.holds) for _operation, one in found)
+        most = (MOST_GATES - 1) // (2 if has_gates else 1)
+        piece = found if dry else found[:most]
         try:
             if piece and not dry:
                 _send(store, snapshot, piece, event)
@@ -160,7 +164,8 @@ def _read(store: Store) -> tuple[Snapshot, list[str]]:
         if error.code != "unreadable_ledger":
             raise
     keys = store.keys
-    folders = (keys.current_version, keys.ledger, keys.records, keys.reports, keys.holds)
+    reports = (keys.reports, OldKeys(keys.prefix).reports)
+    folders = (keys.current_version, keys.ledger, keys.records, keys.holds, *reports)
     entries = store.client.read(folders, "consistent")
     snapshot = decode_snapshot(keys, (entry for entry in entries if entry.key != keys.ledger))
     index = next((entry.modify_index for entry in entries if entry.key == keys.ledger), 0)
@@ -177,7 +182,8 @@ def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str,
         # Who brings a ledger meanwhile may have planned without this hold.
         store.client.write([compare(keys.ledger, snapshot.ledger_index), *operations])
         return
-    told = _told([one.key[len(keys.holds) :] for _operation, one in piece], str(event["reason"]))
+    names = [one.key[len(keys.holds) :] for _operation, one in piece if one.key.startswith(keys.holds)]
+    told = _told(names, str(event["reason"]))
     LedgerWriter(store, snapshot, whoami(), int(time.time())).write(snapshot.ledger, {**event, **told}, operations)
 
 
@@ -196,6 +202,15 @@ def _old(snapshot: Snapshot, scope: str, name: str | None) -> Hold | None:
     if name is None:
         return holds.everywhere
     return (holds.roles if scope == "role" else holds.hosts).get(name)
+
+
+def _closed_behind(snapshot: Snapshot, hold: Hold, host: str | None) -> _Planned:
+    """Return what removes the closed gates that a hold was made of: the host goes by the others from then on."""
+    if hold.by not in MADE_OF_GATES:
+        return []
+    gates = [snapshot.gates.hosts.get(host or ""), snapshot.old_gates.hosts.get(host or "")]
+    behind = {gate.key: gate for gate in gates if gate is not None and gate.is_a_hand_s_no(snapshot.current_version)}
+    return [(remove(key), Change(key, gate.text, None)) for key, gate in behind.items()]
 
 
 def _begun(snapshot: Snapshot, whom: Whom) -> list[str]:
@@ -252,8 +267,3 @@ def _still_held(snapshot: Snapshot, whom: Whom) -> list[str]:
     if everywhere is None or whom.everything:
         return []
     return [f"Everything is still held: {everywhere.words()}."]
-
-
-def _encoded(hold: Hold) -> str:
-    facts = {"reason": hold.reason, "by": hold.by, "at": hold.at}
-    return json.dumps({name: value for name, value in facts.items() if value}, sort_keys=True)

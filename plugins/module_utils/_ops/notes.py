@@ -20,6 +20,7 @@ from .._store.client import Operation
 from .._store.codec import encode_mark
 from .._store.keys import Keys
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
+from .._store.old_keys import OldKeys
 from .._store.operations import Change, compare, put, remove
 from .._store.store import Store
 
@@ -91,7 +92,9 @@ def _publications(keys: Keys, snapshot: Snapshot, hosts: Mapping[str, str]) -> t
         operations += [compare(keys.record(host), record.index), put(keys.report(version, host), at)]
         changes.append(Change(keys.report(version, host), None, at))
         if report is not None:
-            old = keys.report(report.version, host)
+            # One in the old place counts as long as it is later by its clock than what is published now.
+            place = OldKeys(keys.prefix) if report.is_old else keys
+            old = place.report(report.version, host)
             operations.append(remove(old))
             changes.append(Change(old, "" if report.at is None else f"{report.at:.0f}", None))
     return operations, changes

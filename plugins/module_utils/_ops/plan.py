@@ -20,6 +20,7 @@ from .._model.rule_changes import changed_keys
 from .._model.states import BROKEN, UPGRADED, UPGRADING, HostState, read_states
 from .._store.errors import Conflict
 from .._store.keys import Keys
+from .._store.layout import refuse_to_plan
 from .._store.ledger_writer import LedgerWriter
 from .._store.operations import Change, real_changes
 from .._store.store import Store, whoami
@@ -27,6 +28,7 @@ from .notes import note, with_checks
 from .opening import may_still_open, open_gates
 from .past import read_on
 from .rollout import Move, begin, finish, go_on
+from .spare import spare
 from .wanted import Request, Wanted, is_same_rollout, overtaken, wanted_of
 
 __all__ = ["GOOD_FOR", "Outcome", "Request", "is_same_rollout", "make_pass", "may_still_open"]
@@ -80,6 +82,7 @@ def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
     for attempt in range(_MOST_TRIES):
         read_at = time.monotonic()
         snapshot = read_on(store, request.epoch, request.commit)
+        refuse_to_plan(store.keys, snapshot)
         if attempt == 0:
             first_version = snapshot.current_version
         elif not outcome.begun and snapshot.current_version not in (first_version, request.version):
@@ -107,6 +110,9 @@ def _try_once(
         broken = _broken(writer.store, snapshot, wanted.members, wanted.ledger.version)
         wanted = replace(wanted, ledger=replace(wanted.ledger, broken=broken))
     move = _ledger_move(keys, snapshot, wanted)
+    if move is not None and snapshot.ledger is None:
+        move, said = spare(writer, snapshot, move)
+        outcome.warnings += said
     # What has to be refused is refused before the first write, so that no rollout begins that can't go on.
     snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=wanted.ledger)
     _refuse_unreadable(snapshot)

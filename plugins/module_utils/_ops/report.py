@@ -14,9 +14,10 @@ from .._model.names import check_name, check_version
 from .._model.points import is_of_path
 from .._model.shown import printable
 from .._store.client import Entry, Operation
-from .._store.codec import decode_record, encode_record, text_of
+from .._store.codec import text_of
 from .._store.errors import Conflict
 from .._store.operations import Change, compare_and_put, put, remove
+from .._store.records import decode_record, encode_record
 from .._store.store import Store
 
 # Consul takes values up to 512 KiB; the end of an error is what explains it.

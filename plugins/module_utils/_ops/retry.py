@@ -17,9 +17,10 @@ from .._model.ledger import PAUSED, RUNNING, Ledger
 from .._model.names import in_order, nearest, some
 from .._model.planner import Plan
 from .._store.client import Operation
-from .._store.codec import decode_record, encode_record, text_of
+from .._store.codec import text_of
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare_and_put, put, remove
+from .._store.records import decode_record, encode_record
 from .._store.store import Store
 from .word import Done, Word, plan_of, refuse_unless, said_as, write_word
 
@@ -54,8 +55,10 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
         ]
         well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back}]
         said = said_as(word.plain())
-        for at in range(0, len(chosen), MOST_GATES // 3):
-            piece = chosen[at : at + MOST_GATES // 3]
+        # Beside its gate, a host's record and its mark are written.
+        most = MOST_GATES // (2 + writer.places)
+        for at in range(0, len(chosen), most):
+            piece = chosen[at : at + most]
             operations, changes = _put_back(writer.store, snapshot, piece, ledger.version)
             before = {host: plan.hosts[host].reason for host in piece}
             why = f"{said['reason']}; " if said["reason"] else ""

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from .._model.errors import UpgradeError
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, Ledger
+from .._store.layout import refuse_to_plan
 from .._store.store import Store
 from .plan import Request, make_pass
 from .word import Done, Word, ledger_of
@@ -25,6 +26,7 @@ def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool
     :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``foreign_version``, and what :func:`make_pass` raises.
     """
     snapshot = store.snapshot("consistent")
+    refuse_to_plan(store.keys, snapshot)
     ledger = ledger_of(store.keys, snapshot)
     if version is None and snapshot.current_version != ledger.version:
         raise UpgradeError(

@@ -14,7 +14,9 @@ from .._model.gates import CLOSED, OPEN, Gates, GateValue
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._store.client import Operation
 from .._store.codec import encode_approval
-from .._store.keys import Keys
+from .._store.keys import SCHEMA, Keys
+from .._store.layout import RELEASE
+from .._store.migration_codec import release_number
 from .._store.operations import Change, compare_and_put, put, remove_tree
 
 
@@ -39,6 +41,8 @@ def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
     """
     wiped, changes = _one_gate(keys, snapshot, CLOSED)
     version = Change(keys.current_version, snapshot.current_version, ledger.version)
+    # A fleet that has nothing yet has the newest layout from its first rollout on.
+    layout = [Change(keys.schema, None, str(SCHEMA))] if _is_new(snapshot) else []
     return Move(
         ledger,
         {
@@ -54,8 +58,9 @@ def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
             put(keys.current_version, ledger.version),
             *wiped,
             *(remove_tree(folder) for folder in (keys.onces, keys.marks, keys.approvals)),
+            *(put(one.key, one.after or "", release_number(RELEASE)) for one in layout),
         ),
-        (version, *changes),
+        (version, *changes, *layout),
         replace(
             snapshot,
             current_version=ledger.version,
@@ -63,8 +68,15 @@ def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
             gates=Gates(GateValue(keys.gate("global"), CLOSED)),
             marks={},
             approvals={},
+            schema=SCHEMA if layout else snapshot.schema,
         ),
     )
+
+
+def _is_new(snapshot: Snapshot) -> bool:
+    """Return whether nobody has written anything of a fleet yet."""
+    known = (snapshot.schema, snapshot.ledger, snapshot.current_version)
+    return all(one is None for one in known) and not snapshot.reports and snapshot.gates == Gates()
 
 
 def _why(ledger: Ledger) -> dict[str, Any]:
@@ -128,10 +140,7 @@ def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) ->
 def _one_gate(keys: Keys, snapshot: Snapshot, value: str) -> tuple[tuple[Operation, ...], tuple[Change, ...]]:
     everywhere = keys.gate("global")
     gates = snapshot.gates
-    old = {
-        gate.key: gate.text or ""
-        for gate in (*gates.roles.values(), *gates.hosts.values(), *([gates.everywhere] if gates.everywhere else []))
-    }
+    old = {gate.key: gate.text or "" for gate in gates.values()}
     changes = [Change(key, text, None) for key, text in old.items() if key != everywhere]
     return (
         (remove_tree(keys.gates), put(everywhere, value)),

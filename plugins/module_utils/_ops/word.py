@@ -17,6 +17,7 @@ from .._model.planner import Plan, make_plan
 from .._model.shown import bounded, printable
 from .._store.errors import Conflict
 from .._store.keys import Keys
+from .._store.layout import refuse_to_plan
 from .._store.ledger_writer import LedgerWriter
 from .._store.operations import Change, real_changes
 from .._store.store import Store, whoami
@@ -68,6 +69,7 @@ def write_word(store: Store, act: Callable[[LedgerWriter, Snapshot, Ledger], Don
     meant: Ledger | None = None
     for _try in range(_MOST_TRIES):
         snapshot = store.snapshot("consistent")
+        refuse_to_plan(store.keys, snapshot)
         ledger = ledger_of(store.keys, snapshot)
         if meant is not None and not is_same_rollout(meant, ledger):
             raise UpgradeError(

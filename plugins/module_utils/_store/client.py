@@ -26,6 +26,9 @@ MOST_OPERATIONS = 64
 # By this header, Consul 1.11 and later tell that they left something out which the token may not read.
 _FILTERED = "X-Consul-Results-Filtered-By-ACLs"
 
+# By these words, Consul tells that something is not as a transaction wants it.
+_CONFLICTS = ("stale", "index", "exist", "lock is already held", "lock isn't held", "failed session check")
+
 # So many characters of an answer that is an error are shown.
 _MOST_WORDS = 300
 
@@ -169,17 +172,13 @@ class ConsulClient:
         """
         self._retrying(lambda: self._checked(self._send("put", f"/v1/agent/{what}", data=json.dumps(facts))))
 
-    def wait(self, prefix: str, index: int, seconds: float) -> int:
+    def look_out(self, prefix: str, index: int, seconds: float) -> tuple[int, bool]:
         """Return the index of a prefix as soon as it is above ``index``, or whatever it is after ``seconds``.
 
         A blocking query that brings back next to nothing: names up to the first slash, no values.
-        """
-        return self.look_out(prefix, index, seconds)[0]
 
-    def look_out(self, prefix: str, index: int, seconds: float) -> tuple[int, bool]:
-        """Return the same, and whether there is anything below the prefix.
-
-        Where there is nothing, the index is that of all keys, so any change anywhere ends the waiting.
+        :returns: the index, and whether there is anything below the prefix. Where there is nothing, the index is that of all
+            keys, so any change anywhere ends the waiting.
         """
         params = (("index", str(max(1, index))), ("wait", f"{max(1, int(seconds * 1000))}ms"))
         names, found = self._keys(prefix, "/", params, seconds)
@@ -228,13 +227,15 @@ class ConsulClient:
         """
         self._checked(self._send("delete", f"/v1/acl/{what}"))
 
-    def open_session(self, name: str, seconds: int) -> str:
+    def open_session(self, name: str, seconds: int, *, keeps_keys: bool = False) -> str:
         """Begin a session that ends when it is not renewed for so long; keys that it has locked are deleted then.
 
         :param seconds: 10 at least; Consul may take twice as long to notice.
+        :param keeps_keys: let go of the keys then, instead of deleting them.
         :raises UpgradeError: what :meth:`write` raises.
         """
-        facts = {"Name": name, "TTL": f"{seconds}s", "Behavior": "delete", "LockDelay": "0s"}
+        behavior = "release" if keeps_keys else "delete"
+        facts = {"Name": name, "TTL": f"{seconds}s", "Behavior": behavior, "LockDelay": "0s"}
         session: str = self._json(self._checked(self._send("put", "/v1/session/create", data=json.dumps(facts))))["ID"]
         return session
 
@@ -245,6 +246,13 @@ class ConsulClient:
             return False
         self._checked(reply)
         return True
+
+    def is_session(self, session: str) -> bool:
+        """Return whether a session lives: one request.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+        return bool(self._list(f"/v1/session/info/{session}")[0])
 
     def close_session(self, session: str) -> None:
         """End a session; the keys that it has locked are deleted."""
@@ -294,7 +302,7 @@ class ConsulClient:
         what, operation = str(first.get("What", "no reason given")), operations[int(first.get("OpIndex", 0))]["KV"]
         if "Permission denied" in what:
             return self._denied(f"{operation['Verb']} {operation['Key']}", what)
-        if any(sign in what for sign in ("stale", "index", "exist", "lock is already held", "lock isn't held")):
+        if any(sign in what for sign in _CONFLICTS):
             return Conflict("conflict", f"Consul refused the transaction: {what}.", key=operation["Key"])
         return UpgradeError(
             "consul_error",

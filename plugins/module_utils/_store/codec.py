@@ -12,33 +12,21 @@ that nobody's words act on the terminal that shows them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
 from .._model.errors import UpgradeError
-from .._model.fleet import FAILED, POST_STATES, RECORD_STATES, Record, Report, Snapshot
-from .._model.gates import Gates, GateValue
-from .._model.holds import Hold, Holds
+from .._model.holds import Hold
 from .._model.ledger import Ledger
 from .._model.marks import Approval, Mark
-from .._model.names import check_version
-from .._model.providers import Provider
 from .._model.shown import bounded, printable, shown
-from .client import Entry
-from .keys import Keys
-from .provider_codec import decode_provider
 
 # What this collection writes is nested five levels deep.
 _DEEPEST = 40
 # No time and no count is above that.
-_MOST = 2**53
-# In characters. What a host says of itself is written on by planners, in one transaction with what many others say, and
-# Consul takes no more than half a megabyte.
-_LONGEST_ERROR = 4200
-_LONGEST_NAME = 255
-_MOST_DONE = 20_000
-_MOST_TIMES = 20
+MOST = 2**53
+# In characters. Consul takes no more than half a megabyte, beside what the gates in the same transaction take.
 _MOST_IN_EVENT = 20_000
 _LEDGER_LISTS = ("broken", "stopped")
 _LEDGER_TEXTS = ("who", "word")
@@ -132,52 +120,6 @@ def encode_ledger(ledger: Ledger) -> str:
     return json.dumps(data, sort_keys=True)
 
 
-def decode_record(key: str, value: bytes) -> Record:
-    """Return a host's record; one that can't be read counts as failed, so that it keeps its slot.
-
-    Texts without end are cut, and names without end can't be read. All texts are printable.
-    """
-    try:
-        data = decode_data(value)
-        texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported", "origin")}
-        version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
-        if (
-            not _is_version(version)
-            or state not in RECORD_STATES
-            or not isinstance(attempt, int)
-            or abs(attempt) >= _MOST
-        ):
-            raise ValueError(f"version {shown(version)}, state {shown(state)}, attempt {shown(attempt)}")
-        return Record(
-            version,
-            state,
-            _bounded(texts["service"], _LONGEST_NAME),
-            _bounded(texts["step"], _LONGEST_NAME),
-            attempt,
-            _bounded(texts["error"], _LONGEST_ERROR),
-            _times(data.get("times")),
-            _name(texts["reported"]),
-            _units(data.get("done")),
-            _post(data.get("post")),
-            _name(texts["origin"]),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        return Record(
-            version="",
-            state=FAILED,
-            error=f"the record {key} can't be read ({reason}); let the host report again, or delete the key",
-            readable=False,
-        )
-
-
-def encode_record(record: Record) -> str:
-    """Return a host's record as it is stored."""
-    return json.dumps(
-        {name: value for name, value in record.plain().items() if value not in (None, [])}, sort_keys=True
-    )
-
-
 def decode_hold(key: str, value: bytes) -> Hold:
     """Return a hold; one that can't be read holds all the same."""
     try:
@@ -189,11 +131,19 @@ def decode_hold(key: str, value: bytes) -> Hold:
         return Hold(key, reason=bounded(text)) if text and text.isprintable() else Hold(key)
 
 
+def encode_hold(hold: Hold) -> str:
+    """Return a hold as it is stored."""
+    facts = {"reason": hold.reason, "by": hold.by, "at": hold.at}
+    return json.dumps({name: value for name, value in facts.items() if value}, sort_keys=True)
+
+
 def decode_mark(value: bytes) -> Mark | None:
     """Return what planners have seen of a host's health; what can't be read is seen anew."""
     try:
         data = decode_data(value)
-        since, reported = (None if data.get(name) is None else _time(data[name]) for name in ("since", "reported"))
+        since, reported = (
+            None if data.get(name) is None else decode_time(data[name]) for name in ("since", "reported")
+        )
         upgraded, lost = data.get("upgraded") is True, data.get("lost") is True
         return Mark(str(data["version"]), since, upgraded, reported, lost)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
@@ -215,7 +165,7 @@ def decode_approval(value: bytes) -> Approval | None:
         by, at, reason = data.get("by") or SOMEBODY, data.get("at"), data.get("reason") or ""
     except (ValueError, AttributeError):
         return None
-    is_time = isinstance(at, int) and abs(at) < _MOST
+    is_time = isinstance(at, int) and abs(at) < MOST
     return Approval(_said(by), at if is_time else 0, _said(reason))
 
 
@@ -249,180 +199,16 @@ def _cut(value: Any, most: int) -> Any:
     return bounded(value, most) if isinstance(value, str) else value
 
 
-def _bounded(text: str | None, most: int) -> str | None:
-    return None if text is None else bounded(printable(text), most)
-
-
 def _said(value: object) -> str:
     return bounded(printable(str(value)))
 
 
-def _name(text: str | None) -> str | None:
-    if text is not None and len(text) > _LONGEST_NAME:
-        raise ValueError(f"{shown(text)} is no name")
-    return None if text is None else printable(text)
+def decode_time(value: Any) -> int:
+    """Return a unix time in seconds, or a count.
 
-
-def _optional_text(value: object) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not a text")
-    return value
-
-
-def _units(value: object) -> tuple[str, ...]:
-    if value is not None and not (isinstance(value, list) and all(isinstance(unit, str) for unit in value)):
-        raise ValueError(f"done {shown(value)}")
-    if sum(map(len, value or ())) > _MOST_DONE:
-        raise ValueError(f"done has more than {_MOST_DONE} characters")
-    return tuple(map(printable, value or ()))
-
-
-def _post(value: object) -> str | None:
-    if value is not None and value not in POST_STATES:
-        raise ValueError(f"post {shown(value)}")
-    return str(value) if value is not None else None
-
-
-def _times(value: object) -> Mapping[str, int]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or len(value) > _MOST_TIMES or any(len(name) > _LONGEST_NAME for name in value):
-        raise ValueError(f"times {shown(value)}")
-    return {printable(name): _time(at) for name, at in value.items()}
-
-
-def _time(value: Any) -> int:
+    :raises ValueError: where it is none, or none that a clock could show.
+    """
     at = int(value)
-    if abs(at) >= _MOST:
+    if abs(at) >= MOST:
         raise ValueError(f"{shown(value)} is no unix time")
     return at
-
-
-def _is_version(value: object) -> bool:
-    # Planners publish it as a part of a key.
-    try:
-        return bool(check_version(value, "version"))
-    except UpgradeError:
-        return False
-
-
-def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
-    """Return what the entries of :meth:`SnapshotReader.read` say.
-
-    :raises UpgradeError: ``unreadable_ledger``, ``unreadable_schema``.
-    """
-    found: dict[str, Any] = {}
-    warnings: list[str] = []
-    reports: dict[str, list[tuple[Report, str]]] = {}
-    gates, holds = _Scoped("gate"), _Scoped("hold")
-    records: dict[str, Record] = {}
-    driven: set[str] = set()
-    marks: dict[str, Mark] = {}
-    approvals: dict[str, Approval] = {}
-    providers: dict[str, Provider] = {}
-    newest = 0
-    for key, value, index, flags in entries:
-        newest = max(newest, index)
-        if key.startswith(keys.reports):
-            parts = key[len(keys.reports) :].split("/")
-            if len(parts) == 2 and all(parts) and "\ufffd" not in key:
-                reports.setdefault(parts[1], []).append((Report(parts[0], _unix_time(value), index), key))
-            elif parts[-1]:
-                warnings.append(f"{key!r} is passed over: it is not running/versions/<version>/<host>.")
-        elif key.startswith(keys.gates):
-            gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags), warnings)
-        elif key.startswith(keys.records):
-            host = key[len(keys.records) :]
-            if host and "/" not in host:
-                records[host] = replace(decode_record(key, value), index=index)
-        elif key.startswith(keys.drivers):
-            driven.add(key[len(keys.drivers) :])
-        elif key.startswith(keys.marks):
-            mark = decode_mark(value)
-            if mark is not None:
-                marks[key[len(keys.marks) :]] = mark
-        elif key.startswith(keys.approvals):
-            approval = decode_approval(value)
-            if approval is not None:
-                approvals[key[len(keys.approvals) :]] = approval
-        elif key.startswith(keys.providers):
-            if (name := key[len(keys.providers) :]) and "/" not in name:
-                providers[name] = decode_provider(key, value)
-        elif key == keys.holds:
-            found["hold_index"] = index
-        elif key.startswith(keys.holds):
-            holds.add(key, key[len(keys.holds) :], decode_hold(key, value), warnings)
-        elif key == keys.ledger:
-            found |= {"ledger": decode_ledger(key, value), "ledger_index": index}
-        elif key == keys.current_version:
-            found |= {"current_version": decode_version(value), "version_index": index}
-        elif key == keys.schema:
-            found["schema"] = _schema(key, value)
-    current = found.get("current_version")
-    return Snapshot(
-        reports=dict(_latest(reports, current, warnings)),
-        records=records,
-        gates=Gates(gates.everywhere, gates.roles, gates.hosts),
-        holds=Holds(holds.everywhere, holds.roles, holds.hosts),
-        driven=frozenset(driven),
-        marks=marks,
-        approvals=approvals,
-        providers=providers,
-        index=newest,
-        warnings=tuple(warnings),
-        **found,
-    )
-
-
-class _Scoped:
-    """Sorts keys of the form ``global``, ``role/<role>``, ``host/<host>``."""
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.everywhere: Any = None
-        self.roles: dict[str, Any] = {}
-        self.hosts: dict[str, Any] = {}
-
-    def add(self, key: str, below: str, value: Any, warnings: list[str]) -> None:
-        scope, _slash, name = below.partition("/")
-        if below == "global":
-            self.everywhere = value
-        elif scope == "role" and name and "/" not in name:
-            self.roles[name] = value
-        elif scope == "host" and name and "/" not in name:
-            self.hosts[name] = value
-        elif below and not below.endswith("/"):
-            warnings.append(f"{key!r} is passed over: it is no {self.what} of a host, a role or everything.")
-
-
-def _unix_time(value: bytes) -> float | None:
-    try:
-        at = float(value)
-    except ValueError:
-        return None
-    return at if abs(at) < 1e12 else None
-
-
-def _schema(key: str, value: bytes) -> int:
-    try:
-        return int(value)
-    except ValueError as error:
-        raise UpgradeError(
-            "unreadable_schema",
-            f"{key} holds {shown(value)}, which is no version of the layout. Restore it from a backup, or delete it.",
-            key=key,
-        ) from error
-
-
-def _latest(
-    reports: Mapping[str, list[tuple[Report, str]]], current: str | None, warnings: list[str]
-) -> Iterator[tuple[str, Report]]:
-    # Old nodes wrote the new report and removed the former one in two requests, so a host may stand under two
-    # versions. The latest word counts; where the times don't tell, it is the one that leaves work to be done.
-    for host, found in reports.items():
-        if len(found) > 1:
-            found.sort(key=lambda one: (one[0].at is not None, one[0].at or 0, one[0].version != current))
-            chosen = found[-1][0].version
-            others = ", ".join(key for _report, key in found[:-1])
-            warnings.append(f"{host} reported several versions; {chosen!r} is taken, and passed over: {others}.")
-        yield host, found[-1][0]

@@ -125,3 +125,8 @@ class Keys:
     def schema(self) -> str:
         """The version of this layout."""
         return f"{self.upgrade}schema"
+
+    @property
+    def migration(self) -> str:
+        """Where a migration of the layout is; locked by whoever is at it, and there as long as old keys are kept."""
+        return f"{self.upgrade}migration"

@@ -15,6 +15,7 @@ from .._model.ledger import Ledger
 from .client import MOST_OPERATIONS, Operation
 from .codec import decode_ledger, encode_event, encode_ledger
 from .errors import Conflict, Unreachable
+from .mirror import Mirror
 from .operations import Change, compare, compare_and_put, put
 from .store import Store
 
@@ -28,6 +29,8 @@ class LedgerWriter:
 
     If anybody else writes the ledger or ``current_version`` meanwhile, the next write is a conflict: read and
     plan again. So planners need no lock, and a stale one can't write.
+
+    As long as nodes may look for gates where the old code had them, each is set in both places at once.
 
     :param who: written into the history.
     :param clock: the unix time in seconds to write.
@@ -44,6 +47,12 @@ class LedgerWriter:
         self._who = who
         self._clock = clock
         self._dry = dry
+        self._mirror = Mirror(store.keys, snapshot)
+
+    @property
+    def places(self) -> int:
+        """In how many places each gate is set: so many operations it takes of the :data:`MOST_GATES`."""
+        return self._mirror.places
 
     @property
     def next_epoch(self) -> int:
@@ -68,14 +77,16 @@ class LedgerWriter:
         :param event: what happened and why, for the history.
         :param changes: what the operations change, for diff mode.
         :raises Conflict: if somebody else wrote.
+        :raises UpgradeError: what :meth:`Mirror.operations` raises.
         """
+        operations = self._mirror.operations(operations)
         key, before = self.store.keys.ledger, self.ledger
         ledger = replace(ledger, epoch=self.next_epoch, commit="" if self._dry else uuid.uuid4().hex)
         if not self._dry:
             self._send(ledger, event, operations)
         self.ledger = ledger
         self.changes.append(Change(key, _shown(before) if before else None, _shown(ledger)))
-        self.changes.extend(changes)
+        self.changes.extend(self._mirror.changes(changes))
 
     def _send(self, ledger: Ledger, event: Mapping[str, Any], operations: Sequence[Operation]) -> None:
         keys, commit = self.store.keys, ledger.commit

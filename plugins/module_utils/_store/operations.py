@@ -52,6 +52,11 @@ def unlock(key: str, value: str, session: str) -> Operation:
     return {"KV": {"Verb": "unlock", "Key": key, "Value": _encoded(value), "Session": session}}
 
 
+def check_lock(key: str, session: str) -> Operation:
+    """Fail the transaction unless a session has the key locked."""
+    return {"KV": {"Verb": "check-session", "Key": key, "Session": session}}
+
+
 def remove(key: str) -> Operation:
     """Delete a key; one that is not there is none the worse."""
     return {"KV": {"Verb": "delete", "Key": key}}

@@ -17,10 +17,13 @@ from typing import Any
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
 from .client import MOST_OPERATIONS, ConsulClient, Entry
-from .codec import decode_event, decode_snapshot
+from .codec import decode_event
 from .errors import Conflict
-from .keys import SCHEMA, Keys
+from .keys import Keys
+from .layout import refuse_newer
+from .old_keys import OldKeys
 from .settings import Settings
+from .snapshot import decode_snapshot
 
 # What is given up is gone after so long (seconds).
 _SECONDS_A_QUESTION = 5.0
@@ -46,17 +49,19 @@ class Store:
         :raises UpgradeError: what :meth:`ConsulClient.read` raises, ``unreadable_ledger``, ``newer_schema``.
         """
         keys = self.keys
+        old = OldKeys(keys.prefix)
         folders = (keys.reports, keys.gates, keys.records, keys.holds)
         now = time.time()
+        single = (keys.current_version, keys.ledger, keys.schema, keys.migration)
         wanted = (
-            keys.current_version,
-            keys.ledger,
-            keys.schema,
+            *single,
             keys.drivers,
             keys.marks,
             keys.approvals,
             keys.providers,
             *folders,
+            old.reports,
+            *old.gate_folders,
         )
         try:
             entries = self.client.read(wanted, consistency, [keys.event(epoch)] if epoch else [])
@@ -66,12 +71,7 @@ class Store:
         events = _events(entry for entry in entries if epoch and entry.key == keys.event(epoch))
         commits = {epoch: str(events[0].get("commit", ""))} if events else {}
         snapshot = replace(decode_snapshot(keys, entries), now=now, commits=commits)
-        if snapshot.schema is not None and snapshot.schema > SCHEMA:
-            raise UpgradeError(
-                "newer_schema",
-                f"{keys.schema} is {snapshot.schema}, and this release of convoy.upgrade knows layouts up to {SCHEMA}. "
-                "Install the release that the other planners use.",
-            )
+        refuse_newer(keys, snapshot.schema, snapshot.release)
         return snapshot
 
     def distrust_silence(self, entries: Sequence[Entry], folders: Iterable[str]) -> None:
@@ -92,6 +92,19 @@ class Store:
             if not any(entry.key.startswith(folder) for entry in entries):
                 self.client.get(f"{folder}global")
             self._readable.add(folder)
+        self._distrust_silence_of_old(entries)
+
+    def _distrust_silence_of_old(self, entries: Sequence[Entry]) -> None:
+        # Old gates count where there are no others. The global one is the last that a migrator copies, so where that is in its
+        # place, no answer depends on an old one.
+        keys = self.keys
+        old = OldKeys(keys.prefix)
+        seen = {entry.key for entry in entries}
+        if old.gates in self._readable or not seen.isdisjoint((keys.gate("global"), keys.schema, keys.ledger)):
+            return
+        if not any(key.startswith(old.gate_folders) for key in seen):
+            self.client.get(old.gate("global"))
+        self._readable.add(old.gates)
 
     def wait_for_change(self, index: int, seconds: float, prefixes: Sequence[str] | None = None) -> int:
         """Return as soon as anything that a plan depends on has changed, or after ``seconds``.
@@ -105,23 +118,26 @@ class Store:
         :returns: the newest index now, which is ``index`` where nothing changed in time.
         :raises Unreachable: if Consul goes away.
         """
-        keys = self.keys
+        keys, old = self.keys, OldKeys(self.keys.prefix)
         answers: queue.Queue[int | UpgradeError] = queue.Queue()
         answered = threading.Event()
         until = time.monotonic() + seconds
 
         def watch(prefix: str) -> None:
             client = ConsulClient(self.settings)
-            found = index
+            found = asked = index
             try:
                 while found <= index and not answered.is_set() and (left := until - time.monotonic()) > 0:
-                    found = client.wait(prefix, index, min(left, _SECONDS_A_QUESTION))
+                    found, is_filled = client.look_out(prefix, asked, min(left, _SECONDS_A_QUESTION))
+                    if prefix == old.reports and not is_filled:
+                        # Hardly any fleet has them, and of a folder that is not there Consul tells every write as a change.
+                        found, asked = index, max(asked, found)
                 answers.put(found)
             except UpgradeError as error:
                 answers.put(error)
 
         if prefixes is None:
-            prefixes = (keys.upgrade, keys.reports, keys.gates, keys.current_version)
+            prefixes = (keys.upgrade, keys.reports, old.reports, keys.gates, keys.current_version)
         for prefix in prefixes:
             threading.Thread(target=watch, args=(prefix,), daemon=True).start()
         try:

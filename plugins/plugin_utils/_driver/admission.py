@@ -18,6 +18,7 @@ from ...module_utils._ops.after import make_after_pass
 from ...module_utils._ops.plan import Outcome, Request, make_pass
 from ...module_utils._store.errors import Unreachable
 from ...module_utils._store.keys import Keys
+from ...module_utils._store.old_keys import OldKeys
 from ...module_utils._store.store import Store
 from ...module_utils._store.watch import Watch
 from .pool import Pool
@@ -76,7 +77,8 @@ class Admission:
         self._pool = pool
         self._claim = claim
         keys = Keys(pool.settings.kv_prefix)
-        self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.reports, keys.drivers))
+        reports = (keys.reports, OldKeys(keys.prefix).reports)
+        self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.drivers, *reports))
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting: dict[str, Verdict | None] = {}

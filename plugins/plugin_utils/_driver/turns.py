@@ -14,8 +14,8 @@ from ...module_utils._model.errors import UpgradeError
 from ...module_utils._model.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, Record
 from ...module_utils._ops import once
 from ...module_utils._ops.report import Word, next_record, report, shortened
-from ...module_utils._store.codec import decode_record, encode_record
 from ...module_utils._store.operations import compare_and_put
+from ...module_utils._store.records import decode_record, encode_record
 from ...module_utils._store.store import Store
 from .pool import Pool
 from .providers import BEGUN, PASSED, Providers

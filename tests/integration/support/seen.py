@@ -23,6 +23,7 @@ CONNECTED = (
     "consul_upgrade_info",
     "consul_upgrade_plan",
     "consul_upgrade_report",
+    "consul_upgrade_schema",
     "upgrade_driver",
 )
 MODULES = (*CONNECTED, "compose_upgrade_tasks", "node_lock", "node_validate", "upgrade_step", "upgrade_turn")

@@ -100,7 +100,7 @@ def test_the_history_says_of_each_gate_why_an_abort_wrote_it() -> None:
     }
     everywhere = [Change(KEYS.gate("global"), "True", "False")]
     assert list(abort._closed(KEYS, everywhere)) == ["reason"]
-    assert abort._close_in_turn(KEYS, [*gates, *everywhere]) == [gates[:2], gates[2:], everywhere]
+    assert abort._close_in_turn(KEYS, [*gates, *everywhere], places=1) == [gates[:2], gates[2:], everywhere]
 
 
 def test_whom_a_gate_of_many_lets_through_is_looked_at_before_that_is_closed() -> None:
@@ -116,7 +116,7 @@ def test_whom_a_gate_of_many_lets_through_is_looked_at_before_that_is_closed() -
 
 def test_each_gate_of_a_host_has_room_for_the_check_of_its_record() -> None:
     gates = [Change(KEYS.gate("host", f"compute{at}"), "True", "False") for at in range(100)]
-    pieces = abort._close_in_turn(KEYS, gates)
+    pieces = abort._close_in_turn(KEYS, gates, places=1)
     assert [one for piece in pieces for one in piece] == gates
     for piece in pieces:
         checks = abort._unchanged(KEYS, fleet().snapshot(), abort._closed_hosts(KEYS, piece))

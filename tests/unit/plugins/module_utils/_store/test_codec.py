@@ -31,16 +31,15 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.codec import
     decode_hold,
     decode_ledger,
     decode_mark,
-    decode_record,
-    decode_snapshot,
     decode_version,
     encode_approval,
     encode_event,
     encode_ledger,
     encode_mark,
-    encode_record,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.records import decode_record, encode_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.snapshot import decode_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 

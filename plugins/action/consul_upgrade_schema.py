@@ -1,0 +1,43 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Migrates the keys from the controller, where the steps are: they are found by the names of their files."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
+
+_PLAIN = {name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    **_PLAIN,
+    "kv_prefix": {"type": "str", "default": ""},
+    "to": {"type": "int"},
+    "remove_old": {"type": "bool", "default": False},
+}
+
+
+class ActionModule(ActionBase):
+    """The action behind the module of the same name."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Migrate, or in check mode tell what that would do."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _checked, options = self.validate_argument_spec(_OPTIONS)
+        dry = bool(self._task.check_mode)
+        try:
+            store = Store(read_settings(options.get, os.environ))
+            outcome = Migrator(store, target=options["to"], remove_old=options["remove_old"]).run(dry=dry)
+        except UpgradeError as error:
+            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
+        return {**result, **outcome.plain(dry=dry), **changed(outcome.real_changes())}

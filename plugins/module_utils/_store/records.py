@@ -1,0 +1,114 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A host's record, from what stands in Consul and back. Whatever a host writes there is bounded and printable after this."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from .._model.errors import UpgradeError
+from .._model.fleet import FAILED, POST_STATES, RECORD_STATES, Record
+from .._model.names import check_version
+from .._model.shown import bounded, printable, shown
+from .codec import MOST, decode_data, decode_time
+
+# In characters. What a host says of itself is written on by planners, in one transaction with what many others say, and
+# Consul takes no more than half a megabyte.
+_LONGEST_ERROR = 4200
+_LONGEST_NAME = 255
+_MOST_DONE = 20_000
+_MOST_TIMES = 20
+
+
+def decode_record(key: str, value: bytes) -> Record:
+    """Return a host's record; one that can't be read counts as failed, so that it keeps its slot.
+
+    Texts without end are cut, and names without end can't be read. All texts are printable.
+    """
+    try:
+        data = decode_data(value)
+        texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported", "origin")}
+        version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
+        if (
+            not _is_version(version)
+            or state not in RECORD_STATES
+            or not isinstance(attempt, int)
+            or abs(attempt) >= MOST
+        ):
+            raise ValueError(f"version {shown(version)}, state {shown(state)}, attempt {shown(attempt)}")
+        return Record(
+            version,
+            state,
+            _bounded(texts["service"], _LONGEST_NAME),
+            _bounded(texts["step"], _LONGEST_NAME),
+            attempt,
+            _bounded(texts["error"], _LONGEST_ERROR),
+            _times(data.get("times")),
+            _name(texts["reported"]),
+            _units(data.get("done")),
+            _post(data.get("post")),
+            _name(texts["origin"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        return Record(
+            version="",
+            state=FAILED,
+            error=f"the record {key} can't be read ({reason}); let the host report again, or delete the key",
+            readable=False,
+        )
+
+
+def encode_record(record: Record) -> str:
+    """Return a host's record as it is stored."""
+    return json.dumps(
+        {name: value for name, value in record.plain().items() if value not in (None, [])}, sort_keys=True
+    )
+
+
+def _bounded(text: str | None, most: int) -> str | None:
+    return None if text is None else bounded(printable(text), most)
+
+
+def _name(text: str | None) -> str | None:
+    if text is not None and len(text) > _LONGEST_NAME:
+        raise ValueError(f"{shown(text)} is no name")
+    return None if text is None else printable(text)
+
+
+def _optional_text(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not a text")
+    return value
+
+
+def _units(value: object) -> tuple[str, ...]:
+    if value is not None and not (isinstance(value, list) and all(isinstance(unit, str) for unit in value)):
+        raise ValueError(f"done {shown(value)}")
+    if sum(map(len, value or ())) > _MOST_DONE:
+        raise ValueError(f"done has more than {_MOST_DONE} characters")
+    return tuple(map(printable, value or ()))
+
+
+def _post(value: object) -> str | None:
+    if value is not None and value not in POST_STATES:
+        raise ValueError(f"post {shown(value)}")
+    return str(value) if value is not None else None
+
+
+def _times(value: object) -> Mapping[str, int]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > _MOST_TIMES or any(len(name) > _LONGEST_NAME for name in value):
+        raise ValueError(f"times {shown(value)}")
+    return {printable(name): decode_time(at) for name, at in value.items()}
+
+
+def _is_version(value: object) -> bool:
+    # Planners publish it as a part of a key.
+    try:
+        return bool(check_version(value, "version"))
+    except UpgradeError:
+        return False

@@ -1,0 +1,185 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All that one read has brought, sorted into a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from .._model.fleet import Record, Report, Snapshot
+from .._model.gates import Gates, GateValue
+from .._model.holds import Holds
+from .._model.marks import Approval, Mark
+from .._model.providers import Provider
+from .client import Entry
+from .codec import (
+    decode_approval,
+    decode_hold,
+    decode_ledger,
+    decode_mark,
+    decode_version,
+    text_of,
+)
+from .keys import Keys
+from .migration_codec import decode_migration, decode_schema, release_of
+from .old_keys import OldKeys
+from .provider_codec import decode_provider
+from .records import decode_record
+
+# Of keys of others, so many are kept for messages.
+_MOST_OTHERS = 5
+
+
+def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
+    """Return what the entries of :meth:`ConsulClient.read` say, whichever layout they have.
+
+    A gate that stands in its place counts, else the one where the old code put it. So each answer is right at any moment of a
+    migration, which copies before it removes. Of reports, the latest counts wherever it stands, as nodes that have the old code
+    go on writing to the old place.
+
+    :raises UpgradeError: ``unreadable_ledger``, ``unreadable_schema``.
+    """
+    found: dict[str, Any] = {}
+    warnings: list[str] = []
+    reports: dict[str, list[tuple[Report, str]]] = {}
+    old = OldKeys(keys.prefix)
+    gates, old_gates, holds = _Scoped("gate"), _Scoped("gate"), _Scoped("hold")
+    old_reports: dict[str, list[tuple[Report, str]]] = {}
+    others: list[str] = []
+    records: dict[str, Record] = {}
+    driven: set[str] = set()
+    marks: dict[str, Mark] = {}
+    approvals: dict[str, Approval] = {}
+    providers: dict[str, Provider] = {}
+    newest = 0
+    for key, value, index, flags in entries:
+        newest = max(newest, index)
+        if key.startswith(keys.reports):
+            parts = key[len(keys.reports) :].split("/")
+            if len(parts) == 2 and all(parts) and "\ufffd" not in key:
+                reports.setdefault(parts[1], []).append((Report(parts[0], _unix_time(value), index), key))
+            elif parts[-1]:
+                warnings.append(f"{key!r} is passed over: it is not running/versions/<version>/<host>.")
+        elif key.startswith(keys.gates):
+            gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags), warnings)
+        elif key.startswith(old.gates):
+            place = old.gate_of(key)
+            if place is not None:
+                old_gates.set(*place, GateValue(key, text_of(value), flags))
+            elif len(others) < _MOST_OTHERS and key.startswith(old.gate_folders) and not key.endswith("/"):
+                others.append(key)
+        elif key.startswith(old.reports):
+            said = old.report_of(key)
+            if said is not None and "\ufffd" not in key:
+                old_reports.setdefault(said[1], []).append((Report(said[0], _unix_time(value), index, True), key))
+            elif not key.endswith("/"):
+                warnings.append(f"{key!r} is passed over: it is not running_version/<version>/<host>.")
+        elif key.startswith(keys.records):
+            host = key[len(keys.records) :]
+            if host and "/" not in host:
+                records[host] = replace(decode_record(key, value), index=index)
+        elif key.startswith(keys.drivers):
+            driven.add(key[len(keys.drivers) :])
+        elif key.startswith(keys.marks):
+            mark = decode_mark(value)
+            if mark is not None:
+                marks[key[len(keys.marks) :]] = mark
+        elif key.startswith(keys.providers):
+            if (name := key[len(keys.providers) :]) and "/" not in name:
+                providers[name] = decode_provider(key, value)
+        elif key.startswith(keys.approvals):
+            approval = decode_approval(value)
+            if approval is not None:
+                approvals[key[len(keys.approvals) :]] = approval
+        elif key == keys.holds:
+            found["hold_index"] = index
+        elif key.startswith(keys.holds):
+            holds.add(key, key[len(keys.holds) :], decode_hold(key, value), warnings)
+        elif key == keys.ledger:
+            found |= {"ledger": decode_ledger(key, value), "ledger_index": index}
+        elif key == keys.current_version:
+            found |= {"current_version": decode_version(value), "version_index": index}
+        elif key == keys.schema:
+            found |= {"schema": decode_schema(key, value), "release": release_of(flags)}
+        elif key == keys.migration:
+            found["migration"] = decode_migration(value)
+    current = found.get("current_version")
+    in_old_place = Gates(old_gates.everywhere, old_gates.roles, old_gates.hosts)
+    reported = dict(_latest(reports, current, warnings))
+    for host, report in _latest(old_reports, current, warnings):
+        reported[host] = _later(report, reported[host]) if host in reported else report
+    return Snapshot(
+        reports=reported,
+        records=records,
+        gates=Gates(gates.everywhere, gates.roles, gates.hosts).over(in_old_place),
+        old_gates=in_old_place,
+        old_reports=frozenset(old_reports),
+        others_keys=tuple(others),
+        holds=Holds(holds.everywhere, holds.roles, holds.hosts),
+        driven=frozenset(driven),
+        marks=marks,
+        approvals=approvals,
+        providers=providers,
+        index=newest,
+        warnings=tuple(warnings),
+        **found,
+    )
+
+
+class _Scoped:
+    """Sorts keys of the form ``global``, ``role/<role>``, ``host/<host>``."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.everywhere: Any = None
+        self.roles: dict[str, Any] = {}
+        self.hosts: dict[str, Any] = {}
+
+    def add(self, key: str, below: str, value: Any, warnings: list[str]) -> None:
+        scope, _slash, name = below.partition("/")
+        if below == "global":
+            self.set(scope, None, value)
+        elif scope in ("role", "host") and name and "/" not in name:
+            self.set(scope, name, value)
+        elif below and not below.endswith("/"):
+            warnings.append(f"{key!r} is passed over: it is no {self.what} of a host, a role or everything.")
+
+    def set(self, scope: str, name: str | None, value: Any) -> None:
+        """Take a value that is known to be of this scope and name."""
+        if name is None:
+            self.everywhere = value
+        else:
+            (self.roles if scope == "role" else self.hosts)[name] = value
+
+
+def _unix_time(value: bytes) -> float | None:
+    try:
+        at = float(value)
+    except ValueError:
+        return None
+    return at if abs(at) < 1e12 else None
+
+
+def _latest(
+    reports: Mapping[str, list[tuple[Report, str]]], current: str | None, warnings: list[str]
+) -> Iterator[tuple[str, Report]]:
+    # Old nodes wrote the new report and removed the former one in two requests, so a host may stand under two
+    # versions. The latest word counts; where the times don't tell, it is the one that leaves work to be done.
+    for host, found in reports.items():
+        if len(found) > 1:
+            found.sort(key=lambda one: (one[0].at is not None, one[0].at or 0, one[0].version != current))
+            chosen = found[-1][0].version
+            others = ", ".join(key for _report, key in found[:-1])
+            warnings.append(f"{host} reported several versions; {chosen!r} is taken, and passed over: {others}.")
+        yield host, found[-1][0]
+
+
+def _later(old: Report, new: Report) -> Report:
+    """Return which of a host's reports counts: that in the old place, or that in the new one."""
+    if (old.version, old.at) == (new.version, new.at):
+        # A copy was said when the host said it.
+        return replace(new, index=min(old.index, new.index))
+    return max(old, new, key=lambda one: (one.at is not None, one.at or 0, one.index))

@@ -1,0 +1,42 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``current_version``, around which old tools left white space."""
+
+from __future__ import annotations
+
+from ....module_utils._model.errors import UpgradeError
+from ....module_utils._model.names import check_version
+from ....module_utils._store.codec import decode_version, text_of
+from ....module_utils._store.operations import Change, compare_and_put
+from ..step import Found, Move, Obstacle
+
+_MEND = "Set it to the version that the fleet should run, or delete it"
+
+
+def obstacles(found: Found) -> list[Obstacle]:
+    """Return what is wrong with it."""
+    key = found.keys.current_version
+    entry = found.entries.get(key)
+    if entry is None:
+        return []
+    if text_of(entry.value) is None:
+        return [Obstacle(key, "holds bytes that are not UTF-8 text", f"{_MEND}.")]
+    try:
+        text = decode_version(entry.value)
+        if text is not None:
+            check_version(text, key)
+    except UpgradeError as error:
+        return [Obstacle(key, f"is no version ({error.message})", f"{_MEND}.")]
+    return []
+
+
+def moves(found: Found) -> list[Move]:
+    """Return what takes the white space off."""
+    key = found.keys.current_version
+    entry = found.entries.get(key)
+    text, bare = (None, None) if entry is None else (text_of(entry.value), decode_version(entry.value))
+    if entry is None or text is None or bare is None or text == bare:
+        return []
+    operations = (compare_and_put(key, bare, entry.modify_index),)
+    return [Move("version without white space", f"{text!r} is {bare!r}", operations, (Change(key, text, bare),))]

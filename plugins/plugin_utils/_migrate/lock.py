@@ -1,0 +1,131 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One migrator at a time: its session with Consul locks ``upgrade/migration``, and each of its writes checks that."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+
+from ...module_utils._model.errors import UpgradeError
+from ...module_utils._model.migration import Migration
+from ...module_utils._ops.claims import RENEW_EVERY, SESSION_SECONDS, Holder
+from ...module_utils._processes import start_of, this_machine
+from ...module_utils._store.client import MOST_OPERATIONS, ConsulClient, Operation
+from ...module_utils._store.codec import decode_data
+from ...module_utils._store.errors import Conflict
+from ...module_utils._store.migration_codec import encode_migration
+from ...module_utils._store.operations import check_lock, compare, lock, put, remove, unlock
+from ...module_utils._store.store import Store, whoami
+
+# Beside what it moves, a transaction has the check of the lock and the progress.
+MOST_MOVED = MOST_OPERATIONS - 2
+
+
+class Lock:
+    """The lock of a migrator, renewed until it is closed. Enter it before it is taken."""
+
+    def __init__(self, store: Store) -> None:
+        """Prepare it; nothing is sent yet."""
+        self._store = store
+        self._key = store.keys.migration
+        self._over = threading.Event()
+        self._holder: Mapping[str, object] = {}
+        self.session = ""
+
+    def __enter__(self) -> Lock:
+        """Open the session.
+
+        :raises UpgradeError: what :meth:`ConsulClient.write` raises.
+        """
+        name = f"convoy.upgrade migration of {whoami()}"
+        self.session = self._store.client.open_session(name, SESSION_SECONDS, keeps_keys=True)
+        pid = os.getpid()
+        holder = Holder(whoami(), int(time.time()), self.session, this_machine(), pid, start_of(pid) or 0)
+        self._holder = asdict(holder)
+        threading.Thread(target=self._renew, daemon=True).start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Let go of it; the key stays."""
+        self._over.set()
+        # Where that fails, it ends by itself soon.
+        with contextlib.suppress(UpgradeError):
+            self._store.client.close_session(self.session)
+
+    def take(self, migration: Migration, index: int, operations: Sequence[Operation]) -> None:
+        """Lock the key and write into it that the migration goes on, with what belongs to that.
+
+        :param index: the key's ModifyIndex when it was read, 0 where it was not there.
+        :raises Conflict: if somebody else wrote any of that.
+        :raises UpgradeError: ``migrating`` where another migrator has it.
+        """
+        text = encode_migration(migration, self._holder)
+        try:
+            self._store.client.write([compare(self._key, index), lock(self._key, text, self.session), *operations])
+        except Conflict:
+            self._refuse_if_held()
+            raise
+
+    def write(self, migration: Migration, operations: Sequence[Operation]) -> None:
+        """Carry out operations and note the progress, if the lock is still this migrator's.
+
+        :raises Conflict: if one of the keys is not as it was read any more; nothing is done then.
+        :raises UpgradeError: ``lost_lock``, and what :meth:`ConsulClient.write` raises.
+        """
+        self._write([put(self._key, encode_migration(migration, self._holder)), *operations])
+
+    def end(self, migration: Migration | None, operations: Sequence[Operation]) -> None:
+        """Write what stays, or with None remove the key, and let go of it.
+
+        :raises Conflict: as :meth:`write`.
+        :raises UpgradeError: as :meth:`write`.
+        """
+        last = remove(self._key) if migration is None else unlock(self._key, encode_migration(migration), self.session)
+        self._write([*operations, last])
+
+    def _write(self, operations: Sequence[Operation]) -> None:
+        try:
+            self._store.client.write([check_lock(self._key, self.session), *operations])
+        except Conflict as conflict:
+            if conflict.details["key"] != self._key:
+                raise
+            raise UpgradeError(
+                "lost_lock",
+                f"{self._key} is not locked by this migration any more: Consul has ended its session, as after {SESSION_SECONDS} "
+                "seconds without a word. What was done stays, and is safe. Run the same command again; it goes on from there.",
+                key=self._key,
+            ) from conflict
+
+    def _refuse_if_held(self) -> None:
+        """Refuse where another migrator has the lock; one that died on this machine lets go of it at once."""
+        entry = self._store.client.get(self._key)
+        try:
+            data = decode_data(entry.value) if entry is not None else {}
+            holder = Holder(**{one.name: data[one.name] for one in fields(Holder)})
+        except (ValueError, TypeError, KeyError):
+            return
+        if holder.is_dead:
+            self._store.client.close_session(holder.session)
+        elif self._store.client.is_session(holder.session):
+            raise UpgradeError(
+                "migrating",
+                f"Another migration is under way: {holder} has {self._key}. Nothing was changed by this one. Wait for the end of "
+                "that one, and run this again; if its machine is gone, Consul lets go of the key within half a minute.",
+                key=self._key,
+            )
+
+    def _renew(self) -> None:
+        client = ConsulClient(self._store.settings)
+        while not self._over.wait(RENEW_EVERY):
+            try:
+                if not client.renew_session(self.session):
+                    return
+            except UpgradeError:
+                # The next write tells whether the lock is still ours.
+                continue

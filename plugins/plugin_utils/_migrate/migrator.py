@@ -1,0 +1,222 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Brings the keys of a fleet from whatever layout they have to a newer one, step by step.
+
+Each step copies, looks whether all is there, and switches: the version of the layout is the last that it writes. The old
+keys are kept, and removed when nobody needs them any more, or when somebody asks for that. Every write is a transaction that
+checks the lock and is safe by itself. What is left to do is always seen in the keys and never remembered; so whoever comes
+after a migrator that was killed just goes on.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...module_utils._model.errors import UpgradeError
+from ...module_utils._model.migration import KEPT, REMOVING, RUNNING, Migration
+from ...module_utils._store.client import Operation
+from ...module_utils._store.codec import decode_ledger, encode_event, encode_ledger
+from ...module_utils._store.errors import Conflict, Unreachable
+from ...module_utils._store.migration_codec import release_number
+from ...module_utils._store.operations import Change, compare_and_put, put
+from ...module_utils._store.store import Store, whoami
+from .finder import find_steps
+from .lock import Lock
+from .mover import carry_out
+from .outcome import Done, Outcome
+from .preview import preview
+from .status import Status, read_status
+from .step import Move, Step
+from .validate import validate
+
+_MOST_TRIES = 10
+# Nodes with old code bring old keys back; after so many turns that is told, and no longer waited for.
+_MOST_REMOVALS = 10
+
+
+class Migrator:
+    """One run.
+
+    :param target: the layout to go to; None for the newest.
+    :param remove_old: remove the old keys, whoever may still need them.
+    """
+
+    def __init__(self, store: Store, *, target: int | None = None, remove_old: bool = False) -> None:
+        """Prepare it; nothing is sent yet.
+
+        :raises UpgradeError: ``missing_step``, ``unknown_layout``.
+        """
+        self._store = store
+        self._keys = store.keys
+        self._steps = find_steps()
+        self._remove_old = remove_old
+        newest = self._steps[-1].number
+        self._target = newest if target is None else target
+        if not 1 <= self._target <= newest:
+            raise UpgradeError(
+                "unknown_layout",
+                f"to: there is no layout {target}. This release of convoy.upgrade knows 1 to {newest}.",
+            )
+
+    def run(self, *, dry: bool = False) -> Outcome:
+        """Bring the keys there.
+
+        :param dry: write nothing, and tell what would be done.
+        :raises UpgradeError: ``in_the_way``, ``newer_schema``, ``no_way_back``, ``migrating``, ``lost_lock``, ``busy``,
+            and what :meth:`ConsulClient.read` and :meth:`ConsulClient.write` raise.
+        """
+        for _try in range(_MOST_TRIES):
+            status = self._read()
+            ahead = self._ahead(status)
+            removes = self._removes(status)
+            if not ahead and not removes and not status.is_under_way:
+                return self._nothing(status)
+            for step in ahead[:1]:
+                validate(step, status.found)
+            if dry:
+                return preview(status, ahead, remove_old=self._remove_old)
+            with Lock(self._store) as lock:
+                migration = self._begun(status, ahead, removes=removes)
+                try:
+                    begins = [] if status.is_under_way else self._warning(status)
+                    lock.take(migration, status.found.index(self._keys.migration), begins)
+                except Conflict:
+                    continue
+                return self._go(lock, migration, status, ahead)
+        raise UpgradeError(
+            "busy", f"{self._keys.migration} changed under each of {_MOST_TRIES} tries. Who else migrates?"
+        )
+
+    def _read(self) -> Status:
+        return read_status(self._store, self._steps)
+
+    def _ahead(self, status: Status) -> list[Step]:
+        if status.schema > self._target:
+            raise UpgradeError(
+                "no_way_back",
+                f"{self._keys.schema} is {status.schema}, and there is no way back to layout {self._target}. For that, restore a "
+                "snapshot of Consul from before the migration.",
+            )
+        return [step for step in self._steps if status.schema < step.number <= self._target]
+
+    def _removes(self, status: Status) -> bool:
+        """Return whether old keys are to be removed that an earlier run has kept, or that came back since."""
+        if status.migration is None:
+            return self._remove_old and bool(status.old_keys(status.schema))
+        return self._remove_old or not status.waiting()
+
+    def _nothing(self, status: Status) -> Outcome:
+        outcome = Outcome(status.schema, status.schema)
+        if status.migration is not None:
+            outcome.keep(status, status)
+        return outcome
+
+    def _begun(self, status: Status, ahead: Sequence[Step], *, removes: bool) -> Migration:
+        before = status.migration
+        if ahead:
+            return Migration(RUNNING, status.origin, self._target)
+        is_removing = removes or (before is not None and before.state == REMOVING)
+        return Migration(REMOVING if is_removing else RUNNING, status.origin, status.schema)
+
+    def _warning(self, status: Status) -> list[Operation]:
+        """Return what keeps a planner from writing that has read before: each compares the ledger, or the folder of holds."""
+        keys, entry = self._keys, status.found.entries.get(self._keys.ledger)
+        what = "the old keys are removed" if status.migration is not None else f"the keys leave layout {status.schema}"
+        if entry is None:
+            return [compare_and_put(keys.holds, what, status.found.index(keys.holds))]
+        ledger = decode_ledger(entry.key, entry.value)
+        ledger = replace(ledger, epoch=ledger.epoch + 1, commit=uuid.uuid4().hex)
+        said = {"epoch": ledger.epoch, "at": int(time.time()), "who": whoami(), "commit": ledger.commit}
+        event = {**said, "version": ledger.version, "what": "migrate", "reason": what}
+        return [
+            compare_and_put(keys.ledger, encode_ledger(ledger), entry.modify_index),
+            put(keys.event(ledger.epoch), encode_event(event)),
+        ]
+
+    def _go(self, lock: Lock, migration: Migration, status: Status, ahead: Sequence[Step]) -> Outcome:
+        outcome = Outcome(status.schema, status.schema)
+        for step in ahead:
+            done = Done(step)
+            outcome.steps.append(done)
+            try:
+                phase = f"copying to layout {step.number}"
+                carry_out(lock, replace(migration, phase=phase), done, outcome, lambda step=step: self._to_copy(step))  # type: ignore[misc]
+            except UpgradeError as error:
+                if error.code == "in_the_way" and status.migration is None and not done.moves:
+                    # It came between looking and locking, and nothing is in the middle of anything.
+                    lock.end(None, [])
+                raise
+            migration = self._switch(lock, migration, step, outcome, is_last=step is ahead[-1])
+        if not ahead and migration.state == RUNNING:
+            # The run before went further than this one is to go.
+            lock.end(replace(migration, state=KEPT), [])
+        if migration.state == REMOVING:
+            self._remove(lock, migration, outcome)
+        outcome.keep(status, self._read())
+        return outcome
+
+    def _to_copy(self, step: Step) -> list[Move]:
+        found = replace(self._read().found, begun=True)
+        validate(step, found)
+        return step.moves(found)
+
+    def _switch(self, lock: Lock, migration: Migration, step: Step, outcome: Outcome, *, is_last: bool) -> Migration:
+        """Write the version of the layout. With that of the last step all is over but for the old keys."""
+        text: str | None = None
+        for turn in range(_MOST_TRIES):
+            status = self._read()
+            text = status.schema_text if turn == 0 else text
+            if status.schema >= step.number:
+                # The reply was lost.
+                after = status.migration or replace(migration, state=KEPT)
+            else:
+                after = self._after_switch(migration, status, step) if is_last else migration
+                try:
+                    self._write_schema(lock, after, step, status)
+                except Unreachable:
+                    continue
+            outcome.changes.append(Change(self._keys.schema, text, str(step.number)))
+            outcome.schema = step.number
+            return after
+        raise UpgradeError(
+            "busy", f"{self._keys.schema} could not be written in {_MOST_TRIES} tries. Run the same command again."
+        )
+
+    def _after_switch(self, migration: Migration, status: Status, step: Step) -> Migration:
+        removes = status.old_keys(step.number) and (self._remove_old or not status.waiting())
+        return replace(migration, state=REMOVING if removes else KEPT)
+
+    def _write_schema(self, lock: Lock, after: Migration, step: Step, status: Status) -> None:
+        operations = [put(self._keys.schema, str(step.number), release_number(step.release))]
+        if after.state == KEPT:
+            lock.end(after if status.old_keys(step.number) else None, operations)
+        else:
+            lock.write(replace(after, phase=f"layout {step.number}"), operations)
+
+    def _remove(self, lock: Lock, migration: Migration, outcome: Outcome) -> None:
+        for step in self._steps[: outcome.schema]:
+            done = Done(step)
+            outcome.removed.append(done)
+            phase = f"removing layout {step.number - 1}"
+            noted = replace(migration, phase=phase)
+            if not carry_out(lock, noted, done, outcome, lambda step=step: self._to_remove(step), _MOST_REMOVALS):  # type: ignore[misc]
+                outcome.left += step.waiting(self._read().found)
+        for _try in range(_MOST_TRIES):
+            try:
+                lock.end(None, [])
+            except Unreachable:
+                if self._read().migration is not None:
+                    continue
+            return
+        raise UpgradeError(
+            "busy", f"{self._keys.migration} could not be removed in {_MOST_TRIES} tries. Run the same command again."
+        )
+
+    def _to_remove(self, step: Step) -> list[Move]:
+        found = replace(self._read().found, begun=True, switched=True)
+        # What came to the old place since then is copied before it is removed there.
+        return step.moves(found) or step.removals(found)

@@ -1,0 +1,138 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a migration did, or would do, as data and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...module_utils._model.migration import KEPT, Migration
+from ...module_utils._model.names import plural, some
+from ...module_utils._store.migration_codec import encode_migration
+from ...module_utils._store.operations import Change, real_changes
+from .status import Status
+from .step import Move, Step
+
+# So many moves of each kind are shown.
+_MOST_EXAMPLES = 3
+
+
+@dataclass(slots=True)
+class Done:
+    """What was done of a step, or in check mode would be.
+
+    :param moves: kind -> how many of it.
+    :param examples: kind -> some of them.
+    """
+
+    step: Step
+    moves: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, moves: Iterable[Move]) -> None:
+        """Count moves."""
+        for move in moves:
+            self.moves[move.what] = self.moves.get(move.what, 0) + 1
+            examples = self.examples.setdefault(move.what, [])
+            if len(examples) < _MOST_EXAMPLES:
+                examples.append(move.example)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as the module does."""
+        moves = [{"what": what, "count": count, "examples": self.examples[what]} for what, count in self.moves.items()]
+        return {"schema": self.step.number, "title": self.step.title, "moves": moves}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a migration.
+
+    :param origin: the layout before.
+    :param schema: the layout after.
+    :param kept: how many old keys are kept.
+    :param waiting: the hosts for which they are kept.
+    :param left: hosts that went on writing old keys while these were removed.
+    """
+
+    origin: int
+    schema: int
+    steps: list[Done] = field(default_factory=list)
+    removed: list[Done] = field(default_factory=list)
+    kept: int = 0
+    waiting: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+
+    def plain(self, *, dry: bool) -> dict[str, Any]:
+        """Return it as the module does, but for ``changed`` and ``diff``."""
+        return {
+            "from": self.origin,
+            "schema": self.schema,
+            "steps": [one.plain() for one in self.steps],
+            "removed": [one.plain() for one in self.removed if one.moves],
+            "kept": self.kept,
+            "waiting_for": self.waiting,
+            "summary": self.summary(dry=dry),
+        }
+
+    def add(self, done: Done, moves: Sequence[Move]) -> None:
+        """Count moves that were carried out."""
+        done.add(moves)
+        self.changes += [change for move in moves for change in move.changes]
+
+    def keep(self, before: Status, after: Status) -> None:
+        """Note which of the old keys are there at the end, and that they are kept."""
+        key, was = before.found.keys.migration, before.migration
+        if not any(one.moves for one in self.removed):
+            self.kept = after.old_keys(self.schema)
+            self.waiting = after.waiting() if self.kept else []
+        now = Migration(KEPT, before.origin, self.schema) if self.kept else None
+        texts = [None if one is None else encode_migration(one) for one in (was, now)]
+        self.changes.append(Change(key, *texts))
+
+    def real_changes(self) -> list[Change]:
+        """Return what changed in all."""
+        return real_changes(self.changes)
+
+    def summary(self, *, dry: bool) -> list[str]:
+        """Return what to tell an operator."""
+        if not self.steps and not any(one.moves for one in self.removed):
+            return [f"The keys have layout {self.schema}, which is the newest. {self._kept()}".strip()]
+        lines = []
+        for done in self.steps:
+            word = "Would go" if dry else "Went"
+            lines.append(f"{word} from layout {done.step.number - 1} to {done.step.number}: {done.step.title}.")
+            lines += _lines(done.moves, done.examples)
+        for done in self.removed:
+            if done.moves:
+                lines.append(f"{'Would remove' if dry else 'Removed'} the keys of layout {done.step.number - 1}:")
+                lines += _lines(done.moves, done.examples)
+        if self.kept:
+            lines.append(self._kept())
+        if self.left:
+            lines.append(
+                f"{some(self.left)} still wrote old keys while these were removed. They run old code, and are not heard of "
+                "any more until convoy.upgrade is installed there (playbooks/enroll.yml)."
+            )
+        return lines
+
+    def _kept(self) -> str:
+        if not self.kept:
+            return ""
+        return (
+            f"{plural(self.kept, 'old key')} are kept until {plural(len(self.waiting), 'host')} ({some(self.waiting)}) "
+            "reported through convoy.upgrade. Run this again then, or with remove_old=true to remove them at once."
+        )
+
+
+def _lines(moves: Mapping[str, int], examples: Mapping[str, Sequence[str]]) -> list[str]:
+    if not moves:
+        return ["  nothing had to be moved"]
+    lines = []
+    for what, count in moves.items():
+        more = f"; and {count - len(examples[what])} more" if count > len(examples[what]) else ""
+        lines.append(f"  {count} {what}: {'; '.join(examples[what])}{more}")
+    return lines

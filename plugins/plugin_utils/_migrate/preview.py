@@ -1,0 +1,70 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a migration would do, told by carrying it out on a copy of the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...module_utils._model.migration import REMOVING
+from ...module_utils._store.client import Entry
+from ...module_utils._store.operations import Change
+from .outcome import Done, Outcome
+from .status import Status
+from .step import Found, Move, Step
+from .validate import validate
+
+
+def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool) -> Outcome:
+    """Return what would be done.
+
+    :param ahead: the steps to make.
+    :raises UpgradeError: ``in_the_way``.
+    """
+    outcome, found = Outcome(status.schema, status.schema), status.found
+    for step in ahead:
+        validate(step, found)
+        done = Done(step)
+        outcome.steps.append(done)
+        found = _copied(step, found, done, outcome)
+        written = Change(
+            found.keys.schema, status.schema_text if step is ahead[0] else str(step.number - 1), str(step.number)
+        )
+        outcome.changes.append(written)
+        outcome.schema = step.number
+    after = replace(status, found=found, schema=outcome.schema)
+    is_removing = status.migration is not None and status.migration.state == REMOVING
+    if is_removing or remove_old or not after.waiting():
+        for step in status.steps[: outcome.schema]:
+            done, switched = Done(step), replace(found, begun=True, switched=True)
+            outcome.removed.append(done)
+            found = _copied(step, switched, done, outcome)
+            removed = step.removals(found)
+            outcome.add(done, removed)
+            found = after_moves(found, removed)
+        after = replace(after, found=found)
+    outcome.keep(status, after)
+    return outcome
+
+
+def _copied(step: Step, found: Found, done: Done, outcome: Outcome) -> Found:
+    """Return the keys as they are when nothing is left to be copied."""
+    while moves := step.moves(found):
+        outcome.add(done, moves)
+        found = after_moves(found, moves)
+    return found
+
+
+def after_moves(found: Found, moves: Sequence[Move]) -> Found:
+    """Return the keys as moves leave them."""
+    entries = dict(found.entries)
+    newest = max((entry.modify_index for entry in entries.values()), default=0) + 1
+    for move in moves:
+        for change in move.changes:
+            if change.after is None:
+                entries.pop(change.key, None)
+            else:
+                entries[change.key] = Entry(change.key, change.after.encode(), newest)
+    return replace(found, entries=dict(sorted(entries.items())))

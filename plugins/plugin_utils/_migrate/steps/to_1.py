@@ -1,0 +1,49 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From layout 0, which JioCloud's own code wrote, to layout 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from ....module_utils._model.names import in_order
+from ....module_utils._store.keys import Keys
+from ....module_utils._store.old_keys import OldKeys
+from .._layout_0 import gates, reports, version
+from ..step import Found, Move, Obstacle, Step
+
+
+class ToOne(Step):
+    """Copies reports and gates, makes holds of closed gates of hosts, and takes white space off the version."""
+
+    number = 1
+    release = "0.1.0"
+    title = "reports and gates go to where all tools of convoy.upgrade look for them, and operators' closed gates become holds"
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Return the folders and keys that it looks at."""
+        keys, old = Keys(prefix), OldKeys(prefix)
+        new = (keys.current_version, keys.reports, keys.gates, keys.holds, keys.records, keys.ledger)
+        return (*new, old.reports, *old.gate_folders)
+
+    def obstacles(self, found: Found) -> list[Obstacle]:
+        """Return all that stands in the way, in the order of the keys."""
+        every = chain(version.obstacles(found), reports.obstacles(found), gates.obstacles(found))
+        return sorted(every, key=lambda one: one.key)
+
+    def moves(self, found: Found) -> list[Move]:
+        """Return what is still to be copied or rewritten."""
+        return [*gates.moves(found), *reports.moves(found), *version.moves(found)]
+
+    def removals(self, found: Found) -> list[Move]:
+        """Return what removes the old keys; the gates last, as a host that lost only its report is closed as it was."""
+        return [*reports.removals(found), *gates.removals(found)]
+
+    def waiting(self, found: Found) -> list[str]:
+        """Return the hosts that reported through old code and not through convoy.upgrade after that."""
+        return in_order({*reports.waiting(found), *gates.waiting(found)})
+
+
+STEP = ToOne()

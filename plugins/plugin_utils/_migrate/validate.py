@@ -1,0 +1,30 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What stands in the way of a step, all at once."""
+
+from __future__ import annotations
+
+from ...module_utils._model.errors import UpgradeError
+from .step import Found, Step
+
+# So many are in the sentence; all are in its details.
+_MOST_TOLD = 50
+
+
+def validate(step: Step, found: Found) -> None:
+    """Refuse to go on while anything stands in the way.
+
+    :raises UpgradeError: ``in_the_way``; its details have ``obstacles``, each with ``key``, ``why`` and ``mend``.
+    """
+    obstacles = step.obstacles(found)
+    if not obstacles:
+        return
+    told = " | ".join(str(one) for one in obstacles[:_MOST_TOLD])
+    more = f" | And {len(obstacles) - _MOST_TOLD} more, in failure.details." if len(obstacles) > _MOST_TOLD else ""
+    raise UpgradeError(
+        "in_the_way",
+        f"{len(obstacles)} of the keys stand in the way of layout {step.number}, and nothing is changed before that is mended: "
+        f"{told}{more}",
+        obstacles=[{"key": one.key, "why": one.why, "mend": one.mend} for one in obstacles],
+    )

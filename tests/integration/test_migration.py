@@ -1,0 +1,446 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Migrating what JioCloud's own code wrote: where each key goes, what stands in the way, what is kept and for whom."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.abort import abort
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.retry import retry
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.roll_back import roll_back
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import SCHEMA
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import Outcome
+from devkit.agent import Agent
+from devkit.kv import RawKV
+from integration.support.fleet import gates, history, ledger, names, opened, seed
+from integration.support.old_fleet import load, old_fleet, old_gates, old_reports
+
+pytestmark = pytest.mark.one_release
+
+HOSTS = list(names(compute=30))
+KEPT = {"state": "kept", "from": 0, "to": 1}
+HELD = "{key} was {value} when the keys were migrated to layout 1"
+
+
+def migrated(store: Store, *, dry: bool = False, **options: Any) -> Outcome:
+    return Migrator(store, **options).run(dry=dry)
+
+
+def refusal(store: Store, **options: Any) -> UpgradeError:
+    with pytest.raises(UpgradeError) as caught:
+        migrated(store, **options)
+    return caught.value
+
+
+def counts(outcome: Outcome) -> dict[str, int]:
+    return {what: count for done in (*outcome.steps, *outcome.removed) for what, count in done.moves.items()}
+
+
+def reports(consul: RawKV) -> dict[str, str]:
+    return consul.texts("running/versions/")
+
+
+def copies(hosts: list[str], version: str) -> dict[str, str]:
+    """Return what old reports are when they are copied."""
+    return {f"running/versions/{key.partition('/')[2]}": value for key, value in old_reports(hosts, version).items()}
+
+
+def test_every_key_goes_where_it_belongs_and_the_old_ones_stay(store: Store, consul: RawKV) -> None:
+    before = old_fleet(HOSTS)
+    load(consul, before)
+    outcome = migrated(store)
+    assert reports(consul) == {**copies(HOSTS[:10], "v674"), **copies(HOSTS[10:], "v673")}
+    assert gates(consul) == {
+        "global": "False",
+        "role/controller": "True",
+        **{f"host/{host}": "True" for host in HOSTS[10:29]},
+    }
+    assert consul.get("current_version") == b"v674"
+    assert consul.get("upgrade/schema") == str(SCHEMA).encode()
+    assert json.loads(consul.get("upgrade/migration") or b"") == KEPT
+    after = consul.texts()
+    assert {key: after.get(key) for key in before if key != "current_version"} == {
+        key: value for key, value in before.items() if key != "current_version"
+    }
+    assert (outcome.origin, outcome.schema, outcome.kept, outcome.waiting) == (0, 1, 30 + 1 + 23, HOSTS)
+    assert counts(outcome) == {
+        "reports copied": 30,
+        "gates copied": 21,
+        "closed gates of hosts made holds": 2,
+        "version without white space": 1,
+    }
+
+
+def test_operators_closed_gates_of_hosts_become_holds_that_say_where_they_came_from(
+    store: Store, consul: RawKV
+) -> None:
+    load(consul, old_fleet(HOSTS[:9]))
+    consul.put("config_state/enable_puppet/host/compute2", "FALSE\n")
+    migrated(store)
+    holds = {key.rpartition("/")[2]: json.loads(value) for key, value in consul.tree("upgrade/hold/host/").items()}
+    assert {host: one["reason"] for host, one in holds.items()} == {
+        "compute1": HELD.format(key="config_state/host/compute1/enable_puppet", value="False"),
+        "compute2": HELD.format(key="config_state/enable_puppet/host/compute2", value="False"),
+        "compute9": HELD.format(key="config_state/host/compute9/enable_puppet", value="false"),
+    }
+    assert {one["by"] for one in holds.values()} == {"migrate_state.yml"}
+    outcome = make_pass(store, Request(version="v675"))
+    states = {host: view.state for host, view in outcome.hosts().items()}
+    assert {host for host, state in states.items() if state == "held"} == {"compute1", "compute2", "compute9"}
+    assert gates(consul)["global"] == "False"
+    assert "host/compute1" not in gates(consul)
+
+
+def test_a_hold_that_is_there_already_stays_as_it_is(store: Store, consul: RawKV) -> None:
+    load(consul, {**old_reports(HOSTS[:2]), **old_gates({"host/compute1": "False"})})
+    consul.put("upgrade/hold/host/compute1", '{"reason": "its disk", "by": "ann"}')
+    migrated(store, remove_old=True)
+    assert consul.get("upgrade/hold/host/compute1") == b'{"reason": "its disk", "by": "ann"}'
+    assert gates(consul) == {"host/compute1": "False"}
+
+
+@pytest.mark.parametrize(
+    ("written", "becomes"),
+    [
+        ("true", "True"),
+        ("TRUE", "True"),
+        ("false", "False"),
+        ("False\n", "False"),
+        (" v674 ", "v674"),
+        ("v600", "v600"),
+    ],
+)
+def test_gates_are_written_as_true_false_or_a_version(store: Store, consul: RawKV, written: str, becomes: str) -> None:
+    load(consul, {"current_version": "v674", **old_reports(HOSTS[:1])})
+    consul.put("config_state/enable_puppet/role/compute", written)
+    consul.put("config_state/role/storage/enable_puppet", written)
+    migrated(store)
+    assert gates(consul) == {"role/compute": becomes, "role/storage": becomes}
+    assert consul.get("config_state/role/storage/enable_puppet") == written.encode()
+
+
+def test_a_second_run_changes_nothing_and_needs_one_request(store: Store, consul: RawKV) -> None:
+    load(consul, old_fleet(HOSTS))
+    migrated(store)
+    before, requests = consul.tree(), store.client.requests
+    outcome = migrated(store)
+    assert (outcome.real_changes(), outcome.kept, outcome.waiting) == ([], 54, HOSTS)
+    assert store.client.requests == requests + 1
+    assert consul.tree() == before
+
+
+@pytest.mark.parametrize("options", [{}, {"remove_old": True}])
+def test_check_mode_tells_all_that_is_done_then_and_writes_nothing(
+    store: Store, consul: RawKV, options: dict[str, Any]
+) -> None:
+    load(consul, old_fleet(HOSTS))
+    before = consul.texts()
+    shown = migrated(store, dry=True, **options)
+    assert consul.texts() == before
+    assert not json.loads(consul.call("GET", "session/list")[2])
+    done = migrated(store, **options)
+    assert shown.real_changes() == done.real_changes()
+    assert shown.plain(dry=True) | {"summary": ""} == done.plain(dry=False) | {"summary": ""}
+    after = consul.texts()
+    changed = {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
+    del changed["upgrade/hold/"]
+    assert {one.key: one.after for one in done.real_changes()} == changed
+
+
+def test_removal_leaves_nothing_but_others_keys_and_the_holds(store: Store, consul: RawKV) -> None:
+    load(consul, old_fleet(HOSTS))
+    consul.put("config_state/enable_puppet/host/compute2", "False")
+    outcome = migrated(store, remove_old=True)
+    assert consul.tree("running_version/") == {}
+    assert set(consul.tree("config_state/")) == {
+        "config_state/role/compute/enable_update",
+        *(f"config_state/enable_puppet/{place}" for place in ("global", "role/controller")),
+        *(f"config_state/enable_puppet/host/{host}" for host in HOSTS[10:29]),
+    }
+    assert set(consul.tree("upgrade/hold/host/")) == {f"upgrade/hold/host/compute{number}" for number in (1, 2, 30)}
+    assert consul.get("upgrade/migration") is None
+    assert (outcome.kept, outcome.waiting) == (0, [])
+
+
+def test_old_keys_go_when_every_host_has_reported_through_convoy(store: Store, consul: RawKV) -> None:
+    load(consul, old_fleet(HOSTS[:6]))
+    migrated(store)
+    for host in HOSTS[:5]:
+        report(store, Word(host, "v674", "upgraded"))
+    outcome = migrated(store)
+    assert (outcome.waiting, outcome.real_changes()) == (["compute6"], [])
+    report(store, Word("compute6", "v674", "upgraded"))
+    # Somebody who still runs the old code is not done.
+    consul.put("running_version/v674/compute2", "1528312345.67")
+    assert migrated(store).waiting == ["compute2"]
+    report(store, Word("compute2", "v674", "started"))
+    outcome = migrated(store)
+    assert outcome.kept == 0
+    assert consul.tree("running_version/") == {}
+    assert consul.get("upgrade/migration") is None
+
+
+def test_what_old_nodes_said_while_their_keys_were_kept_is_not_lost(store: Store, consul: RawKV) -> None:
+    load(consul, {"current_version": "v674", **old_reports(HOSTS[:4], "v673"), **old_gates({"role/compute": "True"})})
+    migrated(store)
+    consul.put("running_version/v674/compute2", "1528312345.67")
+    consul.delete("running_version/v673/compute2")
+    report(store, Word("compute3", "v674", "upgraded"))
+    consul.put("config_state/role/compute/enable_puppet", "False")
+    migrated(store, remove_old=True)
+    assert {key for key in reports(consul) if "compute4" not in key} == {
+        "running/versions/v673/compute1",
+        "running/versions/v674/compute2",
+        "running/versions/v674/compute3",
+    }
+    assert gates(consul) == {"role/compute": "False"}
+
+
+def test_nodes_that_never_stop_writing_old_keys_are_told_and_keep_nobody(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(consul, old_reports(HOSTS[:3]))
+    migrated(store)
+    write, at = store.client.write, 1600000000
+
+    def others_write_too(operations: Any) -> Any:
+        nonlocal at
+        at += 1
+        consul.put("running_version/v673/compute2", f"{at}.5")
+        return write(operations)
+
+    monkeypatch.setattr(store.client, "write", others_write_too)
+    outcome = migrated(store, remove_old=True)
+    assert outcome.left == ["compute2"]
+    assert outcome.summary(dry=False)[-1].startswith("compute2 still wrote old keys while these were removed.")
+    assert consul.get("upgrade/migration") is None
+    monkeypatch.undo()
+    assert migrated(store).real_changes() == []
+    migrated(store, remove_old=True)
+    assert consul.tree("running_version/") == {}
+
+
+def test_a_fleet_of_today_only_gets_its_version(store: Store, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 2}}))
+    consul.put("config_state/enable_puppet/host/compute9", "False")
+    before = consul.tree()
+    outcome = migrated(store)
+    after = consul.tree()
+    changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    assert changed == {"upgrade/schema", "upgrade/ledger", "upgrade/history/3"}
+    assert (outcome.kept, counts(outcome)) == (0, {})
+    assert history(consul)[-1]["what"] == "migrate"
+    assert make_pass(store, Request()).plan.hosts["compute1"].state == "upgrading"
+
+
+def test_an_empty_consul_gets_the_version_and_nothing_else(store: Store, consul: RawKV) -> None:
+    migrated(store)
+    assert consul.texts() == {"upgrade/schema": "1", "upgrade/hold/": "the keys leave layout 0"}
+    assert make_pass(store, Request(version="1", fleet={"web1": "web"})).ledger is not None
+
+
+def test_a_fleet_in_the_middle_of_a_rollout_goes_on_with_it(store: Store, consul: RawKV) -> None:
+    load(consul, old_fleet(HOSTS))
+    migrated(store)
+    rules = {"rolling_rules": {"roles": {"compute": 22}}}
+    outcome = make_pass(store, Request(version="v674", rules=rules))
+    states = {host: view.state for host, view in outcome.hosts().items()}
+    # The two that are held are closed; the one that its operator closed had reported the new version before.
+    assert [host for host in HOSTS if states[host] == "upgraded"] == HOSTS[:10]
+    assert [host for host in HOSTS if states[host] == "upgrading"] == HOSTS[10:29]
+    assert states["compute30"] == "held"
+    assert opened(history(consul)) == []
+    assert ledger(consul)["version"] == "v674"
+    end_holds(store, Whom(hosts=["compute30"]))
+    for host in HOSTS[10:29]:
+        report(store, Word(host, "v674", "upgraded"))
+    migrated(store, remove_old=True)
+    make_pass(store, Request())
+    report(store, Word("compute30", "v674", "upgraded"))
+    assert make_pass(store, Request()).plan.complete
+    assert ledger(consul)["state"] == "complete"
+
+
+def test_under_a_prefix_nothing_else_is_touched(agent: Agent, consul: RawKV) -> None:
+    keys = old_fleet(HOSTS[:6])
+    load(consul, {**keys, **{f"cloud/{key}": value for key, value in keys.items()}})
+    Migrator(Store(Settings(port=agent.http_port, kv_prefix="cloud/")), remove_old=True).run()
+    assert {key: value for key, value in consul.texts().items() if not key.startswith("cloud/")} == keys
+    assert consul.get("cloud/upgrade/schema") == b"1"
+    assert consul.tree("cloud/running_version/") == {}
+
+
+# What stands in the way
+
+BAD = {
+    "running_version/v673/compute2": ("yesterday", "is no unix time"),
+    "running_version/v674/compute3": ("1428312400.00", "says that compute3 runs"),
+    "running_version/stray": ("1", "is not running_version/<version>/<host>"),
+    "running_version/v673/rack2/compute9": ("1", "is not running_version/<version>/<host>"),
+    "running_version/true/compute4": ("1", "can't be named so any more"),
+    "config_state/host/compute5/enable_puppet": ("Flase", "can't be read"),
+    "config_state/enable_puppet/role/compute": ("\x00", "can't be read"),
+    "config_state/host/enable_puppet": ("True", "is none of config_state/host/<host>/enable_puppet"),
+    "config_state/enable_puppet/globall": ("True", "is none of config_state/enable_puppet/host/<host>"),
+    "config_state/role/storage/enable_puppet": (
+        "False",
+        "is False, and config_state/enable_puppet/role/storage is True",
+    ),
+    "current_version": ("a/b", "is no version"),
+}
+
+
+@pytest.mark.parametrize("dry", [False, True])
+def test_all_that_stands_in_the_way_is_told_at_once_and_nothing_is_changed(
+    store: Store, consul: RawKV, dry: bool
+) -> None:
+    load(consul, {**old_reports(HOSTS), **{key: value for key, (value, _why) in BAD.items()}})
+    consul.put("config_state/enable_puppet/role/storage", "True")
+    before = consul.tree()
+    with pytest.raises(UpgradeError) as caught:
+        migrated(store, dry=dry)
+    assert caught.value.code == "in_the_way"
+    found = {one["key"]: one for one in caught.value.details["obstacles"]}
+    expected = {key: why for key, (_value, why) in BAD.items()}
+    # Of two reports the older one is named, as that is likely the one to delete.
+    expected["running_version/v673/compute3"] = expected.pop("running_version/v674/compute3")
+    expected["running_version/v673/compute4"] = "says that compute4 runs"
+    del expected["running_version/true/compute4"], expected["running_version/v673/compute4"]
+    assert set(found) >= set(expected)
+    for key, why in expected.items():
+        assert why in found[key]["why"], key
+        assert found[key]["mend"]
+        assert f"{key} {found[key]['why']}" in caught.value.message
+    assert consul.tree() == before
+
+
+def test_bytes_that_are_no_text_stand_in_the_way(store: Store, consul: RawKV) -> None:
+    load(consul, old_reports(HOSTS[:2]))
+    bad = ["current_version", "running_version/v673/compute1", "config_state/role/compute/enable_puppet"]
+    for key in bad:
+        consul.put(key, b"\xff")
+    obstacles = refusal(store).details["obstacles"]
+    assert {one["key"] for one in obstacles} == set(bad)
+    assert all("not UTF-8" in one["why"] for one in obstacles)
+
+
+def test_mended_as_it_is_told_it_goes_on(store: Store, consul: RawKV) -> None:
+    load(consul, old_reports(HOSTS[:3]) | {"running_version/v674/compute3": "1528312400.00", "running_version/x": "1"})
+    for one in refusal(store).details["obstacles"]:
+        assert consul.delete(one["key"])
+    migrated(store)
+    assert reports(consul)["running/versions/v674/compute3"] == "1528312400.00"
+
+
+def test_of_very_many_the_first_are_in_the_sentence_and_all_in_the_details(store: Store, consul: RawKV) -> None:
+    load(consul, {f"running_version/v1/compute{number}": "?" for number in range(70)})
+    error = refusal(store)
+    assert len(error.details["obstacles"]) == 70
+    assert error.message.endswith(" | And 20 more, in failure.details.")
+
+
+# Who else is at work
+
+WORDS = [
+    ("upgrade", lambda store: make_pass(store, Request(version="v675"))),
+    ("look at what an upgrade would do", lambda store: make_pass(store, Request(version="v675"), dry=True)),
+    ("pause", lambda store: control.pause(store, control.Word())),
+    ("resume", lambda store: control.resume(store, control.Word())),
+    ("abort", lambda store: abort(store, control.Word())),
+    ("retry", lambda store: retry(store, control.Word(), None)),
+    ("roll back", lambda store: roll_back(store, control.Word())),
+]
+
+
+@pytest.mark.parametrize("state", ["running", "removing", "nonsense"])
+@pytest.mark.parametrize(("what", "act"), WORDS)
+def test_planners_and_operators_words_are_refused_while_it_runs(
+    store: Store, consul: RawKV, what: str, act: Any, state: str
+) -> None:
+    seed(consul, HOSTS[:3])
+    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 1}}))
+    consul.put("upgrade/migration", json.dumps({"state": state, "from": 0, "to": 1, "phase": "copying", "of": 3}))
+    before = consul.tree()
+    with pytest.raises(UpgradeError) as caught:
+        act(store)
+    assert (caught.value.code, what) == ("migrating", what)
+    assert "playbooks/migrate_state.yml" in caught.value.message
+    assert consul.tree() == before
+    # Holds and reports go on.
+    set_holds(store, Whom(hosts=["compute3"]), "its disk")
+    report(store, Word("compute1", "2", "upgraded"))
+    assert consul.get("upgrade/hold/host/compute3")
+    assert consul.get("running/versions/2/compute1")
+
+
+def test_a_planner_that_has_read_before_does_not_write_after(agent: Agent, store: Store, consul: RawKV) -> None:
+    for begun in (False, True):
+        assert consul.delete("", tree=True)
+        seed(consul, HOSTS[:3])
+        if begun:
+            make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 1}}))
+        slow = Store(Settings(port=agent.http_port))
+        write, slept = slow.client.write, False
+
+        def sleepy(operations: Any, write: Any = write) -> Any:
+            nonlocal slept
+            if not slept:
+                slept = True
+                migrated(store)
+            return write(operations)
+
+        slow.client.write = sleepy  # type: ignore[method-assign]
+        rules = {"rolling_rules": {"global": 3}}
+        make_pass(slow, Request(version="2", rules=rules))
+        assert slept
+        assert consul.get("upgrade/schema") == b"1"
+        said = [event["what"] for event in history(consul)]
+        assert said.count("migrate") == begun
+        assert opened(history(consul)) == ["compute1", "compute2", "compute3"]
+
+
+def test_an_older_layout_is_refused_with_the_command_to_run(store: Store, consul: RawKV) -> None:
+    seed(consul, HOSTS[:3])
+    consul.put("upgrade/schema", "0")
+    before = consul.tree()
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(store, Request(version="2"))
+    assert caught.value.code == "older_schema"
+    assert "playbooks/migrate_state.yml" in caught.value.message
+    assert consul.tree() == before
+    migrated(store)
+    assert consul.get("upgrade/schema") == b"1"
+
+
+def test_a_newer_layout_is_refused_with_the_release_to_install(store: Store, consul: RawKV) -> None:
+    seed(consul, HOSTS[:3])
+    # As a migrator of a later release leaves it.
+    code, _headers, _body = consul.call("PUT", f"kv/upgrade/schema?flags={2_014_003}", b"7")
+    assert code == 200
+    for act in (lambda: make_pass(store, Request(version="2")), lambda: migrated(store)):
+        with pytest.raises(UpgradeError) as caught:
+            act()
+        assert caught.value.code == "newer_schema"
+        assert "Install convoy.upgrade 2.14.3 or later." in caught.value.message
+    consul.put("upgrade/schema", "7")
+    assert "Install the release that the other planners use." in refusal(store).message
+
+
+def test_there_is_no_way_back_and_none_beyond_the_newest(store: Store, consul: RawKV) -> None:
+    for layout in (0, SCHEMA + 1):
+        assert refusal(store, target=layout).code == "unknown_layout"
+    consul.put("upgrade/schema", "x")
+    assert refusal(store).code == "unreadable_schema"

@@ -1,0 +1,313 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keys where the old code had them: they are read wherever they stand, and gates are written for both kinds of nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import abort, retry
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import reset_gates, set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.inventory import Wanted, survey
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support.fleet import GATES, gates, history, names, seed
+from integration.support.old_keys import old_answer, old_gates, put_old
+
+pytestmark = pytest.mark.one_release
+
+ONE_BY_ONE = {"rolling_rules": {"global": 1}}
+
+
+@pytest.fixture
+def kept(store: Store, consul: RawKV) -> Iterator[Store]:
+    """A fleet of three hosts that was migrated, with its old keys kept: each key stands in both places."""
+    put_old(consul, {"global": "true"}, {"1": names(compute=3)})
+    seed(consul, names(compute=3), gates={"global": "True"})
+    consul.load((f"running/versions/1/{host}", "1600000000") for host in names(compute=3))
+    consul.put("upgrade/schema", "1")
+    consul.put("upgrade/migration", json.dumps({"state": "kept", "from": 0, "to": 1}))
+    yield store
+    alike(consul)
+
+
+def alike(consul: RawKV) -> None:
+    """See that both kinds of nodes get the same answer, whatever the gates."""
+    new = {place: value.lower() for place, value in gates(consul).items()}
+    assert old_gates(consul) == new
+    for host in names(compute=3):
+        assert old_answer(old_gates(consul), host, "compute") == old_answer(new, host, "compute")
+
+
+def answers(store: Store, **hosts: int) -> list[bool]:
+    return [one.value for one in ask(store, names(**hosts), default=False).values()]
+
+
+def test_gates_are_found_where_the_old_code_has_them(store: Store, consul: RawKV) -> None:
+    put_old(consul, {"host/compute1": "true", "host/compute2": "false", "role/web": "true", "global": "false"})
+    consul.put("config_state/host/compute2/enable_consul", "true")
+    assert answers(store, compute=3, web=1) == [True, False, False, True]
+    found = ask(store, {"compute1": "compute"})["compute1"]
+    assert (found.scope, found.key) == ("host", "config_state/host/compute1/enable_puppet")
+    assert found.reason == "open: config_state/host/compute1/enable_puppet is true"
+
+
+@pytest.mark.parametrize("count", [1, 5, 500])
+def test_it_costs_no_request_to_look_in_both_places(store: Store, consul: RawKV, count: int) -> None:
+    put_old(consul, {f"host/compute{number}": "true" for number in range(1, count + 1, 2)} | {"global": "false"})
+    before = store.client.requests
+    assert answers(store, compute=count) == [number % 2 == 1 for number in range(1, count + 1)]
+    assert store.client.requests - before == 1
+    before = store.client.requests
+    assert len(store.snapshot().old_gates.hosts) == (count + 1) // 2
+    assert store.client.requests - before == 1
+
+
+def test_of_two_gates_that_of_the_new_place_counts_and_where_that_is_missing_the_old_one(
+    store: Store, consul: RawKV
+) -> None:
+    put_old(consul, {"host/compute1": "false", "host/compute2": "false", "role/compute": "true", "global": "false"})
+    consul.put(f"{GATES}/host/compute1", "True")
+    consul.put(f"{GATES}/global", "True")
+    found = ask(store, names(compute=3))
+    assert [one.value for one in found.values()] == [True, False, True]
+    assert [one.key for one in found.values()] == [
+        f"{GATES}/host/compute1",
+        "config_state/host/compute2/enable_puppet",
+        "config_state/role/compute/enable_puppet",
+    ]
+
+
+def test_an_old_gate_that_can_not_be_read_is_no_yes(store: Store, consul: RawKV) -> None:
+    put_old(consul, {"host/compute1": "maybe", "global": "true"})
+    with pytest.raises(UpgradeError) as caught:
+        ask(store, {"compute1": "compute"})
+    assert caught.value.code == "unreadable_gate"
+    assert "The gate config_state/host/compute1/enable_puppet holds 'maybe'" in caught.value.message
+
+
+def test_reports_are_found_in_both_places_and_the_later_counts(store: Store, consul: RawKV) -> None:
+    consul.put("current_version", "2\n")
+    put_old(consul, reports={"1": ["compute1", "compute2"], "2": ["compute3"]}, at=1000)
+    put_old(consul, reports={"2": ["compute4"]}, at=3000)
+    for host, version, at in (("compute2", "2", "2000"), ("compute3", "2", "1000"), ("compute4", "1", "2000")):
+        consul.put(f"running/versions/{version}/{host}", at)
+    view = look(store)
+    assert {host: one.version for host, one in view.plan.hosts.items()} == {
+        "compute1": "1", "compute2": "2", "compute3": "2", "compute4": "2",
+    }  # fmt: skip
+    assert {host: one.state for host, one in view.plan.hosts.items()} == {
+        "compute1": "upgrading", "compute2": "upgraded", "compute3": "upgraded", "compute4": "upgraded",
+    }  # fmt: skip
+    assert not [one for one in view.warnings if "several versions" in one]
+    found = survey(store, Wanted()).hosts
+    assert {host: facts["version"] for host, facts in found.items()} == {
+        "compute1": "1", "compute2": "2", "compute3": "2", "compute4": "2",
+    }  # fmt: skip
+    assert found["compute1"]["gate"] == "open"
+
+
+def test_a_rollout_is_seen_alike_by_both_kinds_of_nodes(kept: Store, consul: RawKV) -> None:
+    for turn, host in enumerate(names(compute=3), 1):
+        outcome = make_pass(kept, Request("2", ONE_BY_ONE))
+        assert [one.host for one in outcome.openings] == [host]
+        alike(consul)
+        assert [one.value for one in ask(kept, names(compute=3)).values()] == [number <= turn for number in (1, 2, 3)]
+        # By turns, a node that has the old code and one that has the new one.
+        if turn % 2:
+            consul.put(f"running_version/2/{host}", "1700000000")
+            consul.delete(f"running_version/1/{host}")
+        else:
+            report(kept, Word(host, "2", "upgraded"))
+    assert make_pass(kept, Request("2", converge=True)).plan.complete
+    assert old_gates(consul) == {"global": "true"}
+    assert gates(consul) == {"global": "True"}
+    assert {event["what"] for event in history(consul)} >= {"begin", "open", "converge"}
+
+
+def test_what_is_written_in_two_places_is_shown_and_check_mode_shows_it_too(kept: Store, consul: RawKV) -> None:
+    before = consul.tree()
+    dry = make_pass(kept, Request("2", ONE_BY_ONE), dry=True)
+    assert consul.tree() == before
+    real = make_pass(kept, Request("2", ONE_BY_ONE))
+    shown = {one.key: (one.before, one.after) for one in real.changes if one.key.startswith("config_state/")}
+    assert shown == {
+        "config_state/global/enable_puppet": ("true", "false"),
+        "config_state/host/compute1/enable_puppet": (None, "true"),
+        f"{GATES}/global": ("True", "False"),
+        f"{GATES}/host/compute1": (None, "True"),
+    }
+    told = {one.key: (one.before, one.after) for one in dry.changes if one.key.startswith("config_state/")}
+    assert told == shown
+    assert not make_pass(kept, Request("2", ONE_BY_ONE)).changes
+
+
+def test_many_gates_are_opened_in_both_places_and_no_write_is_too_long(kept: Store, consul: RawKV) -> None:
+    consul.load((f"running_version/1/compute{number}", "1600000000") for number in range(4, 151))
+    outcome = make_pass(kept, Request("2", {"rolling_rules": {"global": 140}}))
+    assert len(outcome.openings) == 140
+    assert len(gates(consul)) == 141
+    assert [len(event["hosts"]) for event in history(consul) if event["what"] == "open"] == [30, 30, 30, 30, 20]
+
+
+def test_an_abort_and_a_retry_close_both(kept: Store, consul: RawKV) -> None:
+    make_pass(kept, Request("2", {"rolling_rules": {"global": 2}}))
+    report(kept, Word("compute1", "2", "started"))
+    report(kept, Word("compute1", "2", "failed", error="disk full"))
+    retry(kept, Said("mended"))
+    assert gates(consul)["host/compute1"] == "False"
+    alike(consul)
+    make_pass(kept, Request("2", {"rolling_rules": {"global": 2}}))
+    alike(consul)
+    abort(kept, Said("no"))
+    assert gates(consul) == {"global": "False", "host/compute1": "False", "host/compute2": "False"}
+
+
+def test_an_operators_hand_is_in_both(kept: Store, consul: RawKV) -> None:
+    changes = set_gate(kept, "host", "compute2", value=False)
+    assert [(one.key, one.before, one.after) for one in changes] == [
+        (f"{GATES}/host/compute2", None, "False"),
+        ("config_state/host/compute2/enable_puppet", None, "false"),
+    ]
+    assert set_gate(kept, "host", "compute2", value=False) == []
+    alike(consul)
+    assert len(set_gate(kept, "host", "compute2", value=None, dry=True)) == 2
+    assert old_gates(consul)["host/compute2"] == "false"
+    set_gate(kept, "host", "compute2", value=None)
+    assert old_gates(consul) == {"global": "true"}
+    set_gate(kept, "role", "compute", value=False)
+    assert {one.key for one in reset_gates(kept, dry=True)} == {one.key for one in reset_gates(kept)}
+    assert old_gates(consul) == {"global": "false"}
+    assert reset_gates(kept) == []
+
+
+def test_a_hand_that_sets_what_one_place_lacks_sets_that_alone(kept: Store, consul: RawKV) -> None:
+    put_old(consul, {"host/compute3": "false"})
+    assert not ask(kept, {"compute3": "compute"})["compute3"].value
+    changes = set_gate(kept, "host", "compute3", value=False)
+    assert [(one.key, one.before, one.after) for one in changes] == [(f"{GATES}/host/compute3", None, "False")]
+
+
+def test_before_the_migration_a_hand_is_in_both_too_and_elsewhere_in_one(store: Store, consul: RawKV) -> None:
+    set_gate(store, "host", "compute1", value=False)
+    assert old_gates(consul) == {}
+    put_old(consul, {"global": "True"})
+    set_gate(store, "host", "compute2", value=False)
+    # As the old code of this fleet spells it.
+    assert old_gates(consul) == {"global": "True", "host/compute2": "False"}
+
+
+def test_keys_of_others_among_the_old_gates_stay(kept: Store, consul: RawKV) -> None:
+    others = {"config_state/host/compute1/enable_consul": "true", "config_state/global/debug": "1"}
+    consul.load(others.items())
+    set_gate(kept, "host", "compute2", value=False)
+    make_pass(kept, Request("2", ONE_BY_ONE))
+    assert others.items() <= consul.texts("config_state/").items()
+    assert old_gates(consul) == {"global": "false", "host/compute1": "true"}
+
+
+def test_too_many_old_gates_among_keys_of_others_are_a_refusal_that_names_them(kept: Store, consul: RawKV) -> None:
+    put_old(consul, {f"host/compute{number}": "true" for number in range(1, 60)})
+    consul.load((f"{GATES}/host/compute{number}", "True") for number in range(1, 60))
+    consul.put("config_state/global/debug", "1")
+    before = consul.tree()
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(kept, Request("2", ONE_BY_ONE))
+    assert caught.value.code == "others_keys"
+    assert "config_state/global/debug" in caught.value.message
+    assert consul.tree() == before
+
+
+def test_a_report_by_the_new_code_ends_an_old_one_with_a_later_time(kept: Store, consul: RawKV) -> None:
+    make_pass(kept, Request("2", ONE_BY_ONE))
+    # Its clock was ahead when it had the old code, and it may write its own record alone now.
+    consul.put("running_version/1/compute1", "9999999999")
+    consul.put(
+        "upgrade/hosts/compute1", json.dumps({"version": "2", "state": "upgraded", "times": {"upgraded": 1700000000}})
+    )
+    assert look(kept).plan.hosts["compute1"].state == "upgraded"
+    make_pass(kept, Request())
+    assert consul.get("running_version/1/compute1") is None
+    assert consul.get("running/versions/2/compute1") == b"1700000000"
+    assert look(kept).plan.hosts["compute1"].state == "upgraded"
+    assert not make_pass(kept, Request()).changes
+
+
+def test_what_a_hand_closed_before_the_first_rollout_is_held_by_it(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=3), gates={"global": "True", "host/compute2": "false", "host/compute3": "True"})
+    before = consul.tree()
+    dry = make_pass(store, Request("2"), dry=True)
+    assert consul.tree() == before
+    outcome = make_pass(store, Request("2"))
+    assert {host: one.state for host, one in outcome.hosts().items()} == {
+        "compute1": "upgrading", "compute2": "held", "compute3": "upgrading",
+    }  # fmt: skip
+    hold = json.loads(consul.get("upgrade/hold/host/compute2") or b"")
+    assert hold["by"] == "the first rollout"
+    assert hold["reason"] == f"{GATES}/host/compute2 was false when it began"
+    assert any("compute2: closed by hand before the first rollout" in one for one in outcome.warnings)
+    assert history(consul)[0]["held"] == ["compute2"]
+    assert [one.key for one in dry.changes] == [one.key for one in outcome.changes]
+    assert gates(consul) == {"global": "False", "host/compute1": "True", "host/compute3": "True"}
+    end_holds(store, Whom(hosts=["compute2"]))
+    assert [one.host for one in make_pass(store, Request()).openings] == ["compute2"]
+    # A second rollout makes no holds of what the first one left behind.
+    consul.put(f"{GATES}/host/compute2", "False")
+    make_pass(store, Request("3"))
+    assert consul.get("upgrade/hold/host/compute2") is None
+
+
+def test_more_than_a_write_can_hold_are_refused_with_the_way_out(store: Store, consul: RawKV) -> None:
+    hosts = names(compute=41)
+    seed(consul, hosts, gates={f"host/{host}": "False" for host in hosts})
+    before = consul.tree()
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(store, Request("2"))
+    assert caught.value.code == "closed_by_hand"
+    assert "migrate_state.yml" in caught.value.message
+    assert consul.tree() == before
+
+
+def test_the_gate_behind_a_hold_goes_with_it(kept: Store, consul: RawKV) -> None:
+    put_old(consul, {"host/compute2": "false"})
+    consul.put("upgrade/hold/host/compute2", '{"by": "migrate_state.yml", "reason": "it was closed"}')
+    assert not ask(kept, {"compute2": "compute"})["compute2"].value
+    held = end_holds(kept, Whom(hosts=["compute2"]))
+    assert {one.key for one in held.changes} == {
+        "config_state/host/compute2/enable_puppet",
+        "upgrade/hold/host/compute2",
+    }
+    assert ask(kept, {"compute2": "compute"})["compute2"].value
+
+
+@pytest.mark.parametrize("key", ["running_version/1/compute1", "config_state/global/enable_puppet"])
+def test_planners_refuse_keys_of_the_old_layout_and_say_what_to_run(store: Store, consul: RawKV, key: str) -> None:
+    consul.load([("current_version", "1"), ("running/versions/1/compute2", "1"), (key, "1")])
+    before = consul.tree()
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(store, Request("2"))
+    assert caught.value.code == "older_schema"
+    assert "layout 0" in caught.value.message
+    assert "migrate_state.yml" in caught.value.message
+    assert consul.tree() == before
+
+
+def test_the_first_rollout_of_a_new_fleet_writes_the_layout_down_and_that_of_others_does_not(
+    store: Store, consul: RawKV
+) -> None:
+    make_pass(store, Request("2", fleet=names(compute=1)))
+    assert consul.get("upgrade/schema") == b"1"
+    consul.delete("", tree=True)
+    seed(consul, names(compute=1))
+    make_pass(store, Request("2"))
+    assert consul.get("upgrade/schema") is None

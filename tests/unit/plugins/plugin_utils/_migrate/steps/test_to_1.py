@@ -1,0 +1,181 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From layout 0 to 1, on keys in memory: what is moved, what is left alone, and what stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Entry
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.lock import MOST_MOVED
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.mover import chunks
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.preview import after_moves
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.step import Found
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.steps.to_1 import STEP
+from hypothesis import given
+from hypothesis import strategies as st
+
+HOLD = "upgrade/hold/host/compute1"
+
+
+def found(keys: Mapping[str, str | bytes], **options: Any) -> Found:
+    """Return keys as if they had been written one after the other."""
+    entries = {
+        key: Entry(key, value.encode() if isinstance(value, str) else value, at)
+        for at, (key, value) in enumerate(keys.items(), 1)
+    }
+    return Found(Keys(), dict(sorted(entries.items())), **options)
+
+
+def changes(keys: Mapping[str, str | bytes], **options: Any) -> dict[str, str | None]:
+    """Return what is changed until nothing is left to be moved."""
+    before, told = found(keys, **options), {}
+    while moves := STEP.moves(before):
+        told |= {change.key: change.after for move in moves for change in move.changes}
+        before = after_moves(before, moves)
+    return told
+
+
+def wrong(keys: Mapping[str, str | bytes], **options: Any) -> list[str]:
+    return [one.key for one in STEP.obstacles(found(keys, **options))]
+
+
+def test_of_a_host_at_two_versions_the_later_word_counts_once_it_has_begun() -> None:
+    keys = {"running_version/v1/web1": "20.5", "running_version/v2/web1": "10.5"}
+    assert wrong(keys) == ["running_version/v2/web1"]
+    assert wrong(keys, begun=True) == []
+    assert changes(keys, begun=True) == {"running/versions/v1/web1": "20.5"}
+    same = {"running_version/v1/web1": "20.5", "running_version/v2/web1": "20.5"}
+    assert wrong(same, begun=True) == ["running_version/v1/web1"]
+
+
+def test_a_report_through_convoy_counts_where_it_is_the_later_one() -> None:
+    old = {"running_version/v1/web1": "20.5"}
+    assert changes({**old, "running/versions/v2/web1": "30"}) == {}
+    assert changes({**old, "running/versions/v2/web1": "10"}) == {
+        "running/versions/v1/web1": "20.5",
+        "running/versions/v2/web1": None,
+    }
+    assert changes({**old, "running/versions/v1/web1": "10"}) == {}
+    assert changes({**old, "running/versions/v1/web1": "20.5", "running/versions/v0/web1": "1"}) == {
+        "running/versions/v0/web1": None
+    }
+    assert wrong({**old, "running/versions/v2/web1": "20.5"}) == ["running/versions/v2/web1"]
+
+
+def test_a_host_waits_until_its_record_is_newer_than_its_old_report() -> None:
+    report, record = {"running_version/v1/web1": "20.5"}, {"upgrade/hosts/web1": "{}"}
+    assert STEP.waiting(found(report)) == ["web1"]
+    assert STEP.waiting(found({**record, **report})) == ["web1"]
+    assert STEP.waiting(found({**report, **record})) == []
+    gate = {"config_state/host/web2/enable_puppet": "True", "config_state/role/web/enable_puppet": "True"}
+    assert STEP.waiting(found(gate)) == ["web2"]
+    assert STEP.waiting(found({**gate, "upgrade/hosts/web2": "{}"})) == []
+
+
+def test_the_global_gate_comes_after_all_others() -> None:
+    keys = {f"config_state/{place}/enable_puppet": "False" for place in ("global", "role/web", "host/web1")}
+    before = found({**keys, "upgrade/ledger": "{}"})
+    moves = STEP.moves(before)
+    assert [move.changes[0].key for move in moves] == [
+        "config_state/enable_puppet/role/web",
+        "config_state/enable_puppet/host/web1",
+    ]
+    (last,) = STEP.moves(after_moves(before, moves))
+    assert last.changes[0].key == "config_state/enable_puppet/global"
+
+
+def test_gates_that_disagree_stand_in_the_way_until_it_has_begun_and_then_the_later_one_counts() -> None:
+    old, new = "config_state/role/web/enable_puppet", "config_state/enable_puppet/role/web"
+    assert wrong({old: "True", new: "False"}) == [old]
+    assert wrong({old: "true", new: "True"}) == []
+    assert wrong({old: "v2", new: "True", "current_version": "v2"}) == []
+    assert changes({new: "False", old: "True"}, begun=True) == {new: "True"}
+    assert changes({old: "True", new: "False"}, begun=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("ledger", "text", "made"),
+    [(False, "False", True), (True, "False", False), (False, "True", False), (False, "v1", True)],
+)
+@pytest.mark.parametrize(
+    "key", ["config_state/host/compute1/enable_puppet", "config_state/enable_puppet/host/compute1"]
+)
+def test_a_closed_gate_of_a_host_becomes_a_hold_where_no_rollout_is_known(
+    key: str, ledger: bool, text: str, made: bool
+) -> None:
+    keys: dict[str, str | bytes] = {"current_version": "v2", key: text}
+    if ledger:
+        keys["upgrade/ledger"] = "{}"
+    assert (HOLD in changes(keys)) is made
+    # What somebody closes with old tools after the switch is closed and no hold: planners know the gate.
+    assert HOLD not in changes(keys, begun=True, switched=True)
+
+
+def test_other_settings_and_folders_are_left_alone() -> None:
+    keys = {
+        "config_state/host/web1/enable_update": "?",
+        "config_state/role/web/": "",
+        "config_version/host/web1/enable_puppet": "?",
+        "config_state/enable_puppet/": b"\xff",
+        "config_state/enable_puppet/host/": "",
+        "running_version/v1/": "",
+    }
+    assert (wrong(keys), changes(keys)) == ([], {})
+    assert [change.key for move in STEP.removals(found(keys)) for change in move.changes] == ["running_version/v1/"]
+
+
+def test_an_empty_version_is_none_and_is_left_alone() -> None:
+    for value in ("", " \n"):
+        assert (wrong({"current_version": value}), changes({"current_version": value})) == ([], {})
+
+
+HOSTS = st.sampled_from(["web1", "web2", "web10"])
+REPORTS = st.dictionaries(
+    st.tuples(st.sampled_from(["running_version", "running/versions"]), st.sampled_from(["v1", "v2"]), HOSTS),
+    st.integers(1, 5),
+)
+GATES = st.dictionaries(
+    st.tuples(st.booleans(), st.sampled_from(["global", "role/web", "host/web1", "host/web2"])),
+    st.sampled_from(["True", "true", "False", "false ", "v1", "v2"]),
+)
+
+
+@given(REPORTS, GATES, st.booleans(), st.booleans())
+def test_whatever_it_finds_it_comes_to_an_end_that_has_no_work_left(
+    reports: dict[tuple[str, str, str], int], gates: dict[tuple[bool, str], str], begun: bool, has_ledger: bool
+) -> None:
+    keys: dict[str, str | bytes] = {"current_version": "v2 ", **({"upgrade/ledger": "{}"} if has_ledger else {})}
+    keys |= {f"{folder}/{version}/{host}": str(at) for (folder, version, host), at in reports.items()}
+    for (is_old, place), value in gates.items():
+        keys[f"config_state/{place}/enable_puppet" if is_old else f"config_state/enable_puppet/{place}"] = value
+    now = found(keys, begun=begun)
+    if STEP.obstacles(now):
+        return
+    for _turn in range(5):
+        moves = STEP.moves(now)
+        for chunk in chunks(moves):
+            assert sum(len(move.operations) for move in chunk) <= MOST_MOVED
+        now = after_moves(now, moves)
+    assert STEP.moves(now) == []
+    left = after_moves(now, STEP.removals(replace(now, switched=True)))
+    assert STEP.removals(left) == []
+    assert not [key for key in left.entries if key.startswith("running_version/") or key.endswith("/enable_puppet")]
+    # Every host that reported is known where everybody looks, under the version of its latest word.
+    latest: dict[str, tuple[int, str]] = {}
+    for (_folder, version, host), at in reports.items():
+        latest[host] = max(latest.get(host, (0, "")), (at, version))
+    for host, (at, version) in latest.items():
+        there = {
+            key.split("/")[2]
+            for key in left.entries
+            if key.startswith("running/versions/") and key.endswith(f"/{host}")
+        }
+        same_time = {its for (_folder, its, name), one in reports.items() if (name, one) == (host, at)}
+        assert there & same_time, host
+        assert version in same_time
