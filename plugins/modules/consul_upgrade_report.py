@@ -121,6 +121,9 @@ record:
     post:
       description: Where it is with the tasks after the upgrade, C(open), C(started), C(failed) or C(done), null before.
       type: str
+    origin:
+      description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
+      type: str
 failure:
   description: The failure, for programs.
   returned: failure

@@ -87,6 +87,9 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
             mark = decode_mark(value)
             if mark is not None:
                 marks[key[len(keys.marks) :]] = mark
+        elif key.startswith(keys.providers):
+            if (name := key[len(keys.providers) :]) and "/" not in name:
+                providers[name] = decode_provider(key, value)
         elif key.startswith(keys.approvals):
             approval = decode_approval(value)
             if approval is not None:

@@ -104,7 +104,7 @@ def test_a_bad_pattern_is_refused(pattern: str, message: str) -> None:
 
 
 def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
-    record = Record("2.0", "started", "nova", "stop", 2, None, {"started": 7}, "1.0", ("stop/nova",), "open")
+    record = Record("2.0", "started", "nova", "stop", 2, None, {"started": 7}, "1.0", ("stop/nova",), "open", "1.0")
 
     assert record.plain() == {
         "version": "2.0",
@@ -117,7 +117,7 @@ def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
         "reported": "1.0",
         "done": ["stop/nova"],
         "post": "open",
-        "origin": None,
+        "origin": "1.0",
     }
 
 
