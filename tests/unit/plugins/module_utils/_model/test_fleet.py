@@ -117,6 +117,7 @@ def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
         "reported": "1.0",
         "done": ["stop/nova"],
         "post": "open",
+        "origin": None,
     }
 
 
