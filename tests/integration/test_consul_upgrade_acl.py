@@ -17,6 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.acl import Part, grant
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask as ask_store
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.claims import claim, open_session
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import News, follow
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.health import Check, publish
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
@@ -85,6 +86,10 @@ def test_each_part_can_do_what_it_is_for(guarded: Agent, kv: RawKV) -> None:
     assert claim(controller, open_session(controller), "compute2") is None
     assert look(viewer, history=5).snapshot.ledger is not None
     assert look(viewer).plan.hosts["compute1"].state == "upgraded"
+    seen = (found.standing for found in follow(viewer.settings) if isinstance(found, News))
+    assert "paused" in next(seen).notes[0]
+    control.resume(controller, control.Word())
+    assert next(one for one in seen if not one.notes).state == "running"
 
 
 FORBIDDEN: list[tuple[str, Callable[[Store], object]]] = [

@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
-from devkit.agent import Agent
+from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
 from integration.support.fleet import gates, ledger, names, seed
 from integration.support.nodes import living_nodes
@@ -248,7 +248,8 @@ def test_without_the_library_it_says_what_to_install_and_goes_on_in_lines(
     broken = play.folder / "rich"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('this machine has none')\n")
-    there = {**LIVE, "PYTHONPATH": str(play.folder)}
+    # And the configuration of the example is all that it takes.
+    there = {"ANSIBLE_CONFIG": str(ROOT / "tools" / "demo" / "ansible.cfg"), "PYTHONPATH": str(play.folder)}
     with closing(play.on_terminal("status", **{**UPGRADE, "environ": there}, follow=True)) as seen:
         assert seen.end() == 0
     text = " ".join(seen.text.split())

@@ -81,9 +81,9 @@ class View:
             self._thread.join(5)
         self._end_drawing()
 
-    def say(self, line: str, color: str | None = None, *, stderr: bool = False) -> None:
+    def say(self, line: str, color: str | None = None) -> None:
         """Print a line as Ansible prints."""
-        self._display.display(line, color=color, stderr=stderr)
+        self._display.display(line, color=color)
 
     def _listen(self, ear: socket.socket, woken: socket.socket) -> None:
         """Take in what comes, and draw again when nothing does."""
