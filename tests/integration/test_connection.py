@@ -147,7 +147,7 @@ def test_nobody_is_followed_elsewhere_with_the_token(code: int) -> None:
                 lambda: client.write([]),
                 client.nodes,
                 lambda: client.tell_agent("check/register", {}),
-                lambda: client.wait("upgrade/", 1, 1),
+                lambda: client.look_out("upgrade/", 1, 1),
                 lambda: client.delete_acl("token/x"),
                 lambda: client.renew_session("x"),
             ):

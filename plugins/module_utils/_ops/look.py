@@ -19,6 +19,7 @@ from .._model.plan import Plan
 from .._model.planner import make_plan
 from .._model.states import PENDING
 from .._store.client import MOST_OPERATIONS
+from .._store.layout import refuse_to_plan
 from .._store.store import Store
 from .notes import with_checks
 
@@ -63,6 +64,7 @@ def look(
     members = place(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
     plan, warnings = _plan(store, snapshot, members)
     warnings += [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
+    warnings += _on_layout(store, snapshot)
     if name is not None and name not in members:
         raise UpgradeError(
             "unknown_host",
@@ -83,6 +85,15 @@ def look(
             "older_events": has_older,
         }
     return View(snapshot, plan, events, story, (*warnings, *plan.warnings, *plan.missing))
+
+
+def _on_layout(store: Store, snapshot: Snapshot) -> list[str]:
+    """Return why planners are refused, where the layout of the keys or its migration is the reason."""
+    try:
+        refuse_to_plan(store.keys, snapshot)
+    except UpgradeError as error:
+        return [error.message]
+    return []
 
 
 def _touches(event: Mapping[str, Any], host: str, role: str) -> bool:

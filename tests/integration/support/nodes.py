@@ -57,7 +57,7 @@ def be_nodes(
                 if chance.random() < 0.3:
                     break
             if left and not begun:
-                index = store.client.wait(store.keys.gates, index, 0.5)
+                index = store.client.look_out(store.keys.gates, index, 0.5)[0]
         except Unreachable:
             time.sleep(0.1)
 
