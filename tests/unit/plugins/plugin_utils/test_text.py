@@ -73,7 +73,14 @@ def test_what_needs_a_hand_comes_first_and_reasons_are_told_once() -> None:
 
 def test_providers_stand_at_the_end_of_a_status() -> None:
     nothing = {"target": "", "state": "upgraded", "host": "", "unit": "", "done": [], "error": ""}
-    way = {**nothing, "version": "2.4", "target": "2.6", "state": "upgrading", "host": "c1", "unit": "upgrade/cloud@2.6"}
+    way = {
+        **nothing,
+        "version": "2.4",
+        "target": "2.6",
+        "state": "upgrading",
+        "host": "c1",
+        "unit": "upgrade/cloud@2.6",
+    }
     providers = {
         "cloud": way,
         "broken": {**way, "state": "failed", "error": "no quota"},
