@@ -159,3 +159,21 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
     found = record(consul)
     assert (found["origin"], found["step"], found["service"]) == ("2.4", "upgrade", "cloud")
     assert found["done"] == ["upgrade/cloud@2.4", "upgrade/db@2.6", "upgrade/cloud@2.6", "upgrade/db"]
+
+
+@pytest.mark.parametrize(("way", "kept"), [(["db@2.4", "db@2.6"], ["upgrade/db@2.4"]), ([], [])])
+def test_what_is_behind_a_host_on_its_way_stays_so_and_off_it_is_before_it_again(
+    run: Runner, roles: Roles, consul: RawKV, way: list[str], kept: list[str]
+) -> None:
+    task = "- command: x\n  tags: upgrade\n"
+    points = {f"tasks/upgrade_to/{point}.yml": task for point in ("2.4", "2.6")}
+    roles.add("db", {TASKS: task, META: 'upgrade_path: ["2.4", "2.6"]\n', **points})
+    midway = {"version": "2.4.1", "state": "failed", "origin": "2.2", "done": ["stop/db", "upgrade/db@2.4"]}
+    consul.put(f"upgrade/hosts/{HOST}", json.dumps(midway))
+    begin = plan(version="2.6", fleet=FLEET, instructions={"rolling_rules": {"global": 2}}, limit=[])
+    tasks = [started(FLEET, [HOST], version="2.6", ways={HOST: way}), turn("begun"), step("upgrade/db")]
+    played = run([begin, *composed(roles, "db"), prepared(), *tasks], environ=WATCHED)
+    assert [one["failed"] for one in played] == [False] * len(played), played.stdout
+    assert played[4]["done"] == kept
+    found = record(consul)
+    assert (found["version"], found["origin"], found.get("done", [])) == ("2.6", "2.2", kept)

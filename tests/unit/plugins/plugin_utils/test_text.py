@@ -71,6 +71,34 @@ def test_what_needs_a_hand_comes_first_and_reasons_are_told_once() -> None:
     ]
 
 
+def test_providers_stand_at_the_end_of_a_status() -> None:
+    nothing = {"target": "", "state": "upgraded", "host": "", "unit": "", "done": [], "error": ""}
+    way = {
+        **nothing,
+        "version": "2.4",
+        "target": "2.6",
+        "state": "upgrading",
+        "host": "c1",
+        "unit": "upgrade/cloud@2.6",
+    }
+    providers = {
+        "cloud": way,
+        "broken": {**way, "state": "failed", "error": "no quota"},
+        "ready": {**nothing, "version": "2.6", "host": "c1"},
+        "odd": {**nothing, "version": "", "state": "failed", "error": "the key can't be read"},
+        "new": {**way, "version": "", "host": ""},
+    }
+    assert _text.status(result({}, providers=providers))[-7:] == [
+        "",
+        "providers:",
+        "  broken: 2.4, on the way to 2.6, c1 failed at upgrade/cloud@2.6: no quota",
+        "  cloud: 2.4, on the way to 2.6, c1 is at upgrade/cloud@2.6",
+        "  new: no known version, on the way to 2.6",
+        "  odd: the key can't be read",
+        "  ready: 2.6",
+    ]
+
+
 def test_a_fleet_without_a_version_says_so() -> None:
     assert _text.status(result({}, version=""))[0] == "No rollout has begun: current_version is not set."
 
