@@ -17,6 +17,7 @@ from .._model.names import nearest
 from .._model.planner import Plan, make_plan
 from .._model.states import PENDING
 from .._store.client import MOST_OPERATIONS
+from .._store.layout import under_way
 from .._store.store import Store
 from .notes import with_checks
 
@@ -60,6 +61,8 @@ def look(
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
     members = place(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
     plan, warnings = _plan(store, snapshot, members)
+    moving = under_way(store.keys, snapshot)
+    warnings += [f"{moving} Nothing is opened meanwhile."] if moving is not None else []
     warnings += [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
     if name is not None and name not in members:
         raise UpgradeError(
