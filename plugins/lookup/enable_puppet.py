@@ -13,8 +13,11 @@ author: The convoy.upgrade authors (@convoy-upgrade)
 description:
   - Reads the gates in Consul. The host's value decides, else that of its role, else the global one.
   - A hold on the host, its role or everything closes it, whatever the gates say.
+  - A gate that is not in its place is looked for where JioCloud's own code had it, so the answer is right before, during and after
+    a migration of the keys.
   - However many hosts are asked for, it takes one request. Where a token is used and no hold is seen, a second
-    one makes sure that there is none, as Consul hides from a token what it may not read.
+    one makes sure that there is none, as Consul hides from a token what it may not read. So does one for the gates, and where there
+    is no global gate one for those of JioCloud's code.
 extends_documentation_fragment:
   - convoy.upgrade.consul
   - convoy.upgrade.consul.plugin

@@ -13,6 +13,7 @@ description:
   - Sets one of the values that tell a node whether it may run Puppet. The host's value decides, else that of
     its role, else the global one.
   - O(state=reset) wipes all gates and closes the global one, in one transaction.
+  - As long as there are gates where JioCloud's own code had them, each is set in both places in one transaction.
   - A planner that is at work opens gates again. To keep a host out of a rollout, hold it.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:

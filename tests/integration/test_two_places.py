@@ -298,6 +298,7 @@ def test_planners_refuse_keys_of_the_old_layout_and_say_what_to_run(store: Store
         make_pass(store, Request("2"))
     assert caught.value.code == "older_schema"
     assert "layout 0" in caught.value.message
+    assert caught.value.message in look(store).warnings
     assert "migrate_state.yml" in caught.value.message
     assert consul.tree() == before
 

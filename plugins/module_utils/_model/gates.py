@@ -54,8 +54,8 @@ class GateValue:
             key=self.key,
         )
 
-    def is_a_hand_s_no(self, current_version: str | None) -> bool:
-        """Return whether something else than a planner closed the gate: False, or another version. What can't be read is no."""
+    def was_closed_by_hand(self, current_version: str | None) -> bool:
+        """Return whether something else than a planner closed the gate: False, or another version. One that can't be read was not."""
         try:
             return not self.at and not self.is_open(current_version)
         except UpgradeError:

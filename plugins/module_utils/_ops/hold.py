@@ -209,7 +209,9 @@ def _closed_behind(snapshot: Snapshot, hold: Hold, host: str | None) -> _Planned
     if hold.by not in MADE_OF_GATES:
         return []
     gates = [snapshot.gates.hosts.get(host or ""), snapshot.old_gates.hosts.get(host or "")]
-    behind = {gate.key: gate for gate in gates if gate is not None and gate.is_a_hand_s_no(snapshot.current_version)}
+    behind = {
+        gate.key: gate for gate in gates if gate is not None and gate.was_closed_by_hand(snapshot.current_version)
+    }
     return [(remove(key), Change(key, gate.text, None)) for key, gate in behind.items()]
 
 

@@ -17,7 +17,7 @@ from .._model.names import nearest
 from .._model.planner import Plan, make_plan
 from .._model.states import PENDING
 from .._store.client import MOST_OPERATIONS
-from .._store.layout import under_way
+from .._store.layout import refuse_to_plan
 from .._store.store import Store
 from .notes import with_checks
 
@@ -61,9 +61,8 @@ def look(
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
     members = place(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
     plan, warnings = _plan(store, snapshot, members)
-    moving = under_way(store.keys, snapshot)
-    warnings += [f"{moving} Nothing is opened meanwhile."] if moving is not None else []
     warnings += [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
+    warnings += _on_layout(store, snapshot)
     if name is not None and name not in members:
         raise UpgradeError(
             "unknown_host",
@@ -83,6 +82,15 @@ def look(
             "older_events": has_older,
         }
     return View(snapshot, plan, events, story, (*warnings, *plan.warnings, *plan.missing))
+
+
+def _on_layout(store: Store, snapshot: Snapshot) -> list[str]:
+    """Return why planners are refused, where the layout of the keys or its migration is the reason."""
+    try:
+        refuse_to_plan(store.keys, snapshot)
+    except UpgradeError as error:
+        return [error.message]
+    return []
 
 
 def _touches(event: Mapping[str, Any], host: str, role: str) -> bool:

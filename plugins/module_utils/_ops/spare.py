@@ -32,7 +32,7 @@ def spare(writer: LedgerWriter, snapshot: Snapshot, move: Move) -> tuple[Move, l
     closed = {
         host: gate
         for host, gate in snapshot.gates.hosts.items()
-        if gate.is_a_hand_s_no(snapshot.current_version) and host not in snapshot.holds.hosts
+        if gate.was_closed_by_hand(snapshot.current_version) and host not in snapshot.holds.hosts
     }
     if snapshot.ledger is not None or not closed or writer.next_epoch > 1:
         return move, []

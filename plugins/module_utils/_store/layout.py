@@ -35,7 +35,7 @@ def refuse_newer(keys: Keys, schema: int | None, release: str, newest: int = SCH
     )
 
 
-def under_way(keys: Keys, snapshot: Snapshot) -> str | None:
+def _under_way(keys: Keys, snapshot: Snapshot) -> str | None:
     """Return where the migration is that is under way, in a sentence; None where there is none."""
     migration = snapshot.migration
     if migration is None or not migration.is_under_way:
@@ -56,7 +56,7 @@ def refuse_to_plan(keys: Keys, snapshot: Snapshot) -> None:
 
     :raises UpgradeError: ``migrating``, ``older_schema``.
     """
-    what = under_way(keys, snapshot)
+    what = _under_way(keys, snapshot)
     if what is not None:
         raise UpgradeError(
             "migrating",
