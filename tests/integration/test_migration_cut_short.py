@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
@@ -142,8 +143,10 @@ def test_until_it_is_finished_planners_are_refused_and_nodes_are_answered(consul
         assert (migration["state"], migration["from"], migration["to"]) == ("running", 0, 1)
         assert f"{migration['done']} of {migration['of']} done" in caught.value.message
         assert {host: one.value for host, one in ask(store, roles).items()} == before
+        assert f"{migration['done']} of {migration['of']} done)" in " ".join(look(store).warnings)
         assert consul.get("upgrade/schema") is None
     migrate(settings)
+    assert not any("migration" in one for one in look(store).warnings)
     assert {host: one.value for host, one in ask(store, roles).items()} == before
     migrate(settings, **REMOVAL)
     assert {host: one.value for host, one in ask(store, roles).items()} == before

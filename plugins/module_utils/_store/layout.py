@@ -35,6 +35,20 @@ def refuse_newer(keys: Keys, schema: int | None, release: str, newest: int = SCH
     )
 
 
+def _under_way(keys: Keys, snapshot: Snapshot) -> str | None:
+    """Return where the migration is that is under way, in a sentence; None where there is none."""
+    migration = snapshot.migration
+    if migration is None or not migration.is_under_way:
+        return None
+    if not migration.readable:
+        return f"{keys.migration} can't be read, so keys may be in the middle of being moved."
+    doing = "moving the keys" if migration.state == RUNNING else "removing the old keys"
+    return (
+        f"A migration to layout {migration.target} is under way: {migration.by} is {doing} "
+        f"({migration.phase}, {migration.done} of {migration.total} done)."
+    )
+
+
 def refuse_to_plan(keys: Keys, snapshot: Snapshot) -> None:
     """Refuse to write a ledger or a gate where keys are being moved, or stand where older code put them.
 
@@ -42,19 +56,11 @@ def refuse_to_plan(keys: Keys, snapshot: Snapshot) -> None:
 
     :raises UpgradeError: ``migrating``, ``older_schema``.
     """
-    migration = snapshot.migration
-    if migration is not None and migration.is_under_way:
-        if not migration.readable:
-            what = f"{keys.migration} can't be read, so keys may be in the middle of being moved"
-        else:
-            doing = "moving the keys" if migration.state == RUNNING else "removing the old keys"
-            what = (
-                f"A migration to layout {migration.target} is under way: {migration.by} is {doing} "
-                f"({migration.phase}, {migration.done} of {migration.total} done)"
-            )
+    what = _under_way(keys, snapshot)
+    if what is not None:
         raise UpgradeError(
             "migrating",
-            f"{what}. Nothing is written meanwhile. Wait for its end; if it was cut short, go on with it: {_COMMAND}.",
+            f"{what} Nothing is written meanwhile. Wait for its end; if it was cut short, go on with it: {_COMMAND}.",
             key=keys.migration,
         )
     # Nothing but the keys themselves tells of the layout that was there before there were versions of it.
