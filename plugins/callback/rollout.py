@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 name: rollout
 type: stdout
 short_description: Show how a rollout goes instead of a line for each task
-version_added: 0.4.0
+version_added: 0.2.0
 description:
   - On a terminal it draws a bar for each role, the hosts on their way with the service and step that each is at and for how long, and how
     long the rest may take. What happens is told in lines above that.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: check_instructions
 short_description: Tell every mistake in instructions, without Consul
-version_added: 0.3.0
+version_added: 0.2.0
 description:
   - Reads instructions as M(convoy.upgrade.consul_upgrade_plan) does, and fails with all of their mistakes, where that one stops at the
     first. For a pipeline that looks at them before they are merged.

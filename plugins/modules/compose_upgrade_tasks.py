@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: compose_upgrade_tasks
 short_description: Compose the upgrade tasks of services into task files for each role and step
-version_added: 0.3.0
+version_added: 0.2.0
 description:
   - Reads every service that the roles name, before any host is touched, and writes a folder that holds for each role and
     step the tasks in the order in which they will run, so that they can be read, compared with the last composition, and kept.

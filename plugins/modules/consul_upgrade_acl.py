@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_acl
 short_description: Give controllers, nodes, viewers and migrators Consul policies and tokens of their own
-version_added: 0.4.0
+version_added: 0.2.0
 description:
   - Makes a policy that allows what a part in rollouts needs and nothing else, and one token with it.
   - The token of a node can read C(current_version), gates and holds, and write the host's own record, and nothing else. It can't

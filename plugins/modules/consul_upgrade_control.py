@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_control
 short_description: Pause, resume, abort, retry, approve or take back a rollout
-version_added: 0.4.0
+version_added: 0.2.0
 description:
   - Writes an operator's word into the ledger, so that all planners obey it from their next pass on, wherever they run, and into the
     history.

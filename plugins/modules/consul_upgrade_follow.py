@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_follow
 short_description: Show how a rollout goes until it is over, whoever runs it
-version_added: 0.4.0
+version_added: 0.2.0
 description:
   - Reads the state of the fleet from Consul, tells what happens line by line, and returns when the rollout is complete or aborted. It
     writes nothing. While a rollout is paused it goes on, and says so.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_hold
 short_description: Keep hosts, roles or everything from being upgraded, and end that
-version_added: 0.4.0
+version_added: 0.2.0
 description:
   - A host that is held is not opened by any planner, whatever the rules say, and M(convoy.upgrade.consul_upgrade_info) shows who holds
     it and why. Holds survive every rollout.

@@ -55,7 +55,7 @@ options:
         it than before.
       - It costs a request for each 64 entries of the history of the current rollout.
     type: path
-    version_added: 0.3.0
+    version_added: 0.2.0
 seealso:
   - module: convoy.upgrade.consul_upgrade_plan
 """

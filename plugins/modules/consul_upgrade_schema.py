@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_schema
 short_description: Bring the keys of a fleet in Consul to the newest layout
-version_added: 0.5.0
+version_added: 0.2.0
 description:
   - Applies every step that lies between the layout that the keys have and the newest one, in order. C(upgrade/schema) has the version of
     the layout; a fleet without it has what JioCloud's own code wrote, which is layout 0.

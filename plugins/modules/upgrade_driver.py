@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: upgrade_driver
 short_description: Start, ask and stop the process that lets hosts through and records where they are
-version_added: 0.3.0
+version_added: 0.2.0
 description:
   - A run in which Ansible upgrades hosts has one driver, a process on the controller that plans for all hosts of the run and
     writes their records, and lasts no longer than C(ansible-playbook). Tasks talk to it over a Unix socket, so that a step

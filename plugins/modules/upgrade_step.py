@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: upgrade_step
 short_description: Begin a unit of a host's upgrade, and record where the host is
-version_added: 0.3.0
+version_added: 0.2.0
 description:
   - A unit is what a service does in a step, such as C(upgrade/nginx). When one begins, the one before it is finished. So the
     host's record always says at which service and step it is, for one request to Consul.

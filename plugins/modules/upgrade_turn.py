@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: upgrade_turn
 short_description: Wait until a host may go, and say how its turn ended
-version_added: 0.3.0
+version_added: 0.2.0
 description:
   - With O(state=begun) it waits until the planner lets the host through. That is the first task of each host, so that no more
     hosts are at work than the rules allow, whatever batches and forks Ansible uses.
