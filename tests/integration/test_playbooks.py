@@ -144,7 +144,7 @@ def test_status_tells_one_host_its_story(play: Shipped, agent: Agent, consul: Ra
     assert done.returncode == 0, done.stdout
     story = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
     assert story[0].startswith("compute2 runs 2, as it reported at ")
-    assert story[0].endswith(" ago), as the fleet is to.")
+    assert story[0].endswith(" ago). That is the version of the fleet.")
     assert story[1].startswith("It is upgraded since ")
     assert story[2] == "Nothing is left to be done on it."
     words = [line.split("  ", 1)[1].split(":")[0] for line in story[3:]]

@@ -202,7 +202,7 @@ def test_a_host_that_soaks_and_one_that_is_done() -> None:
     assert sentences[1] == "It is upgrading since 1970-01-01 02:46:39 (1 second ago): it reported the version then."
     assert sentences[-1] == "Next: it counts as upgraded, and gives its slot back, once that is over."
     assert told(under(one, {}), "compute1") == [
-        "compute1 runs 2.0, as it reported at 1970-01-01 02:46:39 (1 second ago), as the fleet is to.",
+        "compute1 runs 2.0, as it reported at 1970-01-01 02:46:39 (1 second ago). That is the version of the fleet.",
         "It is upgraded since 1970-01-01 02:46:39 (1 second ago): it reported the version then.",
         "Nothing is left to be done on it.",
     ]
