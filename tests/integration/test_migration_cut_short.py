@@ -37,7 +37,7 @@ LARGE = old_fleet(list(names(compute=HOSTS)))
 SMALL = old_fleet(list(names(compute=150)))
 REMOVAL = {"remove_old": True}
 # So many of the boundaries are drawn.
-_SAMPLE = 4
+_SAMPLE = 2
 
 
 def seed_of_run() -> int:
