@@ -11,7 +11,7 @@ from .._model.migration import RUNNING
 from .keys import SCHEMA, Keys
 
 # The first release that knows layout SCHEMA.
-RELEASE = "0.2.0"
+RELEASE = "0.1.0"
 
 _COMMAND = "ansible-playbook playbooks/migrate_state.yml (installed: convoy.upgrade.migrate_state)"
 
