@@ -93,7 +93,11 @@ def _where(host: str, view: HostView, snapshot: Snapshot) -> str:
         runs += f", as it reported at {_when(report.at, snapshot.now)}"
     if wanted is None:
         return f"{runs}."
-    return f"{runs}. The fleet is to run {wanted}." if view.version != wanted else f"{runs}. That is the version of the fleet."
+    return (
+        f"{runs}. The fleet is to run {wanted}."
+        if view.version != wanted
+        else f"{runs}. That is the version of the fleet."
+    )
 
 
 def _since(host: str, view: HostView, snapshot: Snapshot) -> str:
