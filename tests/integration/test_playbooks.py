@@ -59,9 +59,9 @@ def test_check_mode_shows_the_whole_plan_and_writes_nothing(play: Shipped, consu
     )
     assert done.returncode == 0, done.stdout
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["now", "1", "host", "controller1"] in lines
-    assert ["wave", "3", "2", "hosts", "compute1,", "compute2"] in lines
-    assert ["wave", "4", "1", "host", "compute3"] in lines
+    assert ["now", "1", "controller1"] in lines
+    assert ["3", "2", "compute1,", "compute2"] in lines
+    assert ["4", "1", "compute3"] in lines
     assert "+config_state/enable_puppet/host/controller1 = True" in done.stdout
     assert consul.tree() == before
 
