@@ -172,12 +172,38 @@ def test_removal_leaves_nothing_but_others_keys_and_the_holds(store: Store, cons
     assert consul.tree("running_version/") == {}
     assert set(consul.tree("config_state/")) == {
         "config_state/role/compute/enable_update",
-        *(f"config_state/enable_puppet/{place}" for place in ("global", "role/controller")),
+        *(f"config_state/enable_puppet/{place}" for place in ("global", "role/controller", "host/compute2")),
         *(f"config_state/enable_puppet/host/{host}" for host in HOSTS[10:29]),
     }
     assert set(consul.tree("upgrade/hold/host/")) == {f"upgrade/hold/host/compute{number}" for number in (1, 2, 30)}
     assert consul.get("upgrade/migration") is None
     assert (outcome.kept, outcome.waiting) == (0, [])
+
+
+def test_gates_that_were_in_their_place_keep_nodes_with_old_code_as_they_were(store: Store, consul: RawKV) -> None:
+    consul.put("config_state/enable_puppet/global", "true")
+    consul.put("config_state/enable_puppet/host/compute2", "false")
+    for options in ({}, {"remove_old": True}, {}):
+        migrated(store, **options)
+        assert gates(consul) == {"global": "True", "host/compute2": "False"}
+        assert consul.get("upgrade/hold/host/compute2")
+        assert consul.get("upgrade/migration") is None
+    end_holds(store, Whom(hosts=["compute2"]))
+    assert gates(consul) == {"global": "True"}
+
+
+def test_where_no_host_has_ever_reported_old_gates_are_kept_until_one_does(store: Store, consul: RawKV) -> None:
+    old = old_gates({"global": "True", "role/compute": "False"})
+    load(consul, old)
+    for dry in (True, False, False):
+        outcome = migrated(store, dry=dry)
+        assert (outcome.kept, outcome.waiting, counts(outcome).get("old gates removed")) == (2, [], None)
+        assert "as no host has reported through convoy.upgrade yet" in outcome.summary(dry=dry)[-1]
+    assert old.items() <= consul.texts().items()
+    assert json.loads(consul.get("upgrade/migration") or b"") == KEPT
+    report(store, Word("compute1", "v674", "upgraded"))
+    assert counts(migrated(store)) == {"old gates removed": 2}
+    assert consul.get("upgrade/migration") is None
 
 
 def test_old_keys_go_when_every_host_has_reported_through_convoy(store: Store, consul: RawKV) -> None:
@@ -187,6 +213,8 @@ def test_old_keys_go_when_every_host_has_reported_through_convoy(store: Store, c
         report(store, Word(host, "v674", "upgraded"))
     outcome = migrated(store)
     assert (outcome.waiting, outcome.real_changes()) == (["compute6"], [])
+    # One that has nothing new to say is not heard.
+    assert "a report that changes nothing is not written" in outcome.summary(dry=False)[-1]
     report(store, Word("compute6", "v674", "upgraded"))
     # Somebody who still runs the old code is not done.
     consul.put("running_version/v674/compute2", "1528312345.67")

@@ -107,7 +107,7 @@ class Migrator:
         """Return whether old keys are to be removed that an earlier run has kept, or that came back since."""
         if status.migration is None:
             return self._remove_old and bool(status.old_keys(status.schema))
-        return self._remove_old or not status.waiting()
+        return self._remove_old or status.is_over(status.schema)
 
     def _nothing(self, status: Status) -> Outcome:
         outcome = Outcome(status.schema, status.schema)
@@ -187,7 +187,7 @@ class Migrator:
         )
 
     def _after_switch(self, migration: Migration, status: Status, step: Step) -> Migration:
-        removes = status.old_keys(step.number) and (self._remove_old or not status.waiting())
+        removes = status.old_keys(step.number) and (self._remove_old or status.is_over(step.number))
         return replace(migration, state=REMOVING if removes else KEPT)
 
     def _write_schema(self, lock: Lock, after: Migration, step: Step, status: Status) -> None:

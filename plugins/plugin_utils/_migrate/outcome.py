@@ -122,9 +122,15 @@ class Outcome:
     def _kept(self) -> str:
         if not self.kept:
             return ""
+        if not self.waiting:
+            return (
+                f"{plural(self.kept, 'old key')} are kept, as no host has reported through convoy.upgrade yet, so nobody knows "
+                "who needs them. Run this again when hosts have, or with remove_old=true to remove them at once."
+            )
         return (
             f"{plural(self.kept, 'old key')} are kept until {plural(len(self.waiting), 'host')} ({some(self.waiting)}) "
-            "reported through convoy.upgrade. Run this again then, or with remove_old=true to remove them at once."
+            "reported through convoy.upgrade. Run this again then, or with remove_old=true to remove them at once. That is also "
+            "the way where one of them runs convoy.upgrade and has nothing new to say: a report that changes nothing is not written."
         )
 
 

@@ -36,7 +36,7 @@ def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool) -> Outco
         outcome.schema = step.number
     after = replace(status, found=found, schema=outcome.schema)
     is_removing = status.migration is not None and status.migration.state == REMOVING
-    if is_removing or remove_old or not after.waiting():
+    if is_removing or remove_old or after.is_over(outcome.schema):
         for step in status.steps[: outcome.schema]:
             done, switched = Done(step), replace(found, begun=True, switched=True)
             outcome.removed.append(done)

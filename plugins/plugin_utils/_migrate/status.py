@@ -55,6 +55,17 @@ class Status:
         """Return the hosts that still need keys of older layouts, as far as is known."""
         return list(dict.fromkeys(host for step in self.steps for host in step.waiting(self.found)))
 
+    def is_over(self, schema: int) -> bool:
+        """Return whether nobody needs the keys of layouts before ``schema``.
+
+        Where no host waits as none has ever said a word, nothing tells who reads them: they are needed until some host has
+        reported through convoy.upgrade.
+        """
+        if self.waiting():
+            return False
+        folder = self.found.keys.records
+        return not self.old_keys(schema) or any(entry.key != folder for entry in self.found.below(folder))
+
 
 def read_status(store: Store, steps: Sequence[Step]) -> Status:
     """Return where the keys are: one request.
@@ -63,7 +74,7 @@ def read_status(store: Store, steps: Sequence[Step]) -> Status:
     """
     keys = store.keys
     looked_at = {folder for step in steps for folder in step.folders(keys.prefix)}
-    wanted = sorted({keys.schema, keys.migration, keys.ledger, keys.holds, *looked_at})
+    wanted = sorted({keys.schema, keys.migration, keys.ledger, keys.holds, keys.records, *looked_at})
     entries = store.client.read(wanted, "consistent")
     store.distrust_silence(entries, [folder for folder in wanted if folder.endswith("/")])
     # What is asked for by two prefixes comes twice.
