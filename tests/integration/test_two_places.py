@@ -285,6 +285,25 @@ def test_more_than_a_write_can_hold_are_refused_with_the_way_out(store: Store, c
     assert consul.tree() == before
 
 
+def test_where_old_gates_are_removed_along_fewer_are_held_in_one_write(kept: Store, consul: RawKV) -> None:
+    closed = [f"compute{number}" for number in range(4, 21)]
+    for host in closed:
+        consul.put(f"config_state/host/{host}/enable_puppet", "false")
+        consul.put(f"{GATES}/host/{host}", "False")
+    for number in range(21, 41):
+        consul.put(f"config_state/host/compute{number}/enable_puppet", "true")
+        consul.put(f"{GATES}/host/compute{number}", "True")
+    consul.put("config_state/host/compute9/debug", "1")
+    before = consul.tree()
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(kept, Request("2"))
+    assert caught.value.code == "closed_by_hand"
+    # 11 of a beginning, 2 folders, 37 gates and the global one once more.
+    assert "room for 13." in caught.value.message
+    assert "hold.yml" in caught.value.message
+    assert consul.tree() == before
+
+
 def test_the_gate_behind_a_hold_goes_with_it(kept: Store, consul: RawKV) -> None:
     put_old(consul, {"host/compute2": "false"})
     consul.put("upgrade/hold/host/compute2", '{"by": "migrate_state.yml", "reason": "it was closed"}')

@@ -35,6 +35,12 @@ class Status:
         return self.migration is not None and self.migration.is_under_way
 
     @property
+    def is_of_fleet(self) -> bool:
+        """Whether there is any key but those that a migration writes of itself."""
+        keys = self.found.keys
+        return bool(self.found.entries.keys() - {keys.schema, keys.migration, keys.holds})
+
+    @property
     def schema_text(self) -> str | None:
         """The version of the layout as it is written."""
         entry = self.found.entries.get(self.found.keys.schema)

@@ -50,7 +50,18 @@ def obstacles(found: Found) -> list[Obstacle]:
                 wrong.append(
                     Obstacle(gate.entry.key, why, "Delete the one of the two that is not so, or set both alike.")
                 )
+            elif rival is None and _overrides_rollout(found, new, place, gate):
+                why = f"lets through what the rollout in {found.keys.ledger} keeps closed"
+                mend = "Delete it, or set the same gate with consul_enable_puppet if it is meant."
+                wrong.append(Obstacle(gate.entry.key, why, mend))
     return wrong
+
+
+def _overrides_rollout(found: Found, new: Mapping[_Place, _Gate], place: _Place, gate: _Gate) -> bool:
+    """Return whether an open gate was left over from before rollouts of convoy.upgrade, which know of the new place alone."""
+    closed = new.get(_EVERYBODY)
+    is_left_over = place != _EVERYBODY and gate.is_open and found.keys.ledger in found.entries
+    return is_left_over and closed is not None and not closed.is_open
 
 
 def moves(found: Found) -> list[Move]:
@@ -176,6 +187,10 @@ def _take(found: Found, gates: dict[_Place, _Gate], place: _Place, entry: Entry,
     version = found.entries.get(found.keys.current_version)
     current = decode_version(version.value) if version is not None else None
     text = text_of(entry.value)
+    if "\ufffd" in entry.key:
+        mend = "Delete it with Consul's HTTP API, its name percent-encoded."
+        wrong.append(Obstacle(entry.key, "has bytes that are not UTF-8 text in its name", mend))
+        return
     try:
         if place[1] is not None:
             check_name(place[0], place[1], place[0])
