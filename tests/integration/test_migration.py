@@ -338,7 +338,9 @@ def test_where_nothing_of_a_fleet_is_found_it_says_where_it_looked(agent: Agent,
         store = Store(Settings(port=agent.http_port, kv_prefix=prefix))
         for dry in (True, False, False):
             told = migrated(store, dry=dry).summary(dry=dry)[-1]
-            assert told.startswith(f"Nothing of a fleet was found: Consul at {store.settings.url}, {where}, has no report")
+            assert told.startswith(
+                f"Nothing of a fleet was found: Consul at {store.settings.url}, {where}, has no report"
+            )
     load(consul, old_gates({"global": "True"}))
     consul.delete("upgrade/schema")
     assert not any("Nothing of a fleet" in line for line in migrated(store_of(agent)).summary(dry=False))

@@ -79,7 +79,9 @@ def ask(
         for scope, name in (("host", host), ("role", role)):
             wanted |= {keys.gate(scope, name), old.gate(scope, name), keys.hold(scope, name)}
     # Reading by key keeps a node's question small; many at once are cheaper as two whole trees.
-    prefixes = sorted(wanted) if len(wanted) <= MOST_OPERATIONS else [keys.current_version, keys.schema, old.gates, keys.holds]
+    prefixes = (
+        sorted(wanted) if len(wanted) <= MOST_OPERATIONS else [keys.current_version, keys.schema, old.gates, keys.holds]
+    )
     entries = store.client.read(prefixes)
     store.distrust_silence(entries, (keys.gates, keys.holds))
     snapshot = decode_snapshot(keys, entries)

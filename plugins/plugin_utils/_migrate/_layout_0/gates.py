@@ -136,7 +136,12 @@ def removals(found: Found) -> list[Move]:
     ends, or with the next rollout.
     """
     return [
-        Move("old gates removed", key, (compare(key, gate.entry.modify_index), remove(key)), (Change(key, gate.text, None),))
+        Move(
+            "old gates removed",
+            key,
+            (compare(key, gate.entry.modify_index), remove(key)),
+            (Change(key, gate.text, None),),
+        )
         for gate in _old(found, []).values()
         for key in [gate.entry.key]
     ]

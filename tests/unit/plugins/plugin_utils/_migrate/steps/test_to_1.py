@@ -69,7 +69,11 @@ def test_a_report_through_convoy_counts_where_it_is_the_later_one() -> None:
 
 
 def test_a_report_through_convoy_stands_whatever_the_clock_of_the_host_says() -> None:
-    old, new, record = {"running_version/v1/web1": "20.5"}, {"running/versions/v2/web1": "10"}, {"upgrade/hosts/web1": "{}"}
+    old, new, record = (
+        {"running_version/v1/web1": "20.5"},
+        {"running/versions/v2/web1": "10"},
+        {"upgrade/hosts/web1": "{}"},
+    )
     assert changes({**old, **new, **record}, begun=True, switched=True) == {}
     # That it began something since does not make an earlier report the later one.
     assert changes({**new, **old, **record}, begun=True)["running/versions/v1/web1"] == "20.5"
@@ -99,11 +103,13 @@ def test_a_gate_from_before_rollouts_that_would_open_what_the_rollout_closes_sta
     assert wrong({"config_state/enable_puppet/global": "False", role: "true"}) == []
 
 
-@pytest.mark.parametrize("folder", ["config_state/host/web\ufffd/enable_puppet", "config_state/enable_puppet/host/web\ufffd"])
-def test_a_gate_whose_name_is_no_text_stands_in_the_way_and_is_not_moved(folder: str) -> None:
+@pytest.mark.parametrize(
+    "key", ["config_state/host/web\ufffd/enable_puppet", "config_state/enable_puppet/host/web\ufffd"]
+)
+def test_a_gate_whose_name_is_no_text_stands_in_the_way_and_is_not_moved(key: str) -> None:
     for begun in (False, True):
-        assert wrong({folder: "True"}, begun=begun) == [folder]
-    assert (changes({folder: "True"}), STEP.removals(found({folder: "True"}))) == ({}, [])
+        assert wrong({key: "True"}, begun=begun) == [key]
+    assert (changes({key: "True"}), STEP.removals(found({key: "True"}))) == ({}, [])
 
 
 def test_a_host_waits_until_its_record_is_newer_than_its_old_report() -> None:
