@@ -11,8 +11,8 @@ short_description: Give controllers, nodes, viewers and migrators Consul policie
 version_added: 0.2.0
 description:
   - Makes a policy that allows what a part in rollouts needs and nothing else, and one token with it.
-  - The token of a node can read C(current_version), gates and holds, and write the host's own record, and nothing else. It can't
-    open a gate, speak for another host, end a hold or touch the ledger. Planners publish what such a host says of itself.
+  - The token of a node can read C(current_version), the version of the layout, gates and holds, and write the host's own record, and
+    nothing else. It can't open a gate, speak for another host, end a hold or touch the ledger. Planners publish what such a host says of itself.
   - It runs on the controller, with a token that has C(acl = "write"). The secret of the new token is written to O(token_file) on the
     host of the task, and appears nowhere else.
 author: The convoy.upgrade authors (@convoy-upgrade)

@@ -98,6 +98,37 @@ def echo() -> Iterator[int]:
         server.shutdown()
 
 
+NODE_OF_BEFORE = """
+key "current_version" { policy = "read" }
+key_prefix "config_state/enable_puppet/" { policy = "read" }
+key_prefix "upgrade/hold/" { policy = "read" }
+key "upgrade/hosts/compute1" { policy = "write" }
+"""
+
+
+def test_a_newer_layout_is_refused_to_those_who_may_read_which_it_is_and_nobody_is_refused_for_not_seeing_it(
+    guarded: Agent, kv: RawKV
+) -> None:
+    host = {"compute1": "compute"}
+    old = store_with(guarded, new_token(kv, NODE_OF_BEFORE))
+    new = store_with(guarded, new_token(kv, f'{NODE_OF_BEFORE} key "upgrade/schema" {{ policy = "read" }}'))
+    for layout in ("1", "7"):
+        kv.put("upgrade/schema", layout)
+        before = old.client.requests
+        assert not ask_store(old, host)["compute1"].value
+        # One to ask, and one that makes sure that there are no holds.
+        assert old.client.requests - before == (2 if layout == "1" else 1)
+        report_to(old, Word("compute1", "2", "started"))
+        if layout == "1":
+            assert not ask_store(new, host)["compute1"].value
+            continue
+        for act in (lambda: ask_store(new, host), lambda: report_to(new, Word("compute1", "2", "upgraded"))):
+            with pytest.raises(UpgradeError) as caught:
+                act()
+            assert caught.value.code == "newer_schema"
+    assert json.loads(kv.get("upgrade/hosts/compute1") or b"")["state"] == "started"
+
+
 WRITES = [plan(version="2"), report("compute1", "2", "upgraded"), gate(scope="global", value=True), gate(state="reset")]
 
 

@@ -269,6 +269,7 @@ def test_a_node_has_nothing_in_the_catalog_unless_it_publishes_its_health(guarde
     bare = Part("node", "compute1").rules(Keys(PREFIX))
     assert bare == (
         'key "cloud/current_version" {\n  policy = "read"\n}\n'
+        'key "cloud/upgrade/schema" {\n  policy = "read"\n}\n'
         'key_prefix "cloud/config_state/enable_puppet/" {\n  policy = "read"\n}\n'
         'key_prefix "cloud/config_state/global/" {\n  policy = "read"\n}\n'
         'key_prefix "cloud/config_state/role/" {\n  policy = "read"\n}\n'

@@ -85,6 +85,23 @@ def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows
     assert (False, "upgrading") in seen
 
 
+def test_what_a_host_says_through_old_code_is_seen(store: Store, consul: RawKV) -> None:
+    hosts = names(compute=1)
+    seed(consul, hosts)
+    make_pass(store, Request(version="2", fleet=hosts))
+    seen: list[str] = []
+    silent = 0
+    for found in follow_in_process(store.settings, hosts, patience=0.5):
+        silent += found is None
+        if isinstance(found, News):
+            seen.append(found.hosts["compute1"].state)
+        if found is None and silent == 2:
+            consul.put("running_version/2/compute1", f"{time.time() + 60:.2f}")
+        if seen[-1] == "upgraded" or silent == 20:
+            break
+    assert (seen[0], seen[-1]) == ("upgrading", "upgraded")
+
+
 def report_after(consul: RawKV, state: str) -> None:
     """Let the host say where it is with its tasks after the upgrade."""
     record = json.loads(consul.get("upgrade/hosts/compute1") or b"{}")

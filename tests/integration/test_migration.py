@@ -17,6 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Re
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.retry import retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.roll_back import roll_back
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import SCHEMA
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
@@ -165,6 +166,15 @@ def test_check_mode_tells_all_that_is_done_then_and_writes_nothing(
     assert {one.key: one.after for one in done.real_changes()} == changed
 
 
+def test_check_mode_tells_of_an_old_gate_that_was_set_later(store: Store, consul: RawKV) -> None:
+    load(consul, {"current_version": "v674", "config_state/enable_puppet/role/compute": "True"})
+    load(consul, old_gates({"role/compute": "v674"}))
+    shown = migrated(store, dry=True)
+    assert counts(shown) == {"gates copied": 1}
+    assert shown.real_changes() == migrated(store).real_changes()
+    assert gates(consul) == {"role/compute": "v674"}
+
+
 def test_removal_leaves_nothing_but_others_keys_and_the_holds(store: Store, consul: RawKV) -> None:
     load(consul, old_fleet(HOSTS))
     consul.put("config_state/enable_puppet/host/compute2", "False")
@@ -172,12 +182,38 @@ def test_removal_leaves_nothing_but_others_keys_and_the_holds(store: Store, cons
     assert consul.tree("running_version/") == {}
     assert set(consul.tree("config_state/")) == {
         "config_state/role/compute/enable_update",
-        *(f"config_state/enable_puppet/{place}" for place in ("global", "role/controller")),
+        *(f"config_state/enable_puppet/{place}" for place in ("global", "role/controller", "host/compute2")),
         *(f"config_state/enable_puppet/host/{host}" for host in HOSTS[10:29]),
     }
     assert set(consul.tree("upgrade/hold/host/")) == {f"upgrade/hold/host/compute{number}" for number in (1, 2, 30)}
     assert consul.get("upgrade/migration") is None
     assert (outcome.kept, outcome.waiting) == (0, [])
+
+
+def test_gates_that_were_in_their_place_keep_nodes_with_old_code_as_they_were(store: Store, consul: RawKV) -> None:
+    consul.put("config_state/enable_puppet/global", "true")
+    consul.put("config_state/enable_puppet/host/compute2", "false")
+    for options in ({}, {"remove_old": True}, {}):
+        migrated(store, **options)
+        assert gates(consul) == {"global": "True", "host/compute2": "False"}
+        assert consul.get("upgrade/hold/host/compute2")
+        assert consul.get("upgrade/migration") is None
+    end_holds(store, Whom(hosts=["compute2"]))
+    assert gates(consul) == {"global": "True"}
+
+
+def test_where_no_host_has_ever_reported_old_gates_are_kept_until_one_does(store: Store, consul: RawKV) -> None:
+    old = old_gates({"global": "True", "role/compute": "False"})
+    load(consul, old)
+    for dry in (True, False, False):
+        outcome = migrated(store, dry=dry)
+        assert (outcome.kept, outcome.waiting, counts(outcome).get("old gates removed")) == (2, [], None)
+        assert "as no host has reported through convoy.upgrade yet" in outcome.summary(dry=dry)[-1]
+    assert old.items() <= consul.texts().items()
+    assert json.loads(consul.get("upgrade/migration") or b"") == KEPT
+    report(store, Word("compute1", "v674", "upgraded"))
+    assert counts(migrated(store)) == {"old gates removed": 2}
+    assert consul.get("upgrade/migration") is None
 
 
 def test_old_keys_go_when_every_host_has_reported_through_convoy(store: Store, consul: RawKV) -> None:
@@ -187,6 +223,8 @@ def test_old_keys_go_when_every_host_has_reported_through_convoy(store: Store, c
         report(store, Word(host, "v674", "upgraded"))
     outcome = migrated(store)
     assert (outcome.waiting, outcome.real_changes()) == (["compute6"], [])
+    # One that has nothing new to say is not heard.
+    assert "a report that changes nothing is not written" in outcome.summary(dry=False)[-1]
     report(store, Word("compute6", "v674", "upgraded"))
     # Somebody who still runs the old code is not done.
     consul.put("running_version/v674/compute2", "1528312345.67")
@@ -238,6 +276,49 @@ def test_nodes_that_never_stop_writing_old_keys_are_told_and_keep_nobody(
     assert consul.tree("running_version/") == {}
 
 
+def test_old_gates_that_are_set_again_and_again_stay_kept_and_are_told(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(consul, old_gates({"role/compute": "True"}))
+    migrated(store)
+    write, at = store.client.write, 0
+
+    def others_write_too(operations: Any) -> Any:
+        nonlocal at
+        at += 1
+        consul.put("config_state/role/compute/enable_puppet", "True " + " " * at)
+        return write(operations)
+
+    monkeypatch.setattr(store.client, "write", others_write_too)
+    outcome = migrated(store, remove_old=True)
+    assert (outcome.left, outcome.kept) == ([], 1)
+    assert "something wrote them again and again" in outcome.summary(dry=False)[0]
+    assert json.loads(consul.get("upgrade/migration") or b"") == KEPT
+    monkeypatch.undo()
+    assert migrated(store).kept == 1
+    migrated(store, remove_old=True)
+    assert consul.tree("config_state/role/") == {}
+    assert consul.get("upgrade/migration") is None
+
+
+def test_replies_that_are_lost_are_no_reason_to_give_up(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(consul, old_reports(list(names(compute=450))))
+    migrated(store)
+    write = store.client.write
+
+    def loses_each_reply(operations: Any) -> Any:
+        answer = write(operations)
+        if any(one["KV"]["Verb"] == "delete" for one in operations if one["KV"]["Key"].startswith("running_version/")):
+            raise Unreachable("unreachable", "The reply was lost.")
+        return answer
+
+    monkeypatch.setattr(store.client, "write", loses_each_reply)
+    assert counts(migrated(store, remove_old=True)) == {"old reports removed": 450}
+    assert consul.tree("running_version/") == {}
+
+
 def test_a_fleet_of_today_only_gets_its_version(store: Store, consul: RawKV) -> None:
     seed(consul, HOSTS)
     make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 2}}))
@@ -250,6 +331,23 @@ def test_a_fleet_of_today_only_gets_its_version(store: Store, consul: RawKV) -> 
     assert (outcome.kept, counts(outcome)) == (0, {})
     assert history(consul)[-1]["what"] == "migrate"
     assert make_pass(store, Request()).plan.hosts["compute1"].state == "upgrading"
+
+
+def test_where_nothing_of_a_fleet_is_found_it_says_where_it_looked(agent: Agent, consul: RawKV) -> None:
+    for prefix, where in (("", "and no kv_prefix is given"), ("cloud/", "below cloud/")):
+        store = Store(Settings(port=agent.http_port, kv_prefix=prefix))
+        for dry in (True, False, False):
+            told = migrated(store, dry=dry).summary(dry=dry)[-1]
+            assert told.startswith(
+                f"Nothing of a fleet was found: Consul at {store.settings.url}, {where}, has no report"
+            )
+    load(consul, old_gates({"global": "True"}))
+    consul.delete("upgrade/schema")
+    assert not any("Nothing of a fleet" in line for line in migrated(store_of(agent)).summary(dry=False))
+
+
+def store_of(agent: Agent) -> Store:
+    return Store(Settings(port=agent.http_port))
 
 
 def test_an_empty_consul_gets_the_version_and_nothing_else(store: Store, consul: RawKV) -> None:
@@ -335,11 +433,13 @@ def test_all_that_stands_in_the_way_is_told_at_once_and_nothing_is_changed(
 
 def test_bytes_that_are_no_text_stand_in_the_way(store: Store, consul: RawKV) -> None:
     load(consul, old_reports(HOSTS[:2]))
+    # A name that is none either: Consul's transactions could not be told of it.
+    assert consul.call("PUT", "kv/config_state/role/st%FFrage/enable_puppet", b"True")[0] == 200
     bad = ["current_version", "running_version/v673/compute1", "config_state/role/compute/enable_puppet"]
     for key in bad:
         consul.put(key, b"\xff")
     obstacles = refusal(store).details["obstacles"]
-    assert {one["key"] for one in obstacles} == set(bad)
+    assert {one["key"] for one in obstacles} == {*bad, "config_state/role/st\ufffdrage/enable_puppet"}
     assert all("not UTF-8" in one["why"] for one in obstacles)
 
 
@@ -416,6 +516,43 @@ def test_a_planner_that_has_read_before_does_not_write_after(agent: Agent, store
         said = [event["what"] for event in history(consul)]
         assert said.count("migrate") == begun
         assert opened(history(consul)) == ["compute1", "compute2", "compute3"]
+
+
+def test_each_removal_stops_a_planner_that_has_read_before(store: Store, consul: RawKV) -> None:
+    seen = set()
+    for _removal in range(3):
+        load(consul, old_reports(HOSTS[:1]))
+        migrated(store, remove_old=True)
+        (folder,) = [one for one in consul.entries("upgrade/hold/") if one["Key"] == "upgrade/hold/"]
+        seen.add(folder["ModifyIndex"])
+    assert len(seen) == 3
+    assert (consul.get("upgrade/hold/") or b"").startswith(b"the old keys are removed, after ")
+
+
+@pytest.mark.parametrize("writes", [40, None])
+def test_a_rollout_that_goes_on_writing_is_told_to_be_paused_if_it_never_lets_it_begin(
+    store: Store, consul: RawKV, writes: int | None
+) -> None:
+    seed(consul, HOSTS[:1])
+    make_pass(store, Request(version="2"))
+    write, at = store.client.write, 0
+
+    def planner_writes_too(operations: Any) -> Any:
+        nonlocal at
+        at += 1
+        if writes is None or at <= writes:
+            consul.put("upgrade/ledger", json.dumps({**ledger(consul), "epoch": 100 + at}))
+        return write(operations)
+
+    store.client.write = planner_writes_too  # type: ignore[method-assign]
+    if writes is not None:
+        assert migrated(store).schema == 1
+        return
+    error = refusal(store)
+    assert error.code == "busy"
+    assert "upgrade/migration or upgrade/ledger changed under each of 200 tries" in error.message
+    assert "pause it (pause.yml)" in error.message
+    assert consul.get("upgrade/schema") is None
 
 
 def test_an_older_layout_is_refused_with_the_command_to_run(store: Store, consul: RawKV) -> None:

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import reset_gates, set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
@@ -146,5 +149,16 @@ def test_planners_that_know_no_layout_2_say_which_release_does(settings: Setting
     with pytest.raises(UpgradeError) as caught:
         Store(settings).snapshot()
     assert "Install convoy.upgrade 9.8.7 or later." in caught.value.message
-    report(Store(settings), Word("compute1", "v673", "upgraded"))
-    assert consul.get("upgrade/hosts/compute1")
+    before = consul.tree()
+    acts: list[Callable[[Store], object]] = [
+        lambda store: report(store, Word("compute1", "v673", "upgraded")),
+        lambda store: set_gate(store, "host", "compute1", value=True),
+        reset_gates,
+        lambda store: ask(store, {"compute1": "compute"}),
+        lambda store: ask(store, names(compute=70)),
+    ]
+    for act in acts:
+        with pytest.raises(UpgradeError) as caught:
+            act(Store(settings))
+        assert (caught.value.code, caught.value.details["release"]) == ("newer_schema", "9.8.7")
+    assert consul.tree() == before

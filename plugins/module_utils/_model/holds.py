@@ -31,7 +31,10 @@ class Hold:
     def words(self) -> str:
         """Return who holds it and why, and how it ends."""
         since = f" since {self.at}" if self.at else ""
-        return f"held by {self.by}{since}: {self.reason} (ends when the key {self.key} is deleted)"
+        ends = f"ends when the key {self.key} is deleted"
+        if self.by in MADE_OF_GATES:
+            ends = f"ends with unhold.yml, which deletes the key {self.key} and the closed gate behind it"
+        return f"held by {self.by}{since}: {self.reason} ({ends})"
 
 
 @dataclass(frozen=True, slots=True)

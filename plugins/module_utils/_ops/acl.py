@@ -77,7 +77,7 @@ class Part:
         gates, reports = (keys.gates, *old.gate_folders), (keys.reports, old.reports)
         if self.kind == NODE:
             grants = [
-                ("key", keys.current_version, "read"),
+                *(("key", key, "read") for key in (keys.current_version, keys.schema)),
                 *(("key_prefix", folder, "read") for folder in gates),
                 ("key_prefix", keys.holds, "read"),
                 ("key", keys.record(self.name), "write"),

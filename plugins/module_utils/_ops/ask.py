@@ -13,6 +13,7 @@ from .._model.fleet import compile_role_pattern, role_by_name
 from .._model.names import check_name
 from .._store.client import MOST_OPERATIONS
 from .._store.errors import Unreachable
+from .._store.layout import refuse_newer
 from .._store.old_keys import OldKeys
 from .._store.snapshot import decode_snapshot
 from .._store.store import Store
@@ -65,22 +66,26 @@ def ask(
     :param hosts: host -> role.
     :param default: the answer where no gate is set.
     :param version: what gates that hold a version are compared to; None for ``current_version``.
-    :raises UpgradeError: ``unreadable_gate``, or what :meth:`ConsulClient.read` raises. Never a yes by mistake.
+    :raises UpgradeError: ``unreadable_gate``, ``newer_schema``, or what :meth:`ConsulClient.read` raises. Never a yes by mistake.
     """
     keys = store.keys
     for host, role in hosts.items():
         check_name("host", host, "enable_puppet")
         check_name("role", role, f"enable_puppet: {host}")
     old = OldKeys(keys.prefix)
-    wanted = {keys.current_version, keys.gate("global"), old.gate("global"), keys.hold("global")}
+    # Tokens of nodes from before may not read the version of the layout: it is left out for them, and nobody is refused for that.
+    wanted = {keys.current_version, keys.schema, keys.gate("global"), old.gate("global"), keys.hold("global")}
     for host, role in hosts.items():
         for scope, name in (("host", host), ("role", role)):
             wanted |= {keys.gate(scope, name), old.gate(scope, name), keys.hold(scope, name)}
     # Reading by key keeps a node's question small; many at once are cheaper as two whole trees.
-    prefixes = sorted(wanted) if len(wanted) <= MOST_OPERATIONS else [keys.current_version, old.gates, keys.holds]
+    prefixes = (
+        sorted(wanted) if len(wanted) <= MOST_OPERATIONS else [keys.current_version, keys.schema, old.gates, keys.holds]
+    )
     entries = store.client.read(prefixes)
     store.distrust_silence(entries, (keys.gates, keys.holds))
     snapshot = decode_snapshot(keys, entries)
+    refuse_newer(keys, snapshot.schema, snapshot.release)
     wanted_version = snapshot.current_version
     current = version if version is not None else wanted_version
     found = {}

@@ -14,6 +14,7 @@ from .._model.instructions import parse
 from .._model.plan import HostView
 from .._model.standing import Standing, standing, watched
 from .._store.errors import Unreachable
+from .._store.old_keys import OldKeys
 from .._store.settings import Settings
 from .._store.store import Store
 from .._store.watch import Watch
@@ -45,7 +46,7 @@ def follow(
 ) -> Iterator[News | Unreachable | None]:
     """Yield what there is to see, now and after each change, until the rollout is over.
 
-    A look is one request, and one more where the rules ask for checks. Between them four blocking queries wait, on a
+    A look is one request, and one more where the rules ask for checks. Between them five blocking queries wait, on a
     connection each.
 
     :param fleet: host -> role, for hosts that never reported.
@@ -55,7 +56,8 @@ def follow(
     """
     store = Store(settings)
     keys = store.keys
-    watch = Watch(settings, (keys.upgrade, keys.reports, keys.gates, keys.current_version))
+    folders = (keys.upgrade, keys.reports, OldKeys(keys.prefix).reports, keys.gates)
+    watch = Watch(settings, (*folders, keys.current_version))
     before: Mapping[str, HostView] | None = None
     quiet_since = time.monotonic()
     while True:

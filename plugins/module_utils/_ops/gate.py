@@ -13,6 +13,7 @@ from .._model.names import check_name
 from .._store.client import Entry
 from .._store.codec import text_of
 from .._store.errors import Conflict
+from .._store.layout import refuse_newer
 from .._store.mirror import Mirror
 from .._store.old_keys import OldKeys
 from .._store.operations import Change, compare, compare_and_put, put, remove, remove_tree
@@ -31,15 +32,16 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
     As long as nodes may look for gates where the old code had them, it is set in both places at once.
 
     :param scope: global, role or host; the latter two with a name.
-    :raises UpgradeError: ``bad_name``, ``bad_gate_value``, ``busy``.
+    :raises UpgradeError: ``bad_name``, ``bad_gate_value``, ``busy``, ``newer_schema``.
     """
     keys, old_keys = store.keys, OldKeys(store.keys.prefix)
     place = (scope, check_name(scope, name, "name") if scope != "global" else None)
     key, old_key = keys.gate(*place), old_keys.gate(*place)
-    wanted = (key, keys.current_version, keys.migration, *old_keys.gate_folders)
+    wanted = (key, keys.current_version, keys.schema, keys.migration, *old_keys.gate_folders)
     for _try in range(_MOST_TRIES):
         entries = {entry.key: entry for entry in store.client.read(wanted, "consistent")}
         snapshot = decode_snapshot(keys, entries.values())
+        refuse_newer(keys, snapshot.schema, snapshot.release)
         mirror = Mirror(keys, snapshot)
         after = None if value is None else written_value(value, snapshot.current_version)
         changes = [
@@ -64,16 +66,19 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     """Wipe all gates and close the global one in one transaction: the original's global disable.
 
     :returns: what changed; nothing where the closed global gate is the only one already.
+    :raises UpgradeError: ``newer_schema``, and what :meth:`Mirror.operations` raises.
     """
     keys, old_keys = store.keys, OldKeys(store.keys.prefix)
     everywhere = keys.gate("global")
-    read = store.client.read((keys.gates, keys.migration, *old_keys.gate_folders), "consistent")
+    read = store.client.read((keys.gates, keys.schema, keys.migration, *old_keys.gate_folders), "consistent")
+    snapshot = decode_snapshot(keys, read)
+    refuse_newer(keys, snapshot.schema, snapshot.release)
     before = {
         entry.key: _shown(entry)
         for entry in read
         if entry.key.startswith(keys.gates) or old_keys.gate_of(entry.key) is not None
     }
-    mirror = Mirror(keys, decode_snapshot(keys, read))
+    mirror = Mirror(keys, snapshot)
     closed = {one.key: one.after for one in mirror.changes([Change(everywhere, None, CLOSED)])}
     changes = [Change(key, value, None) for key, value in sorted(before.items()) if key not in closed]
     changes += [Change(key, before.get(key), value) for key, value in closed.items() if before.get(key) != value]

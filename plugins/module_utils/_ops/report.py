@@ -16,6 +16,8 @@ from .._model.shown import printable
 from .._store.client import Entry, Operation
 from .._store.codec import text_of
 from .._store.errors import Conflict
+from .._store.layout import refuse_newer
+from .._store.migration_codec import decode_schema, release_of
 from .._store.operations import Change, compare_and_put, put, remove
 from .._store.records import decode_record, encode_record
 from .._store.store import Store
@@ -50,7 +52,7 @@ def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list
     only a host that has never reported this way has its former versions looked for. A host whose token allows its own
     record alone writes that, and planners publish what it says.
 
-    :raises UpgradeError: ``bad_name``, ``bad_report``, ``busy``.
+    :raises UpgradeError: ``bad_name``, ``bad_report``, ``busy``, ``newer_schema``, ``unreadable_schema``.
     """
     check_name("host", word.host, "name")
     check_version(word.version, "version")
@@ -69,7 +71,10 @@ def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list
 def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change]]:
     keys = store.keys
     key, own = keys.record(word.host), keys.report(word.version, word.host)
-    entries = {entry.key: entry for entry in store.client.read((key, own), "consistent")}
+    # A token that may not read the version of the layout gets it left out, and is not refused for that.
+    entries = {entry.key: entry for entry in store.client.read((key, own, keys.schema), "consistent")}
+    if (schema := entries.get(keys.schema)) is not None:
+        refuse_newer(keys, decode_schema(keys.schema, schema.value), release_of(schema.flags))
     entry = entries.get(key)
     before = decode_record(key, entry.value) if entry else None
     after = next_record(before, word, int(time.time()))

@@ -17,7 +17,7 @@ from .._store.ledger_writer import LedgerWriter
 from .._store.operations import Change, put
 from .rollout import Move
 
-# A transaction takes 64 operations, and the beginning of a rollout needs some of its own.
+# A transaction takes 64 operations, and the beginning of a rollout needs some of its own: more where old gates are removed along.
 _MOST_HELD = 40
 
 
@@ -37,12 +37,14 @@ def spare(writer: LedgerWriter, snapshot: Snapshot, move: Move) -> tuple[Move, l
     if snapshot.ledger is not None or not closed or writer.next_epoch > 1:
         return move, []
     hosts = in_order(closed)
-    if len(hosts) > _MOST_HELD:
+    most = min(_MOST_HELD, writer.room(move.operations))
+    if len(hosts) > most:
         raise UpgradeError(
             "closed_by_hand",
             f"{some(hosts)} are closed by gates of their own, such as {closed[hosts[0]].key}, and there never was a rollout that "
-            f"could have done that. These would be held, but a transaction has room for {_MOST_HELD}. Nothing is written. Run "
-            "playbooks/migrate_state.yml, which makes holds of any number, or open them with consul_enable_puppet.",
+            f"could have done that. These would be held, but a transaction has room for {most}. Nothing is written. Hold "
+            "them with hold.yml, open them with consul_enable_puppet, or where the keys were never migrated run "
+            "playbooks/migrate_state.yml, which makes holds of any number.",
             hosts=hosts,
         )
     at = time.strftime("%Y-%m-%d %H:%M:%S %z")

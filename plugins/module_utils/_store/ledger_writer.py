@@ -54,6 +54,13 @@ class LedgerWriter:
         """In how many places each gate is set: so many operations it takes of the :data:`MOST_GATES`."""
         return self._mirror.places
 
+    def room(self, operations: Sequence[Operation]) -> int:
+        """Return how many operations a write has room for beside these, which set or remove no gates.
+
+        :raises UpgradeError: what :meth:`Mirror.operations` raises.
+        """
+        return MOST_GATES - len(self._mirror.operations(operations))
+
     @property
     def next_epoch(self) -> int:
         """The epoch of the next write.

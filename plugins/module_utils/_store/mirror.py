@@ -76,19 +76,19 @@ class Mirror:
         return [remove(self._old.gate(*place))] if facts["Verb"] == "delete" else []
 
     def _wiped(self) -> list[Operation]:
-        others = self._snapshot.others_keys
-        if not others:
-            return [remove_tree(folder) for folder in self._old.gate_folders]
-        gates = list(self._snapshot.old_gates.values())
+        mixed = self._snapshot.others_keys
+        gates = [gate for gate in self._snapshot.old_gates.values() if gate.key.startswith((*mixed,))]
         if len(gates) > _MOST_ONE_BY_ONE:
+            others = [key for folder in mixed for key in mixed[folder]]
             raise UpgradeError(
                 "others_keys",
                 f"{len(gates)} gates of nodes that have the old code would have to be removed at once, and keys of others stand "
                 f"among them: {', '.join(others)}. Nothing is written. Move these elsewhere, or let migrate_state.yml remove "
                 "the old gates (-e remove_old=true) once no node reads them any more.",
-                keys=list(others),
+                keys=others,
             )
-        return [remove(gate.key) for gate in gates]
+        whole = [remove_tree(folder) for folder in self._old.gate_folders if folder not in mixed]
+        return [*whole, *(remove(gate.key) for gate in gates)]
 
     def _place(self, key: str) -> tuple[str, str | None] | None:
         """Return the scope and the name of a gate that is in its place."""

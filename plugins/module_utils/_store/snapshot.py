@@ -29,7 +29,7 @@ from .old_keys import OldKeys
 from .provider_codec import decode_provider
 from .records import decode_record
 
-# Of keys of others, so many are kept for messages.
+# Of the keys of others in a folder, so many are kept for messages.
 _MOST_OTHERS = 5
 
 
@@ -48,7 +48,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     old = OldKeys(keys.prefix)
     gates, old_gates, holds = _Scoped("gate"), _Scoped("gate"), _Scoped("hold")
     old_reports: dict[str, list[tuple[Report, str]]] = {}
-    others: list[str] = []
+    others: dict[str, tuple[str, ...]] = {}
     records: dict[str, Record] = {}
     driven: set[str] = set()
     marks: dict[str, Mark] = {}
@@ -69,8 +69,9 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
             place = old.gate_of(key)
             if place is not None:
                 old_gates.set(*place, GateValue(key, text_of(value), flags))
-            elif len(others) < _MOST_OTHERS and key.startswith(old.gate_folders) and not key.endswith("/"):
-                others.append(key)
+            elif not key.endswith("/"):
+                for folder in filter(key.startswith, old.gate_folders):
+                    others[folder] = (*others.get(folder, ()), key)[:_MOST_OTHERS]
         elif key.startswith(old.reports):
             said = old.report_of(key)
             if said is not None and "\ufffd" not in key:
@@ -94,9 +95,6 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
             approval = decode_approval(value)
             if approval is not None:
                 approvals[key[len(keys.approvals) :]] = approval
-        elif key.startswith(keys.providers):
-            if (name := key[len(keys.providers) :]) and "/" not in name:
-                providers[name] = decode_provider(key, value)
         elif key == keys.holds:
             found["hold_index"] = index
         elif key.startswith(keys.holds):
@@ -120,7 +118,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         gates=Gates(gates.everywhere, gates.roles, gates.hosts).over(in_old_place),
         old_gates=in_old_place,
         old_reports=frozenset(old_reports),
-        others_keys=tuple(others),
+        others_keys=others,
         holds=Holds(holds.everywhere, holds.roles, holds.hosts),
         driven=frozenset(driven),
         marks=marks,

@@ -34,6 +34,8 @@ from .step import Move, Step
 from .validate import validate
 
 _MOST_TRIES = 10
+# A planner may write the ledger between each reading and taking the lock.
+_MOST_TAKES = 200
 # Nodes with old code bring old keys back; after so many turns that is told, and no longer waited for.
 _MOST_REMOVALS = 10
 
@@ -69,7 +71,7 @@ class Migrator:
         :raises UpgradeError: ``in_the_way``, ``newer_schema``, ``no_way_back``, ``migrating``, ``lost_lock``, ``busy``,
             and what :meth:`ConsulClient.read` and :meth:`ConsulClient.write` raise.
         """
-        for _try in range(_MOST_TRIES):
+        for _try in range(_MOST_TAKES):
             status = self._read()
             ahead = self._ahead(status)
             removes = self._removes(status)
@@ -78,17 +80,19 @@ class Migrator:
             for step in ahead[:1]:
                 validate(step, status.found)
             if dry:
-                return preview(status, ahead, remove_old=self._remove_old)
+                return preview(status, ahead, remove_old=self._remove_old, nothing=self._nothing_there(status))
             with Lock(self._store) as lock:
                 migration = self._begun(status, ahead, removes=removes)
                 try:
-                    begins = [] if status.is_under_way else self._warning(status)
+                    begins = [] if status.is_under_way else self._warning(status, ahead)
                     lock.take(migration, status.found.index(self._keys.migration), begins)
                 except Conflict:
                     continue
                 return self._go(lock, migration, status, ahead)
         raise UpgradeError(
-            "busy", f"{self._keys.migration} changed under each of {_MOST_TRIES} tries. Who else migrates?"
+            "busy",
+            f"{self._keys.migration} or {self._keys.ledger} changed under each of {_MOST_TAKES} tries to begin. Nothing was "
+            "changed. Who else migrates? If it is a rollout, pause it (pause.yml), then run the same command again.",
         )
 
     def _read(self) -> Status:
@@ -107,13 +111,24 @@ class Migrator:
         """Return whether old keys are to be removed that an earlier run has kept, or that came back since."""
         if status.migration is None:
             return self._remove_old and bool(status.old_keys(status.schema))
-        return self._remove_old or not status.waiting()
+        return self._remove_old or status.is_over(status.schema)
 
     def _nothing(self, status: Status) -> Outcome:
-        outcome = Outcome(status.schema, status.schema)
+        outcome = Outcome(status.schema, status.schema, nothing=self._nothing_there(status))
         if status.migration is not None:
             outcome.keep(status, status)
         return outcome
+
+    def _nothing_there(self, status: Status) -> str:
+        """Return where nothing of a fleet was found, in a sentence; empty where something was."""
+        if status.is_of_fleet:
+            return ""
+        settings = self._store.settings
+        where = f"below {settings.kv_prefix}" if settings.kv_prefix else "and no kv_prefix is given"
+        return (
+            f"Nothing of a fleet was found: Consul at {settings.url}, {where}, has no report, gate, record, ledger or version. It is "
+            "asked from the controller; see whether that is the Consul of the fleet, and the kv_prefix its own."
+        )
 
     def _begun(self, status: Status, ahead: Sequence[Step], *, removes: bool) -> Migration:
         before = status.migration
@@ -122,12 +137,14 @@ class Migrator:
         is_removing = removes or (before is not None and before.state == REMOVING)
         return Migration(REMOVING if is_removing else RUNNING, status.origin, status.schema)
 
-    def _warning(self, status: Status) -> list[Operation]:
+    def _warning(self, status: Status, ahead: Sequence[Step]) -> list[Operation]:
         """Return what keeps a planner from writing that has read before: each compares the ledger, or the folder of holds."""
         keys, entry = self._keys, status.found.entries.get(self._keys.ledger)
-        what = "the old keys are removed" if status.migration is not None else f"the keys leave layout {status.schema}"
+        what = f"the keys leave layout {status.schema}" if ahead else "the old keys are removed"
         if entry is None:
-            return [compare_and_put(keys.holds, what, status.found.index(keys.holds))]
+            # Consul passes over a write that changes nothing, and the planner would not see it; no former one has this index.
+            index = status.found.index(keys.holds)
+            return [compare_and_put(keys.holds, f"{what}, after {index}" if index else what, index)]
         ledger = decode_ledger(entry.key, entry.value)
         ledger = replace(ledger, epoch=ledger.epoch + 1, commit=uuid.uuid4().hex)
         said = {"epoch": ledger.epoch, "at": int(time.time()), "who": whoami(), "commit": ledger.commit}
@@ -138,7 +155,7 @@ class Migrator:
         ]
 
     def _go(self, lock: Lock, migration: Migration, status: Status, ahead: Sequence[Step]) -> Outcome:
-        outcome = Outcome(status.schema, status.schema)
+        outcome = Outcome(status.schema, status.schema, nothing=self._nothing_there(status))
         for step in ahead:
             done = Done(step)
             outcome.steps.append(done)
@@ -187,7 +204,7 @@ class Migrator:
         )
 
     def _after_switch(self, migration: Migration, status: Status, step: Step) -> Migration:
-        removes = status.old_keys(step.number) and (self._remove_old or not status.waiting())
+        removes = status.old_keys(step.number) and (self._remove_old or status.is_over(step.number))
         return replace(migration, state=REMOVING if removes else KEPT)
 
     def _write_schema(self, lock: Lock, after: Migration, step: Step, status: Status) -> None:
@@ -204,12 +221,18 @@ class Migrator:
             phase = f"removing layout {step.number - 1}"
             noted = replace(migration, phase=phase)
             if not carry_out(lock, noted, done, outcome, lambda step=step: self._to_remove(step), _MOST_REMOVALS):  # type: ignore[misc]
-                outcome.left += step.waiting(self._read().found)
+                found = self._read().found
+                left = step.waiting(found)
+                outcome.left += left
+                # Nothing would tell of these: they are not a host's.
+                outcome.gave_up |= not left and bool(step.removals(found))
+        after = replace(migration, state=KEPT) if outcome.gave_up else None
         for _try in range(_MOST_TRIES):
             try:
-                lock.end(None, [])
+                lock.end(after, [])
             except Unreachable:
-                if self._read().migration is not None:
+                now = self._read().migration
+                if now is not None and now.is_under_way:
                     continue
             return
         raise UpgradeError(

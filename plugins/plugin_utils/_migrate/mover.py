@@ -56,6 +56,8 @@ def carry_out(
                 continue
             except Unreachable:
                 unsure = chunk
+                # What was not carried through is no turn of those that wait for others to stop writing.
+                turns -= 1
                 break
             outcome.add(done, chunk)
             count += len(chunk)

@@ -55,6 +55,8 @@ class Outcome:
     :param kept: how many old keys are kept.
     :param waiting: the hosts for which they are kept.
     :param left: hosts that went on writing old keys while these were removed.
+    :param gave_up: whether old keys that are no host's were written again and again meanwhile.
+    :param nothing: where nothing of a fleet was found, in a sentence.
     """
 
     origin: int
@@ -64,6 +66,8 @@ class Outcome:
     kept: int = 0
     waiting: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    gave_up: bool = False
+    nothing: str = ""
     changes: list[Change] = field(default_factory=list)
 
     def plain(self, *, dry: bool) -> dict[str, Any]:
@@ -86,7 +90,7 @@ class Outcome:
     def keep(self, before: Status, after: Status) -> None:
         """Note which of the old keys are there at the end, and that they are kept."""
         key, was = before.found.keys.migration, before.migration
-        if not any(one.moves for one in self.removed):
+        if self.gave_up or not any(one.moves for one in self.removed):
             self.kept = after.old_keys(self.schema)
             self.waiting = after.waiting() if self.kept else []
         now = Migration(KEPT, before.origin, self.schema) if self.kept else None
@@ -100,7 +104,8 @@ class Outcome:
     def summary(self, *, dry: bool) -> list[str]:
         """Return what to tell an operator."""
         if not self.steps and not any(one.moves for one in self.removed):
-            return [f"The keys have layout {self.schema}, which is the newest. {self._kept()}".strip()]
+            told = f"The keys have layout {self.schema}, which is the newest. {self._kept()}".strip()
+            return [told, *filter(None, [self.nothing])]
         lines = []
         for done in self.steps:
             word = "Would go" if dry else "Went"
@@ -117,14 +122,25 @@ class Outcome:
                 f"{some(self.left)} still wrote old keys while these were removed. They run old code, and are not heard of "
                 "any more until convoy.upgrade is installed there (playbooks/enroll.yml)."
             )
-        return lines
+        return [*lines, *filter(None, [self.nothing])]
 
     def _kept(self) -> str:
         if not self.kept:
             return ""
+        if self.gave_up:
+            return (
+                f"{plural(self.kept, 'old key')} are kept, as something wrote them again and again while they were removed. Find "
+                "what does, then run this again with remove_old=true."
+            )
+        if not self.waiting:
+            return (
+                f"{plural(self.kept, 'old key')} are kept, as no host has reported through convoy.upgrade yet, so nobody knows "
+                "who needs them. Run this again when hosts have, or with remove_old=true to remove them at once."
+            )
         return (
             f"{plural(self.kept, 'old key')} are kept until {plural(len(self.waiting), 'host')} ({some(self.waiting)}) "
-            "reported through convoy.upgrade. Run this again then, or with remove_old=true to remove them at once."
+            "reported through convoy.upgrade. Run this again then, or with remove_old=true to remove them at once. That is also "
+            "the way where one of them runs convoy.upgrade and has nothing new to say: a report that changes nothing is not written."
         )
 
 

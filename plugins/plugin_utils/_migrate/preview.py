@@ -17,13 +17,16 @@ from .step import Found, Move, Step
 from .validate import validate
 
 
-def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool) -> Outcome:
+def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool, nothing: str) -> Outcome:
     """Return what would be done.
 
-    :param ahead: the steps to make.
+    :param ahead: the steps to make; nothing stands in the way of the first.
+    :param nothing: where nothing of a fleet was found, in a sentence.
     :raises UpgradeError: ``in_the_way``.
     """
-    outcome, found = Outcome(status.schema, status.schema), status.found
+    outcome = Outcome(status.schema, status.schema, nothing=nothing)
+    # As the run sees them once it has written that it goes on.
+    found = replace(status.found, begun=True)
     for step in ahead:
         validate(step, found)
         done = Done(step)
@@ -36,7 +39,7 @@ def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool) -> Outco
         outcome.schema = step.number
     after = replace(status, found=found, schema=outcome.schema)
     is_removing = status.migration is not None and status.migration.state == REMOVING
-    if is_removing or remove_old or not after.waiting():
+    if is_removing or remove_old or after.is_over(outcome.schema):
         for step in status.steps[: outcome.schema]:
             done, switched = Done(step), replace(found, begun=True, switched=True)
             outcome.removed.append(done)

@@ -35,6 +35,12 @@ class Status:
         return self.migration is not None and self.migration.is_under_way
 
     @property
+    def is_of_fleet(self) -> bool:
+        """Whether there is any key but those that a migration writes of itself."""
+        keys = self.found.keys
+        return bool(self.found.entries.keys() - {keys.schema, keys.migration, keys.holds})
+
+    @property
     def schema_text(self) -> str | None:
         """The version of the layout as it is written."""
         entry = self.found.entries.get(self.found.keys.schema)
@@ -55,6 +61,17 @@ class Status:
         """Return the hosts that still need keys of older layouts, as far as is known."""
         return list(dict.fromkeys(host for step in self.steps for host in step.waiting(self.found)))
 
+    def is_over(self, schema: int) -> bool:
+        """Return whether nobody needs the keys of layouts before ``schema``.
+
+        Where no host waits as none has ever said a word, nothing tells who reads them: they are needed until some host has
+        reported through convoy.upgrade.
+        """
+        if self.waiting():
+            return False
+        folder = self.found.keys.records
+        return not self.old_keys(schema) or any(entry.key != folder for entry in self.found.below(folder))
+
 
 def read_status(store: Store, steps: Sequence[Step]) -> Status:
     """Return where the keys are: one request.
@@ -63,7 +80,7 @@ def read_status(store: Store, steps: Sequence[Step]) -> Status:
     """
     keys = store.keys
     looked_at = {folder for step in steps for folder in step.folders(keys.prefix)}
-    wanted = sorted({keys.schema, keys.migration, keys.ledger, keys.holds, *looked_at})
+    wanted = sorted({keys.schema, keys.migration, keys.ledger, keys.holds, keys.records, *looked_at})
     entries = store.client.read(wanted, "consistent")
     store.distrust_silence(entries, [folder for folder in wanted if folder.endswith("/")])
     # What is asked for by two prefixes comes twice.

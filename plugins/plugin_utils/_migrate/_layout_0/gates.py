@@ -50,7 +50,18 @@ def obstacles(found: Found) -> list[Obstacle]:
                 wrong.append(
                     Obstacle(gate.entry.key, why, "Delete the one of the two that is not so, or set both alike.")
                 )
+            elif rival is None and _overrides_rollout(found, new, place, gate):
+                why = f"lets through what the rollout in {found.keys.ledger} keeps closed"
+                mend = "Delete it, or set the same gate with consul_enable_puppet if it is meant."
+                wrong.append(Obstacle(gate.entry.key, why, mend))
     return wrong
+
+
+def _overrides_rollout(found: Found, new: Mapping[_Place, _Gate], place: _Place, gate: _Gate) -> bool:
+    """Return whether an open gate was left over from before rollouts of convoy.upgrade, which know of the new place alone."""
+    closed = new.get(_EVERYBODY)
+    is_left_over = place != _EVERYBODY and gate.is_open and found.keys.ledger in found.entries
+    return is_left_over and closed is not None and not closed.is_open
 
 
 def moves(found: Found) -> list[Move]:
@@ -119,19 +130,21 @@ def _is_held(found: Found, place: _Place, gate: _Gate) -> bool:
 
 
 def removals(found: Found) -> list[Move]:
-    """Return what removes the old gates, and those in whose place a host is held."""
-    made = []
-    for gate in _old(found, []).values():
-        made.append(_removal("old gates removed", gate))
-    for place, gate in _new(found, []).items():
-        if not gate.entry.flags and _is_held(found, place, gate):
-            made.append(_removal("closed gates of held hosts removed", gate))
-    return made
+    """Return what removes the old gates.
 
-
-def _removal(what: str, gate: _Gate) -> Move:
-    key = gate.entry.key
-    return Move(what, key, (compare(key, gate.entry.modify_index), remove(key)), (Change(key, gate.text, None),))
+    A closed gate that was in its place already stays behind its hold, as old code knows of no holds: it goes when the hold
+    ends, or with the next rollout.
+    """
+    return [
+        Move(
+            "old gates removed",
+            key,
+            (compare(key, gate.entry.modify_index), remove(key)),
+            (Change(key, gate.text, None),),
+        )
+        for gate in _old(found, []).values()
+        for key in [gate.entry.key]
+    ]
 
 
 def waiting(found: Found) -> list[str]:
@@ -179,6 +192,10 @@ def _take(found: Found, gates: dict[_Place, _Gate], place: _Place, entry: Entry,
     version = found.entries.get(found.keys.current_version)
     current = decode_version(version.value) if version is not None else None
     text = text_of(entry.value)
+    if "\ufffd" in entry.key:
+        mend = "Delete it with Consul's HTTP API, its name percent-encoded."
+        wrong.append(Obstacle(entry.key, "has bytes that are not UTF-8 text in its name", mend))
+        return
     try:
         if place[1] is not None:
             check_name(place[0], place[1], place[0])

@@ -91,38 +91,29 @@ def moves(found: Found) -> list[Move]:
     for host, reports in _by_host(_old(found)).items():
         latest, there = reports[-1], new.get(host, [])
         same = [one for one in there if one.version == latest.version]
+        said_after = max((one.entry.modify_index for one in there), default=0)
+        if not same and min(said_after, found.index(found.keys.record(host))) > latest.entry.modify_index:
+            # The host has said that through convoy.upgrade, whatever its clock says.
+            continue
         if same:
             stale = [one for one in there if one is not same[0] and one.age[:2] < same[0].age[:2]]
+            made += [_removal("reports of the past removed", one.entry) for one in stale]
         elif not there or there[-1].age[:2] < latest.age[:2]:
-            stale = there
-        else:
-            continue
-        made += _move(found, host, latest, stale, is_there=bool(same))
+            # Those of the past are removed when it is there: together they could be more than a transaction takes.
+            target = found.keys.report(latest.version, host)
+            operations, change = (compare_and_put(target, latest.text, 0),), Change(target, None, latest.text)
+            made.append(Move("reports copied", f"{latest.entry.key} to {target}", operations, (change,)))
     return made
-
-
-def _move(found: Found, host: str, latest: _Report, stale: Sequence[_Report], *, is_there: bool) -> list[Move]:
-    key = found.keys.report(latest.version, host)
-    gone = [Change(one.entry.key, one.text, None) for one in stale]
-    operations = []
-    for one in stale:
-        operations += [compare(one.entry.key, one.entry.modify_index), remove(one.entry.key)]
-    if is_there:
-        return [Move("reports of the past removed", gone[0].key, (*operations,), (*gone,))] if gone else []
-    operations.append(compare_and_put(key, latest.text, 0))
-    return [
-        Move("reports copied", f"{latest.entry.key} to {key}", (*operations,), (*gone, Change(key, None, latest.text)))
-    ]
 
 
 def removals(found: Found) -> list[Move]:
     """Return what removes the old reports, and the folders that they were in."""
-    made = []
-    for entry in found.below(OldKeys(found.keys.prefix).reports):
-        key = entry.key
-        change = Change(key, text_of(entry.value) or "", None)
-        made.append(Move("old reports removed", key, (compare(key, entry.modify_index), remove(key)), (change,)))
-    return made
+    return [_removal("old reports removed", entry) for entry in found.below(OldKeys(found.keys.prefix).reports)]
+
+
+def _removal(what: str, entry: Entry) -> Move:
+    change = Change(entry.key, text_of(entry.value) or "", None)
+    return Move(what, entry.key, (compare(entry.key, entry.modify_index), remove(entry.key)), (change,))
 
 
 def waiting(found: Found) -> list[str]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold, Holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import MIGRATION, Hold, Holds
 
 EVERYWHERE, ROLE, HOST = Hold("global"), Hold("role"), Hold("host")
 ALL = Holds(EVERYWHERE, {"compute": ROLE}, {"compute1": HOST})
@@ -41,4 +41,9 @@ def test_a_hold_tells_who_when_why_and_how_it_ends() -> None:
     )
     assert Hold("upgrade/hold/global").words() == (
         "held by unknown: no reason given (ends when the key upgrade/hold/global is deleted)"
+    )
+    # To delete the key alone would leave the host closed.
+    assert Hold("upgrade/hold/host/compute1", "its gate was False", MIGRATION).words() == (
+        "held by migrate_state.yml: its gate was False (ends with unhold.yml, which deletes the key upgrade/hold/host/compute1 "
+        "and the closed gate behind it)"
     )

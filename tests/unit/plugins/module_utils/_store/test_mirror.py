@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Snapshot
@@ -29,7 +31,8 @@ def mirror(text: str | None = None, *others: str, state: str | None = None) -> M
     """Return one for a fleet whose global gate, where there is one, is in the old place alone."""
     old = Gates(GateValue(OLD_GLOBAL, text)) if text is not None else Gates()
     migration = Migration(state) if state is not None else None
-    return Mirror(KEYS, Snapshot(gates=old, old_gates=old, others_keys=others, migration=migration))
+    folders = {f"{key.rpartition('/')[0]}/": (key,) for key in others}
+    return Mirror(KEYS, Snapshot(gates=old, old_gates=old, others_keys=folders, migration=migration))
 
 
 @pytest.mark.parametrize(
@@ -81,16 +84,22 @@ def test_the_old_gates_are_wiped_with_the_others() -> None:
 
 def test_where_keys_of_others_stand_among_them_each_gate_is_removed_by_itself() -> None:
     found = mirror("true", "cloud/config_state/global/debug")
-    assert found.operations([remove_tree(KEYS.gates)])[1:] == [remove(OLD_GLOBAL)]
+    trees = [remove_tree(f"cloud/config_state/{scope}/") for scope in ("role", "host")]
+    assert found.operations([remove_tree(KEYS.gates)])[1:] == [*trees, remove(OLD_GLOBAL)]
 
 
 def test_more_than_a_transaction_takes_are_refused() -> None:
-    hosts = {f"compute{number}": GateValue(f"old{number}", "true") for number in range(41)}
-    snapshot = Snapshot(old_gates=Gates(hosts=hosts), others_keys=("cloud/config_state/global/debug",))
+    folder = "cloud/config_state/host/"
+    hosts = {f"compute{number}": GateValue(f"{folder}compute{number}/enable_puppet", "true") for number in range(41)}
+    other = f"{folder}compute1/debug"
+    snapshot = Snapshot(old_gates=Gates(hosts=hosts), others_keys={folder: (other,)})
     with pytest.raises(UpgradeError) as caught:
         Mirror(KEYS, snapshot).operations([remove_tree(KEYS.gates)])
     assert caught.value.code == "others_keys"
-    assert caught.value.details["keys"] == ["cloud/config_state/global/debug"]
+    assert caught.value.details["keys"] == [other]
+    # Those of another folder are in nobody's way.
+    elsewhere = replace(snapshot, others_keys={"cloud/config_state/role/": ("cloud/config_state/role/web/debug",)})
+    assert len(Mirror(KEYS, elsewhere).operations([remove_tree(KEYS.gates)])) == 3
 
 
 def test_a_gate_that_stood_in_the_old_place_alone_was_not_in_the_new_one() -> None:

@@ -38,7 +38,7 @@ def test_old_keys_are_known_as_such() -> None:
 )
 def test_keys_of_others_among_the_gates_are_told_and_no_old_keys(key: str) -> None:
     found = read((f"cloud/{key}", "1"))
-    assert found.others_keys == (f"cloud/{key}",)
+    assert found.others_keys == {f"cloud/config_state/{key.split('/')[1]}/": (f"cloud/{key}",)}
     assert not found.has_old_keys
     assert not found.warnings
 

@@ -68,6 +68,50 @@ def test_a_report_through_convoy_counts_where_it_is_the_later_one() -> None:
     assert wrong({**old, "running/versions/v2/web1": "20.5"}) == ["running/versions/v2/web1"]
 
 
+def test_a_report_through_convoy_stands_whatever_the_clock_of_the_host_says() -> None:
+    old, new, record = (
+        {"running_version/v1/web1": "20.5"},
+        {"running/versions/v2/web1": "10"},
+        {"upgrade/hosts/web1": "{}"},
+    )
+    assert changes({**old, **new, **record}, begun=True, switched=True) == {}
+    # That it began something since does not make an earlier report the later one.
+    assert changes({**new, **old, **record}, begun=True)["running/versions/v1/web1"] == "20.5"
+    assert changes({**record, **old, **new}, begun=True)["running/versions/v1/web1"] == "20.5"
+
+
+def test_any_number_of_reports_of_the_past_is_removed_some_at_a_time() -> None:
+    past = {f"running/versions/v0.{number}/web1": f"{number}" for number in range(70)}
+    now = found({**past, "running_version/v1/web1": "100"}, begun=True)
+    while moves := STEP.moves(now):
+        assert max(sum(len(move.operations) for move in chunk) for chunk in chunks(moves)) <= MOST_MOVED
+        now = after_moves(now, moves)
+    assert set(now.entries) == {"running/versions/v1/web1", "running_version/v1/web1"}
+
+
+def test_a_gate_from_before_rollouts_that_would_open_what_the_rollout_closes_stands_in_the_way() -> None:
+    role, host = ("config_state/role/web/enable_puppet", "config_state/host/web1/enable_puppet")
+    rollout = {"upgrade/ledger": "{}", "config_state/enable_puppet/global": "False"}
+    assert wrong({**rollout, role: "true", host: "false"}) == [role]
+    (only,) = STEP.obstacles(found({**rollout, role: "true"}))
+    assert str(only) == (
+        f"{role} lets through what the rollout in upgrade/ledger keeps closed. Delete it, or set the same gate with "
+        "consul_enable_puppet if it is meant."
+    )
+    assert wrong({**rollout, role: "true", "config_state/enable_puppet/role/web": "True"}) == []
+    assert wrong({**rollout, "config_state/enable_puppet/global": "True", role: "true"}) == []
+    assert wrong({"config_state/enable_puppet/global": "False", role: "true"}) == []
+
+
+@pytest.mark.parametrize(
+    "key", ["config_state/host/web\ufffd/enable_puppet", "config_state/enable_puppet/host/web\ufffd"]
+)
+def test_a_gate_whose_name_is_no_text_stands_in_the_way_and_is_not_moved(key: str) -> None:
+    for begun in (False, True):
+        assert wrong({key: "True"}, begun=begun) == [key]
+    assert (changes({key: "True"}), STEP.removals(found({key: "True"}))) == ({}, [])
+
+
 def test_a_host_waits_until_its_record_is_newer_than_its_old_report() -> None:
     report, record = {"running_version/v1/web1": "20.5"}, {"upgrade/hosts/web1": "{}"}
     assert STEP.waiting(found(report)) == ["web1"]
