@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable
 
 from ...module_utils._model.errors import UpgradeError
@@ -107,14 +108,16 @@ class Providers:
 
     def fail(self, host: str, error: str) -> None:
         """End what a host has to do with providers, as its turn failed."""
-        for name, unit in self._at.pop(host, {}).items():
-            if name in self._complete:
-                continue
-            if unit:
-                self._record(host, name, (), error=shortened(error) or "it failed without a word")
-            else:
-                # It failed elsewhere, so another host may go on.
-                self._release(host, name)
+        with contextlib.ExitStack() as all_of_them:
+            for name, unit in self._at.pop(host, {}).items():
+                if name in self._complete:
+                    continue
+                if unit:
+                    why = shortened(error) or "it failed without a word"
+                    all_of_them.callback(self._record, host, name, (), error=why)
+                else:
+                    # It failed elsewhere, so another host may go on.
+                    all_of_them.callback(self._release, host, name)
 
     def _keys(self, name: str) -> tuple[str, str]:
         with self._pool.store() as store:

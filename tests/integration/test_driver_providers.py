@@ -1,0 +1,121 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Drivers as their tasks ask them, on a real Consul: several hosts, roles and runs at the same providers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.run import Run, Unit
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.server import Driver
+from devkit.kv import RawKV
+from integration.support.fleet import seed
+
+pytestmark = pytest.mark.one_release
+
+FLEET = {"web1": "web", "web2": "web", "app1": "app"}
+CLOUD = tuple(Unit(f"{step}/cloud", step, "cloud", once=False, provider=True) for step in ("prepare", "upgrade"))
+DNS = tuple(Unit(f"{step}/dns", step, "dns", once=False, provider=True) for step in ("prepare", "upgrade"))
+LOCK = "upgrade/once/2/provider/cloud"
+# So long, somebody who waits is given to do otherwise (seconds), and somebody who does not wait to be done.
+SHORT, LONG = 1.0, 30.0
+
+Begin = Callable[..., Driver]
+
+
+@pytest.fixture
+def drivers(store: Store, consul: RawKV) -> Iterator[Begin]:
+    """Begin a rollout to a version, and start drivers for it."""
+    seed(consul, FLEET)
+    running: list[Driver] = []
+
+    def begin(units: Mapping[str, tuple[Unit, ...]] | None = None, version: str = "2", **more: Any) -> Driver:
+        make_pass(store, Request(version, {"rolling_rules": {"global": 9}}, fleet=FLEET, limit=[]))
+        units = units or {"web": CLOUD, "app": CLOUD}
+        driver = Driver(Run(store.settings, "", version, "upgrade", FLEET, units, tuple(FLEET), **more))
+        running.append(driver)
+        return driver
+
+    yield begin
+    for driver in running:
+        driver.session.close()
+
+
+@pytest.fixture
+def aside() -> Iterator[Callable[..., Future[Any]]]:
+    """Do something in a thread of its own."""
+    with ThreadPoolExecutor() as pool:
+        yield pool.submit
+
+
+def admit(driver: Driver, *hosts: str) -> None:
+    answer = driver.answer({"do": "wave", "hosts": list(hosts)})["hosts"]
+    assert all(one["go"] for one in answer.values()), answer
+
+
+def admit_apart(driver: Driver, *hosts: str) -> None:
+    """Let hosts through that do not take each task together."""
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(lambda host: driver.answer({"do": "admit", "host": host}), hosts))
+    assert all(one["go"] for one in answers), answers
+
+
+def step(driver: Driver, host: str, unit: str, *, whole: bool = True) -> bool:
+    message = {"do": "step", "host": host, "unit": unit, "chosen": True, "whole": whole, "skipped": False}
+    return bool(driver.answer(message)["run"])
+
+
+def finish(driver: Driver, host: str, unit: str) -> None:
+    driver.answer({"do": "finish", "host": host, "unit": unit})
+
+
+def end(driver: Driver, host: str) -> str:
+    return str(driver.answer({"do": "end", "host": host})["state"])
+
+
+def waits(future: Future[Any]) -> bool:
+    return bool(wait([future], timeout=SHORT).not_done)
+
+
+def entry(consul: RawKV, key: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(consul.get(key) or b"{}")
+    return found
+
+
+def taken_by(consul: RawKV, host: str, key: str = LOCK) -> None:
+    """Let a key of what one host does for all be another host's."""
+    assert consul.delete(key)
+    consul.put(key, json.dumps({"state": "running", "host": host}))
+
+
+def test_a_failure_that_can_not_be_recorded_keeps_nobody_waiting(drivers: Begin, consul: RawKV) -> None:
+    migrate = Unit("upgrade/db", "upgrade", "db", once=True)
+    driver = drivers({"web": (CLOUD[0], migrate), "app": CLOUD})
+    admit_apart(driver, "web1", "web2")
+    assert step(driver, "web1", CLOUD[0].name)
+    taken_by(consul, "app1")
+    with pytest.raises(UpgradeError) as gone:
+        driver.answer({"do": "fail", "host": "web1", "error": "no disk"})
+    assert gone.value.code == "provider_gone"
+
+    consul.put("upgrade/providers/cloud", json.dumps({"version": "2"}))
+    assert not step(driver, "web2", CLOUD[0].name)
+    assert step(driver, "web2", migrate.name)
+    taken_by(consul, "app1", f"upgrade/once/2/{migrate.name}")
+    with pytest.raises(UpgradeError) as gone:
+        driver.answer({"do": "fail", "host": "web2", "error": "no disk"})
+    assert gone.value.code == "once_gone"
+
+    for host in ("web1", "web2"):
+        found = entry(consul, f"upgrade/hosts/{host}")
+        assert (found["state"], found["error"]) == ("failed", "no disk")
+        assert consul.get(f"upgrade/drivers/{host}") is None
+    assert driver.answer({"do": "settle", "seconds": SHORT, "hosts": ["web1", "web2"]})["can_move"] is False
