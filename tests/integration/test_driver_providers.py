@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -119,3 +120,102 @@ def test_a_failure_that_can_not_be_recorded_keeps_nobody_waiting(drivers: Begin,
         assert (found["state"], found["error"]) == ("failed", "no disk")
         assert consul.get(f"upgrade/drivers/{host}") is None
     assert driver.answer({"do": "settle", "seconds": SHORT, "hosts": ["web1", "web2"]})["can_move"] is False
+
+
+def test_a_host_that_waits_for_a_provider_lets_go_of_the_others(
+    drivers: Begin, consul: RawKV, aside: Callable[..., Future[Any]]
+) -> None:
+    driver = drivers({"web": (CLOUD[0], DNS[0], CLOUD[1], DNS[1]), "app": (DNS[0], CLOUD[0], DNS[1], CLOUD[1])})
+    admit_apart(driver, "web1", "app1")
+    for host, unit in (("web1", CLOUD[0]), ("app1", DNS[0])):
+        assert step(driver, host, unit.name)
+        finish(driver, host, unit.name)
+    assert entry(consul, LOCK)["host"] == "web1"
+
+    def go(host: str, *units: Unit) -> str:
+        for unit in units:
+            if step(driver, host, unit.name):
+                finish(driver, host, unit.name)
+        return end(driver, host)
+
+    ways = aside(go, "web1", DNS[0], CLOUD[1], DNS[1]), aside(go, "app1", CLOUD[0], DNS[1], CLOUD[1])
+    try:
+        assert [way.result(LONG) for way in ways] == ["upgraded", "upgraded"]
+    finally:
+        for name in ("cloud", "dns"):
+            consul.put(f"upgrade/providers/{name}", json.dumps({"version": "2"}))
+    assert [entry(consul, f"upgrade/providers/{name}")["version"] for name in ("cloud", "dns")] == ["2", "2"]
+
+
+def test_a_wave_waits_for_a_host_of_another_run(
+    drivers: Begin, consul: RawKV, aside: Callable[..., Future[Any]]
+) -> None:
+    other, mine = drivers(), drivers()
+    admit(other, "app1")
+    admit(mine, "web1", "web2")
+    assert step(other, "app1", CLOUD[0].name)
+    asking = [aside(step, mine, host, CLOUD[0].name) for host in ("web1", "web2")]
+    assert all(waits(one) for one in asking)
+    finish(other, "app1", CLOUD[0].name)
+    assert [one.result(LONG) for one in asking] == [False, False]
+    asking = [aside(step, mine, host, CLOUD[1].name) for host in ("web1", "web2")]
+    assert all(waits(one) for one in asking)
+    # Its run is gone; one host of the wave goes on, and the other one passes.
+    other.session.close()
+    assert sorted(one.result(LONG) for one in asking) == [False, True]
+    first = entry(consul, LOCK)["host"]
+    finish(mine, first, CLOUD[1].name)
+    assert [end(mine, host) for host in ("web1", "web2")] == ["upgraded", "upgraded"]
+    assert entry(consul, "upgrade/providers/cloud")["version"] == "2"
+
+
+def test_in_a_wave_of_two_roles_the_one_whose_files_come_first_goes_on(drivers: Begin, consul: RawKV) -> None:
+    driver = drivers()
+    admit(driver, *FLEET)
+    assert [step(driver, host, CLOUD[0].name) for host in FLEET] == [True, False, False]
+    finish(driver, "web1", CLOUD[0].name)
+    # The next step, and the other role's file is before that of the role whose host was at it.
+    assert step(driver, "app1", CLOUD[1].name)
+    finish(driver, "app1", CLOUD[1].name)
+    assert [step(driver, host, CLOUD[1].name) for host in ("web1", "web2")] == [False, False]
+    assert [end(driver, host) for host in FLEET] == ["upgraded"] * 3
+    found = entry(consul, "upgrade/providers/cloud")
+    assert (found["version"], found["host"]) == ("2", "app1")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_tags_choose_of_a_unit_is_done_by_one_host(drivers: Begin, consul: RawKV, *, together: bool) -> None:
+    driver = drivers()
+    (admit if together else admit_apart)(driver, "web1", "web2")
+    unit = CLOUD[0].name
+    assert step(driver, "web1", unit, whole=False)
+    if together:
+        assert not step(driver, "web2", unit, whole=False)
+    finish(driver, "web1", unit)
+    if not together:
+        assert end(driver, "web1") == "partial"
+        assert not step(driver, "web2", unit, whole=False)
+    assert end(driver, "web2") == "partial"
+    if together:
+        assert end(driver, "web1") == "partial"
+    assert unit not in entry(consul, "upgrade/hosts/web2").get("done", [])
+    assert unit not in entry(consul, "upgrade/providers/cloud").get("done", [])
+
+
+def test_a_lost_session_lets_no_other_host_into_a_unit(
+    drivers: Begin, consul: RawKV, aside: Callable[..., Future[Any]]
+) -> None:
+    driver = drivers()
+    admit_apart(driver, "web1", "web2")
+    assert step(driver, "web1", CLOUD[0].name)
+    waiting = aside(step, driver, "web2", CLOUD[0].name)
+    consul.call("PUT", f"session/destroy/{driver.session.name}")
+    assert consul.get(LOCK) is None
+    # Also once the run has a session again, and with it its hosts.
+    deadline = time.monotonic() + LONG
+    while consul.get("upgrade/drivers/web1") is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert waits(waiting)
+    finish(driver, "web1", CLOUD[0].name)
+    assert not waiting.result(LONG)
+    assert entry(consul, "upgrade/providers/cloud")["done"] == [CLOUD[0].name]

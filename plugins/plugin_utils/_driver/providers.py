@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Collection, Iterable
 
 from ...module_utils._model.errors import UpgradeError
@@ -16,7 +17,7 @@ from .pool import Pool
 from .run import Run, Unit
 from .session import Session
 
-BEGUN, DONE, PASSED = "begun", "done", "passed"
+BEGUN, DONE, PASSED, IN_PART = "begun", "done", "passed", "in part"
 
 # Seconds that one question takes at most.
 _LONG = 600
@@ -33,12 +34,17 @@ class Providers:
         # Host -> provider -> the unit that it is at, empty between two.
         self._at: dict[str, dict[str, str]] = {}
         self._complete: set[str] = set()
+        self._in_part: set[str] = set()
+        # Held while a host begins, so that whoever sees in Consul who is at a provider finds it here too.
+        self._lock = threading.Lock()
 
     def begin(self, host: str, unit: Unit, *, together: bool) -> str:
         """Begin a unit of a provider on a host, once no other host is at that provider.
 
-        :param together: whether hosts take each task together, so that this one must not wait: then the unit is passed.
-        :returns: :data:`BEGUN`; :data:`DONE` where nothing is left to do; :data:`PASSED`.
+        :param together: whether hosts take each task together, so that this one must not wait for one of them: then the unit
+            is passed.
+        :returns: :data:`BEGUN`; :data:`DONE` where nothing is left to do; :data:`PASSED`; :data:`IN_PART` where another host
+            of this run did what tags chose of it.
         :raises UpgradeError: ``provider_failed``, ``unreadable_provider``.
         """
         name, version = unit.service, self._run.version
@@ -47,17 +53,22 @@ class Providers:
             found = self._look(name)
             if found.has_done(unit.name, version):
                 return DONE
+            if unit.name in self._in_part:
+                return IN_PART
             holder = found.holder
             if holder is not None and holder.state == once.FAILED:
                 self._refuse_failed(host, name, holder)
-            if holder is None or holder.host == host or holder.state != once.RUNNING:
-                self._at.setdefault(host, {})[name] = unit.name
-                if self._begin(host, unit, found):
+            with self._lock:
+                at_it = self._who_is_at(host, name, holder, together=together)
+                if at_it is None and self._begin(host, unit, found):
+                    if holder is not None and holder.host != host:
+                        self._at.get(holder.host, {}).pop(name, None)
+                    self._at.setdefault(host, {})[name] = unit.name
                     return BEGUN
-                del self._at[host][name]
-                # Another one was faster; or a run that is gone had it, and its session is still to end.
-            if together:
+            if together and at_it is not None and name in self._at.get(at_it, {}):
                 return PASSED
+            # Another run has it; or another one was faster; or a run that is gone had it, and its session is still to end.
+            self._let_go_of_others(host, name)
             index = max(index, found.index, holder.index if holder is not None else 0)
             keys = self._keys(name)
 
@@ -75,17 +86,24 @@ class Providers:
         name = unit.service
         if self._at.get(host, {}).get(name) != unit.name:
             return
-        self._at[host][name] = ""
-        self._record(host, name, done, is_complete=self._are_done(host, name, done))
+        if unit.name not in done:
+            self._in_part.add(unit.name)
+        try:
+            self._record(host, name, done, is_complete=self._are_done(host, name, done))
+        finally:
+            self._at[host][name] = ""
 
-    def check(self, host: str, unit: Unit) -> None:
+    def check(self, host: str, unit: Unit) -> bool:
         """Refuse to go on where a unit was passed that another host of the wave has not finished.
 
+        :returns: whether the unit is done; not so where tags chose only some of it.
         :raises UpgradeError: ``provider_failed``, ``provider_gone``.
         """
         found = self._look(unit.service)
         if found.has_done(unit.name, self._run.version):
-            return
+            return True
+        if unit.name in self._in_part:
+            return False
         if found.holder is not None and found.holder.state == once.FAILED:
             raise _failed(unit.service, found.holder)
         raise UpgradeError(
@@ -118,6 +136,26 @@ class Providers:
                 else:
                     # It failed elsewhere, so another host may go on.
                     all_of_them.callback(self._release, host, name)
+
+    def _who_is_at(self, host: str, name: str, holder: once.Once | None, *, together: bool) -> str | None:
+        """Return the host that keeps another one from beginning a unit of a provider, None where that may try."""
+        # A lock goes with its session, and what runs under it goes on.
+        busy = next((other for other, at in list(self._at.items()) if other != host and at.get(name)), None)
+        if busy is not None or holder is None or holder.host == host or holder.state != once.RUNNING:
+            return busy
+        # It is between two units then. Of a wave, the files of one role come after those of another, so its host is not
+        # waited for; those of its own role leave the next unit to it.
+        is_passed_by = together and name in self._at.get(holder.host, {})
+        if is_passed_by and self._run.fleet.get(holder.host) != self._run.fleet.get(host):
+            return None
+        return holder.host
+
+    def _let_go_of_others(self, host: str, name: str) -> None:
+        """Let go of the providers that a host is at between two units, before it waits for another: their hosts may wait for it."""
+        for other, unit in list(self._at.get(host, {}).items()):
+            if other != name and not unit and other not in self._complete:
+                del self._at[host][other]
+                self._release(host, other)
 
     def _keys(self, name: str) -> tuple[str, str]:
         with self._pool.store() as store:

@@ -19,7 +19,7 @@ from ...module_utils._store.operations import compare_and_put
 from ...module_utils._store.records import decode_record, encode_record
 from ...module_utils._store.store import Store
 from .pool import Pool
-from .providers import BEGUN, PASSED, Providers
+from .providers import BEGUN, IN_PART, PASSED, Providers
 from .run import AFTER, Run, Unit
 from .session import Session
 
@@ -223,6 +223,9 @@ class Turns:
         if taken == PASSED:
             turn.passed.append(unit.name)
             return "another host does it for the provider"
+        if taken == IN_PART:
+            turn.left_out[unit.name] = None
+            return "the tags that were given choose only some of it, and another host did that"
         turn.done[unit.name] = None
         return "the provider has it behind it"
 
@@ -255,8 +258,8 @@ class Turns:
             unit = turn.passed[0]
             what = self._unit(turn.host, unit)
             if what is not None and what.provider:
-                self._providers.check(turn.host, what)
-                turn.done[turn.passed.pop(0)] = None
+                is_done = self._providers.check(turn.host, what)
+                (turn.done if is_done else turn.left_out)[turn.passed.pop(0)] = None
                 continue
             found = self._settled(turn, unit)
             if found is None:
