@@ -24,7 +24,7 @@ pytestmark = pytest.mark.one_release
 
 FLEET = {"web1": "web", "web2": "web", "app1": "app"}
 CLOUD = tuple(Unit(f"{step}/cloud", step, "cloud", once=False, provider=True) for step in ("prepare", "upgrade"))
-DNS = tuple(Unit(f"{step}/dns", step, "dns", once=False, provider=True) for step in ("prepare", "upgrade"))
+DNS = tuple(Unit(f"{step}/dns", step, "dns", once=False, provider=True) for step in ("stop", "upgrade"))
 LOCK = "upgrade/once/2/provider/cloud"
 # So long, somebody who waits is given to do otherwise (seconds), and somebody who does not wait to be done.
 SHORT, LONG = 1.0, 30.0
@@ -125,7 +125,7 @@ def test_a_failure_that_can_not_be_recorded_keeps_nobody_waiting(drivers: Begin,
 def test_a_host_that_waits_for_a_provider_lets_go_of_the_others(
     drivers: Begin, consul: RawKV, aside: Callable[..., Future[Any]]
 ) -> None:
-    driver = drivers({"web": (CLOUD[0], DNS[0], CLOUD[1], DNS[1]), "app": (DNS[0], CLOUD[0], DNS[1], CLOUD[1])})
+    driver = drivers({"web": (CLOUD[0], *DNS, CLOUD[1]), "app": (CLOUD[0], DNS[0], CLOUD[1], DNS[1])})
     admit_apart(driver, "web1", "app1")
     for host, unit in (("web1", CLOUD[0]), ("app1", DNS[0])):
         assert step(driver, host, unit.name)
@@ -138,7 +138,7 @@ def test_a_host_that_waits_for_a_provider_lets_go_of_the_others(
                 finish(driver, host, unit.name)
         return end(driver, host)
 
-    ways = aside(go, "web1", DNS[0], CLOUD[1], DNS[1]), aside(go, "app1", CLOUD[0], DNS[1], CLOUD[1])
+    ways = aside(go, "web1", *DNS, CLOUD[1]), aside(go, "app1", CLOUD[0], CLOUD[1], DNS[1])
     try:
         assert [way.result(LONG) for way in ways] == ["upgraded", "upgraded"]
     finally:
@@ -219,3 +219,35 @@ def test_a_lost_session_lets_no_other_host_into_a_unit(
     finish(driver, "web1", CLOUD[0].name)
     assert not waiting.result(LONG)
     assert entry(consul, "upgrade/providers/cloud")["done"] == [CLOUD[0].name]
+
+
+def test_another_rollout_waits_for_the_unit_that_is_under_way(
+    drivers: Begin, consul: RawKV, aside: Callable[..., Future[Any]]
+) -> None:
+    first = drivers()
+    admit_apart(first, "web1")
+    assert step(first, "web1", CLOUD[0].name)
+    second = drivers(version="3")
+    # A rollout that begins forgets what one host does for all.
+    assert consul.get(LOCK) is None
+    admit_apart(second, "web2")
+    waiting = aside(step, second, "web2", CLOUD[0].name)
+    assert waits(waiting)
+    finish(first, "web1", CLOUD[0].name)
+    assert waiting.result(LONG)
+    found = entry(consul, "upgrade/providers/cloud")
+    assert (found["target"], found["host"], found["unit"]) == ("3", "web2", CLOUD[0].name)
+
+
+def test_what_another_rollout_has_taken_on_is_not_written_over(drivers: Begin, consul: RawKV) -> None:
+    driver = drivers()
+    admit_apart(driver, "web1")
+    assert step(driver, "web1", CLOUD[0].name)
+    # It thought this run gone, and is through already.
+    assert consul.delete(LOCK)
+    theirs = {"version": "1.9", "host": "web2", "at": 1}
+    consul.put("upgrade/providers/cloud", json.dumps(theirs))
+    with pytest.raises(UpgradeError) as gone:
+        finish(driver, "web1", CLOUD[0].name)
+    assert gone.value.code == "provider_gone"
+    assert entry(consul, "upgrade/providers/cloud") == theirs

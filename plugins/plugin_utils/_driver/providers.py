@@ -50,7 +50,7 @@ class Providers:
         name, version = unit.service, self._run.version
         index = 0
         while True:
-            found = self._look(name)
+            found = self._look(name, host)
             if found.has_done(unit.name, version):
                 return DONE
             if unit.name in self._in_part:
@@ -70,7 +70,7 @@ class Providers:
             # Another run has it; or another one was faster; or a run that is gone had it, and its session is still to end.
             self._let_go_of_others(host, name)
             index = max(index, found.index, holder.index if holder is not None else 0)
-            keys = self._keys(name)
+            keys = self._keys(name, holder)
 
             def wait(store: Store, since: int = index, keys: Collection[str] = keys) -> int:
                 return store.wait_for_change(since, _LONG, [*keys])
@@ -89,7 +89,7 @@ class Providers:
         if unit.name not in done:
             self._in_part.add(unit.name)
         try:
-            self._record(host, name, done, is_complete=self._are_done(host, name, done))
+            self._record(host, name, done, is_complete=self._are_done(host, name, done), has_begun=True)
         finally:
             self._at[host][name] = ""
 
@@ -99,7 +99,7 @@ class Providers:
         :returns: whether the unit is done; not so where tags chose only some of it.
         :raises UpgradeError: ``provider_failed``, ``provider_gone``.
         """
-        found = self._look(unit.service)
+        found = self._look(unit.service, host)
         if found.has_done(unit.name, self._run.version):
             return True
         if unit.name in self._in_part:
@@ -132,7 +132,7 @@ class Providers:
                     continue
                 if unit:
                     why = shortened(error) or "it failed without a word"
-                    all_of_them.callback(self._record, host, name, (), error=why)
+                    all_of_them.callback(self._record, host, name, (), error=why, has_begun=True)
                 else:
                     # It failed elsewhere, so another host may go on.
                     all_of_them.callback(self._release, host, name)
@@ -157,12 +157,16 @@ class Providers:
                 del self._at[host][other]
                 self._release(host, other)
 
-    def _keys(self, name: str) -> tuple[str, str]:
+    def _keys(self, name: str, holder: once.Once | None) -> list[str]:
+        """Return the keys of which one changes before a host may begin that could not now."""
         with self._pool.store() as store:
-            return store.keys.provider(name), store.keys.once(self._run.version, provider.lock_of(name))
+            keys = [store.keys.provider(name), store.keys.once(self._run.version, provider.lock_of(name))]
+            # What another rollout's host is at is known by its claim.
+            return keys if holder is None or holder.index else [*keys, store.keys.driver(holder.host)]
 
-    def _look(self, name: str) -> provider.Look:
-        found = self._pool.stubbornly(lambda store: provider.look(store, self._run.version, name))
+    def _look(self, name: str, host: str) -> provider.Look:
+        session, version = self._session.name, self._run.version
+        found = self._pool.stubbornly(lambda store: provider.look(store, version, name, host, session))
         if not found.provider.readable:
             raise UpgradeError("unreadable_provider", f"The provider {name} can't be upgraded: {found.provider.error}")
         return found
@@ -179,7 +183,16 @@ class Providers:
     def _units(self, host: str, name: str) -> list[str]:
         return [unit.name for unit in self._run.units_of(host) if unit.provider and unit.service == name]
 
-    def _record(self, host: str, name: str, done: Iterable[str], *, is_complete: bool = False, error: str = "") -> None:
+    def _record(
+        self,
+        host: str,
+        name: str,
+        done: Iterable[str],
+        *,
+        has_begun: bool = False,
+        is_complete: bool = False,
+        error: str = "",
+    ) -> None:
         mine = self._units(host, name)
         finished = [unit for unit in done if unit in mine]
 
@@ -191,6 +204,7 @@ class Providers:
                 name,
                 host,
                 mine,
+                has_begun=has_begun,
                 done=finished,
                 is_complete=is_complete,
                 error=error,
@@ -200,7 +214,7 @@ class Providers:
             raise UpgradeError(
                 "provider_gone",
                 f"{host} was at the provider {name}, and another host has taken that on, as this run's session with Consul "
-                "was lost meanwhile. Run the same command again; what is not recorded is run once more then.",
+                "was lost or another rollout was begun meanwhile. Run the same command again; what is not recorded is run once more then.",
             )
         if is_complete:
             self._complete.add(name)
