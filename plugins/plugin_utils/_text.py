@@ -98,7 +98,8 @@ def _of_providers(providers: Mapping[str, Mapping[str, Any]]) -> list[str]:
         elif not one["target"]:
             lines.append(f"  {name}: {one['error']}")
         else:
-            at = f", {one['host']} {'failed' if one['error'] else 'is'} at {one['unit']}" if one["host"] else ""
+            does = "failed" if one["error"] else "is"
+            at = f", {one['host']} {does} at {one['unit']}" if one["host"] and one["unit"] else ""
             why = f": {one['error']}" if one["error"] else ""
             lines.append(f"  {name}: {version}, on the way to {one['target']}{at}{why}")
     return lines

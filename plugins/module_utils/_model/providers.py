@@ -18,7 +18,7 @@ class Provider:
     :param version: the one that it runs, or came from while it is being upgraded; empty where nobody knows.
     :param target: the one that it goes to, or went to when that failed; empty once it is there.
     :param host: the host that upgrades it, or did.
-    :param unit: the unit that is under way, or that failed.
+    :param unit: the unit that is under way, or that failed; empty between two.
     :param done: the units that are finished on this way. Those of a path, such as ``upgrade/cloud@2.4``, stay finished on
         the way to another version too.
     :param error: why it failed.

@@ -84,6 +84,16 @@ def claim(store: Store, session: str, host: str) -> str | None:
     raise UpgradeError("busy", f"{key} was taken and let go of under each of 10 tries. Are there very many runs?")
 
 
+def session_of(store: Store, host: str) -> str:
+    """Return the session of the run that drives a host, empty where none does or where that can't be told: one request.
+
+    :raises UpgradeError: what :meth:`ConsulClient.read` raises.
+    """
+    entry = store.client.get(store.keys.driver(host))
+    holder = _holder(entry.value) if entry is not None else None
+    return holder.session if holder is not None else ""
+
+
 def release(store: Store, hosts: Iterable[str]) -> list[Operation]:
     """Return the operations that let hosts go."""
     return [remove(store.keys.driver(host)) for host in hosts]

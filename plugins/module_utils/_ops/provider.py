@@ -18,7 +18,7 @@ from .._store.errors import Conflict
 from .._store.operations import compare, compare_and_put, lock, remove, unlock
 from .._store.provider_codec import decode_provider, encode_provider
 from .._store.store import Store
-from . import once
+from . import claims, once
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,26 @@ def lock_of(name: str) -> str:
     return f"provider/{name}"
 
 
-def look(store: Store, version: str, name: str) -> Look:
-    """Return where a provider is, and who is at it: one request."""
+def look(store: Store, version: str, name: str, host: str = "", session: str = "") -> Look:
+    """Return where a provider is, and who is at it: one request, two where a host is in the midst of a unit without its lock.
+
+    The lock is of one rollout, and is wiped when another begins. So a host without one, which a run still drives that is
+    not the caller's, is at it all the same; ``index`` of the holder is 0 then.
+
+    :param host: who asks, whose own claim is no hindrance; empty for somebody who does not want to begin.
+    :param session: the asking run's.
+    """
     key, held = store.keys.provider(name), store.keys.once(version, lock_of(name))
     entries = {entry.key: entry for entry in store.client.read((key, held), "consistent")}
-    found, holder = entries.get(key), entries.get(held)
-    return Look(
-        decode_provider(key, found.value) if found is not None else Provider(),
-        found.modify_index if found is not None else 0,
-        once.decode(holder, lock_of(name)) if holder is not None else None,
-    )
+    found, entry = entries.get(key), entries.get(held)
+    there = decode_provider(key, found.value) if found is not None else Provider()
+    holder = once.decode(entry, lock_of(name)) if entry is not None else None
+    is_midway = bool(there.target and there.unit and not there.error)
+    if holder is None and host and is_midway and there.host not in ("", host):
+        driver = claims.session_of(store, there.host)
+        if driver not in ("", session):
+            holder = once.Once(once.RUNNING, there.host)
+    return Look(there, found.modify_index if found is not None else 0, holder)
 
 
 def begin(
@@ -96,6 +106,7 @@ def record(
     host: str,
     units: Collection[str],
     *,
+    has_begun: bool = False,
     done: Collection[str] = (),
     is_complete: bool = False,
     error: str = "",
@@ -103,19 +114,24 @@ def record(
     """Write down how far the host that is at a provider has come; return whether it still was at it.
 
     :param units: the provider's, as far as they are on its way.
+    :param has_begun: whether it has begun a unit, so that the provider's key has to say so still.
     :param done: the units that it has finished, in addition to those before.
     :param is_complete: whether that was all, so that the provider is at the version.
     :param error: why the unit under way failed.
     :raises Conflict: if somebody wrote in between; then it may be tried again.
     """
-    found = look(store, version, name)
+    found = look(store, version, name, host, session)
     if found.holder is not None and found.holder.state == once.RUNNING and found.holder.host != host:
         return False
     if found.provider.is_at(version):
         return True
+    if has_begun and (found.provider.target, found.provider.host) != (version, host):
+        # Another rollout took it on meanwhile, and may be through with it.
+        return False
     before, now = found.provider, int(time.time())
     every = tuple(dict.fromkeys((*_kept(before, version, units), *done)))
-    after = replace(before, target=version, host=host, done=every, error=error, at=now)
+    unit = before.unit if error else ""
+    after = replace(before, target=version, host=host, unit=unit, done=every, error=error, at=now)
     state = once.FAILED if error else once.RUNNING
     if is_complete:
         after, state = Provider(version, host=host, at=now), once.DONE

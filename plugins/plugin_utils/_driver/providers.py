@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Collection, Iterable
 
 from ...module_utils._model.errors import UpgradeError
@@ -15,7 +17,7 @@ from .pool import Pool
 from .run import Run, Unit
 from .session import Session
 
-BEGUN, DONE, PASSED = "begun", "done", "passed"
+BEGUN, DONE, PASSED, IN_PART = "begun", "done", "passed", "in part"
 
 # Seconds that one question takes at most.
 _LONG = 600
@@ -32,33 +34,43 @@ class Providers:
         # Host -> provider -> the unit that it is at, empty between two.
         self._at: dict[str, dict[str, str]] = {}
         self._complete: set[str] = set()
+        self._in_part: set[str] = set()
+        # Held while a host begins, so that whoever sees in Consul who is at a provider finds it here too.
+        self._lock = threading.Lock()
 
     def begin(self, host: str, unit: Unit, *, together: bool) -> str:
         """Begin a unit of a provider on a host, once no other host is at that provider.
 
-        :param together: whether hosts take each task together, so that this one must not wait: then the unit is passed.
-        :returns: :data:`BEGUN`; :data:`DONE` where nothing is left to do; :data:`PASSED`.
+        :param together: whether hosts take each task together, so that this one must not wait for one of them: then the unit
+            is passed.
+        :returns: :data:`BEGUN`; :data:`DONE` where nothing is left to do; :data:`PASSED`; :data:`IN_PART` where another host
+            of this run did what tags chose of it.
         :raises UpgradeError: ``provider_failed``, ``unreadable_provider``.
         """
         name, version = unit.service, self._run.version
         index = 0
         while True:
-            found = self._look(name)
+            found = self._look(name, host)
             if found.has_done(unit.name, version):
                 return DONE
+            if unit.name in self._in_part:
+                return IN_PART
             holder = found.holder
             if holder is not None and holder.state == once.FAILED:
                 self._refuse_failed(host, name, holder)
-            if holder is None or holder.host == host or holder.state != once.RUNNING:
-                self._at.setdefault(host, {})[name] = unit.name
-                if self._begin(host, unit, found):
+            with self._lock:
+                at_it = self._who_is_at(host, name, holder, together=together)
+                if at_it is None and self._begin(host, unit, found):
+                    if holder is not None and holder.host != host:
+                        self._at.get(holder.host, {}).pop(name, None)
+                    self._at.setdefault(host, {})[name] = unit.name
                     return BEGUN
-                del self._at[host][name]
-                # Another one was faster; or a run that is gone had it, and its session is still to end.
-            if together:
+            if together and at_it is not None and name in self._at.get(at_it, {}):
                 return PASSED
+            # Another run has it; or another one was faster; or a run that is gone had it, and its session is still to end.
+            self._let_go_of_others(host, name)
             index = max(index, found.index, holder.index if holder is not None else 0)
-            keys = self._keys(name)
+            keys = self._keys(name, holder)
 
             def wait(store: Store, since: int = index, keys: Collection[str] = keys) -> int:
                 return store.wait_for_change(since, _LONG, [*keys])
@@ -74,17 +86,24 @@ class Providers:
         name = unit.service
         if self._at.get(host, {}).get(name) != unit.name:
             return
-        self._at[host][name] = ""
-        self._record(host, name, done, is_complete=self._are_done(host, name, done))
+        if unit.name not in done:
+            self._in_part.add(unit.name)
+        try:
+            self._record(host, name, done, is_complete=self._are_done(host, name, done), has_begun=True)
+        finally:
+            self._at[host][name] = ""
 
-    def check(self, host: str, unit: Unit) -> None:
+    def check(self, host: str, unit: Unit) -> bool:
         """Refuse to go on where a unit was passed that another host of the wave has not finished.
 
+        :returns: whether the unit is done; not so where tags chose only some of it.
         :raises UpgradeError: ``provider_failed``, ``provider_gone``.
         """
-        found = self._look(unit.service)
+        found = self._look(unit.service, host)
         if found.has_done(unit.name, self._run.version):
-            return
+            return True
+        if unit.name in self._in_part:
+            return False
         if found.holder is not None and found.holder.state == once.FAILED:
             raise _failed(unit.service, found.holder)
         raise UpgradeError(
@@ -107,21 +126,47 @@ class Providers:
 
     def fail(self, host: str, error: str) -> None:
         """End what a host has to do with providers, as its turn failed."""
-        for name, unit in self._at.pop(host, {}).items():
-            if name in self._complete:
-                continue
-            if unit:
-                self._record(host, name, (), error=shortened(error) or "it failed without a word")
-            else:
-                # It failed elsewhere, so another host may go on.
-                self._release(host, name)
+        with contextlib.ExitStack() as all_of_them:
+            for name, unit in self._at.pop(host, {}).items():
+                if name in self._complete:
+                    continue
+                if unit:
+                    why = shortened(error) or "it failed without a word"
+                    all_of_them.callback(self._record, host, name, (), error=why, has_begun=True)
+                else:
+                    # It failed elsewhere, so another host may go on.
+                    all_of_them.callback(self._release, host, name)
 
-    def _keys(self, name: str) -> tuple[str, str]:
+    def _who_is_at(self, host: str, name: str, holder: once.Once | None, *, together: bool) -> str | None:
+        """Return the host that keeps another one from beginning a unit of a provider, None where that may try."""
+        # A lock goes with its session, and what runs under it goes on.
+        busy = next((other for other, at in list(self._at.items()) if other != host and at.get(name)), None)
+        if busy is not None or holder is None or holder.host == host or holder.state != once.RUNNING:
+            return busy
+        # It is between two units then. Of a wave, the files of one role come after those of another, so its host is not
+        # waited for; those of its own role leave the next unit to it.
+        is_passed_by = together and name in self._at.get(holder.host, {})
+        if is_passed_by and self._run.fleet.get(holder.host) != self._run.fleet.get(host):
+            return None
+        return holder.host
+
+    def _let_go_of_others(self, host: str, name: str) -> None:
+        """Let go of the providers that a host is at between two units, before it waits for another: their hosts may wait for it."""
+        for other, unit in list(self._at.get(host, {}).items()):
+            if other != name and not unit and other not in self._complete:
+                del self._at[host][other]
+                self._release(host, other)
+
+    def _keys(self, name: str, holder: once.Once | None) -> list[str]:
+        """Return the keys of which one changes before a host may begin that could not now."""
         with self._pool.store() as store:
-            return store.keys.provider(name), store.keys.once(self._run.version, provider.lock_of(name))
+            keys = [store.keys.provider(name), store.keys.once(self._run.version, provider.lock_of(name))]
+            # What another rollout's host is at is known by its claim.
+            return keys if holder is None or holder.index else [*keys, store.keys.driver(holder.host)]
 
-    def _look(self, name: str) -> provider.Look:
-        found = self._pool.stubbornly(lambda store: provider.look(store, self._run.version, name))
+    def _look(self, name: str, host: str) -> provider.Look:
+        session, version = self._session.name, self._run.version
+        found = self._pool.stubbornly(lambda store: provider.look(store, version, name, host, session))
         if not found.provider.readable:
             raise UpgradeError("unreadable_provider", f"The provider {name} can't be upgraded: {found.provider.error}")
         return found
@@ -138,7 +183,16 @@ class Providers:
     def _units(self, host: str, name: str) -> list[str]:
         return [unit.name for unit in self._run.units_of(host) if unit.provider and unit.service == name]
 
-    def _record(self, host: str, name: str, done: Iterable[str], *, is_complete: bool = False, error: str = "") -> None:
+    def _record(
+        self,
+        host: str,
+        name: str,
+        done: Iterable[str],
+        *,
+        has_begun: bool = False,
+        is_complete: bool = False,
+        error: str = "",
+    ) -> None:
         mine = self._units(host, name)
         finished = [unit for unit in done if unit in mine]
 
@@ -150,6 +204,7 @@ class Providers:
                 name,
                 host,
                 mine,
+                has_begun=has_begun,
                 done=finished,
                 is_complete=is_complete,
                 error=error,
@@ -159,7 +214,7 @@ class Providers:
             raise UpgradeError(
                 "provider_gone",
                 f"{host} was at the provider {name}, and another host has taken that on, as this run's session with Consul "
-                "was lost meanwhile. Run the same command again; what is not recorded is run once more then.",
+                "was lost or another rollout was begun meanwhile. Run the same command again; what is not recorded is run once more then.",
             )
         if is_complete:
             self._complete.add(name)

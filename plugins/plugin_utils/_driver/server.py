@@ -83,8 +83,11 @@ class Driver:
 
     def do_fail(self, host: str, error: str) -> dict[str, Any]:
         """Record that a host failed."""
-        self._turns.fail(host, error)
-        self._admission.ended(host)
+        try:
+            self._turns.fail(host, error)
+        finally:
+            # What can't be recorded is no reason for others to wait for this host.
+            self._admission.ended(host)
         return {}
 
     def do_close(self) -> dict[str, Any]:

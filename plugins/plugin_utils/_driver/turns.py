@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from ...module_utils._store.operations import compare_and_put
 from ...module_utils._store.records import decode_record, encode_record
 from ...module_utils._store.store import Store
 from .pool import Pool
-from .providers import BEGUN, PASSED, Providers
+from .providers import BEGUN, IN_PART, PASSED, Providers
 from .run import AFTER, Run, Unit
 from .session import Session
 
@@ -172,22 +173,31 @@ class Turns:
         return "upgraded"
 
     def fail(self, host: str, error: str) -> None:
-        """Record that a host's turn failed, with the step at which it did."""
+        """Record that a host's turn failed, with the step at which it did.
+
+        :raises UpgradeError: whatever of it can't be recorded; all the rest is, and the host is let go of.
+        """
         turn = self._turns.get(host)
         if turn is None:
             return
-        if turn.running_once is not None:
-            unit, turn.running_once = turn.running_once, None
-            self._pool.stubbornly(
-                lambda store: once.end(store, self._session.name, self._run.version, unit, host, shortened(error))
-            )
-        self._providers.fail(host, error)
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(self._release, host)
+            last_first.callback(self._write_failed, turn, error)
+            last_first.callback(self._providers.fail, host, error)
+            last_first.callback(self._fail_once, turn, error)
+
+    def _fail_once(self, turn: Turn, error: str) -> None:
+        unit, turn.running_once = turn.running_once, None
+        if unit is not None:
+            session, version = self._session.name, self._run.version
+            self._pool.stubbornly(lambda store: once.end(store, session, version, unit, turn.host, shortened(error)))
+
+    def _write_failed(self, turn: Turn, error: str) -> None:
         if self._run.phase == AFTER:
             self._change(turn, lambda before: replace(before, post=POST_FAILED, error=shortened(error)))
         else:
-            word = Word(host, self._run.version, FAILED, turn.service, turn.step, error)
+            word = Word(turn.host, self._run.version, FAILED, turn.service, turn.step, error)
             self._pool.stubbornly(lambda store: report(store, word))
-        self._release(host)
 
     def _release(self, host: str) -> None:
         with self._lock:
@@ -213,6 +223,9 @@ class Turns:
         if taken == PASSED:
             turn.passed.append(unit.name)
             return "another host does it for the provider"
+        if taken == IN_PART:
+            turn.left_out[unit.name] = None
+            return "the tags that were given choose only some of it, and another host did that"
         turn.done[unit.name] = None
         return "the provider has it behind it"
 
@@ -245,8 +258,8 @@ class Turns:
             unit = turn.passed[0]
             what = self._unit(turn.host, unit)
             if what is not None and what.provider:
-                self._providers.check(turn.host, what)
-                turn.done[turn.passed.pop(0)] = None
+                is_done = self._providers.check(turn.host, what)
+                (turn.done if is_done else turn.left_out)[turn.passed.pop(0)] = None
                 continue
             found = self._settled(turn, unit)
             if found is None:

@@ -87,13 +87,15 @@ def test_providers_stand_at_the_end_of_a_status() -> None:
         "ready": {**nothing, "version": "2.6", "host": "c1"},
         "odd": {**nothing, "version": "", "state": "failed", "error": "the key can't be read"},
         "new": {**way, "version": "", "host": ""},
+        "next": {**way, "unit": ""},
     }
-    assert _text.status(result({}, providers=providers))[-7:] == [
+    assert _text.status(result({}, providers=providers))[-8:] == [
         "",
         "providers:",
         "  broken: 2.4, on the way to 2.6, c1 failed at upgrade/cloud@2.6: no quota",
         "  cloud: 2.4, on the way to 2.6, c1 is at upgrade/cloud@2.6",
         "  new: no known version, on the way to 2.6",
+        "  next: 2.4, on the way to 2.6",
         "  odd: the key can't be read",
         "  ready: 2.6",
     ]
