@@ -11,7 +11,7 @@ from typing import Any
 from ..module_utils._model.names import some
 from ..module_utils._model.versions import VersionOrder
 from ..module_utils._model.ways import Ways, ways_from
-from ._routes import HOST_VARIABLE, PROVIDER_VARIABLE, declared_versions
+from ._routes import HOST_VARIABLE, PROVIDER_VARIABLE, came_from, declared_versions
 
 _MOST_HOSTS = 20
 
@@ -46,7 +46,7 @@ def forbidden_moves(
         role = view["role"]
         if view["held"] or role not in roles:
             continue
-        came = view["version"] or said.get(host) or view.get("origin")
+        came = came_from(view, said.get(host)) or None
         for start in dict.fromkeys((came, *([view["begun"]] if view["begun"] else ()))):
             if (role, start) not in known:
                 known[role, start] = _refusals(roles[role], start, version)

@@ -60,6 +60,12 @@ def test_what_is_declared_counts_for_those_that_never_reported() -> None:
     assert forbidden_moves(fleet, COMPOSITION, "2.10", declared)["hosts"] == ["web2", "web3"]
 
 
+def test_what_was_declared_when_a_host_began_counts_until_it_reports() -> None:
+    midway = {**host(None, begun="2.10"), "origin": "2.2"}
+    found = forbidden_moves(standing(web1=midway, web2=host(None)), COMPOSITION, "2.10", {"web1": "2.8", "web2": "2.8"})
+    assert found["hosts"] == ["web1"]
+
+
 def test_a_composition_of_an_older_release_says_nothing() -> None:
     assert forbidden_moves(standing(web1=host("2.2")), {"roles": {"web": {}}}, "2.10")["hosts"] == []
 
