@@ -202,10 +202,11 @@ def _has_left(snapshot: Snapshot, one: HostState) -> bool:
     record, report = one.record, snapshot.reports.get(one.host)
     if record is None or not record.readable or report is None:
         return False
-    elsewhere = (STARTED, RECORDED_FAILED)
-    if record.state not in ((RETRIED,) if record.version == snapshot.current_version else elsewhere):
-        return False
-    return record.index > report.index
+    goes = record.state in (STARTED, RECORDED_FAILED)
+    if record.version == snapshot.current_version:
+        # One that starts or fails again where it is has not left; one that comes back from elsewhere is not there yet.
+        goes = record.state == RETRIED or (goes and record.origin not in (None, record.version))
+    return goes and record.index > report.index
 
 
 def _was_there(snapshot: Snapshot, one: HostState) -> bool:
