@@ -58,7 +58,8 @@ def ways_of(
 ) -> dict[str, Any]:
     """Return where the hosts of a run come from, and which points are on their way.
 
-    What a host reported counts, then what is declared, then what was declared when it began.
+    What a host reported counts, then what was declared when it began, then what is declared. One that was to go back and did
+    not report comes from where that led, as it may be there already.
 
     :param version: where they go.
     :param declared: host -> its version, for those that :func:`unknown_hosts` gives.
@@ -72,10 +73,23 @@ def ways_of(
     paths = _paths(composition)
     declared = declared_versions(declared or {})
     driven = _driven(run)
-    before = {host: hosts[host]["version"] or declared.get(host) or hosts[host].get("origin") or "" for host in driven}
+    troubles: dict[str, None] = {}
+    before = {
+        host: _start(
+            [path for path in paths.get(hosts[host]["role"], ()) if not path.is_provider],
+            came_from(hosts[host], declared.get(host)),
+            [one for one in (hosts[host].get("origin"), hosts[host].get("begun")) if one != version],
+            troubles,
+        )
+        for host in driven
+    }
     roles = {hosts[host]["role"] for host in driven}
     places = _providers(
-        plan, [path for role in in_order(roles & paths.keys()) for path in paths[role]], providers or {}
+        plan,
+        [path for role in in_order(roles & paths.keys()) for path in paths[role]],
+        providers or {},
+        version,
+        troubles,
     )
     _refuse_unknown(
         {
@@ -87,7 +101,6 @@ def ways_of(
     )
     # Hosts of one role that come from one version go one way.
     found: dict[tuple[str, str], list[str]] = {}
-    troubles: dict[str, None] = {}
     for host in driven:
         role = hosts[host]["role"]
         if role in paths and (role, before[host]) not in found:
@@ -100,6 +113,31 @@ def ways_of(
         "providers": places,
         "lines": _lines(found, {host: (hosts[host]["role"], before[host]) for host in driven}, version, places, paths),
     }
+
+
+def came_from(view: Mapping[str, Any], declared: str | None) -> str:
+    """Return the version that a host came from, empty where nobody knows.
+
+    :param view: the host in a result of ``consul_upgrade_plan`` or ``consul_upgrade_info``.
+    :param declared: the version that an operator says it has. Of one that is midway, what was declared when it began counts.
+    """
+    told: str = view["version"] or (view.get("begun") and view.get("origin")) or declared or view.get("origin") or ""
+    return told
+
+
+def _start(paths: Iterable[_Path], came: str, others: Iterable[str | None], troubles: dict[str, None]) -> str:
+    """Return the oldest version that something may be at: the one that it came from, or one that it has begun to go to.
+
+    :param others: versions that it has begun to go to, or came from before that.
+    """
+    path = next((path for path in paths if path.points), None)
+    if path is None or not came:
+        return came
+    try:
+        return path.order.in_order(dict.fromkeys((came, *filter(None, others))))[0]
+    except UpgradeError as error:
+        troubles[f"{path.service}: {error.message}"] = None
+        return came
 
 
 def _driven(run: Mapping[str, Any]) -> list[str]:
@@ -138,7 +176,13 @@ def declared_versions(given: Mapping[str, object], variable: str = HOST_VARIABLE
     return found
 
 
-def _providers(plan: Mapping[str, Any], paths: Iterable[_Path], declared: Mapping[str, object]) -> dict[str, str]:
+def _providers(
+    plan: Mapping[str, Any],
+    paths: Iterable[_Path],
+    declared: Mapping[str, object],
+    version: str,
+    troubles: dict[str, None],
+) -> dict[str, str]:
     """Return provider -> the version that it comes from, empty where nobody knows and nothing depends on it."""
     known = plan.get("providers") or {}
     given = declared_versions(declared, PROVIDER_VARIABLE)
@@ -151,7 +195,8 @@ def _providers(plan: Mapping[str, Any], paths: Iterable[_Path], declared: Mappin
             raise UpgradeError(
                 "unreadable_provider", f"Nothing was touched: the provider {path.service}: {told['error']}"
             )
-        found[path.service] = told.get("version") or given.get(path.service) or ""
+        came, begun = told.get("version") or given.get(path.service) or "", told.get("target")
+        found[path.service] = _start([path], came, [begun] if begun != version else [], troubles)
         if path.points and not found[path.service]:
             unknown.append(path.service)
     if unknown:

@@ -11,7 +11,7 @@ from typing import Any
 from ..module_utils._model.names import some
 from ..module_utils._model.versions import VersionOrder
 from ..module_utils._model.ways import Ways, ways_from
-from ._routes import HOST_VARIABLE, PROVIDER_VARIABLE, declared_versions
+from ._routes import HOST_VARIABLE, PROVIDER_VARIABLE, came_from, declared_versions
 
 _MOST_HOSTS = 20
 
@@ -46,7 +46,7 @@ def forbidden_moves(
         role = view["role"]
         if view["held"] or role not in roles:
             continue
-        came = view["version"] or said.get(host) or view.get("origin")
+        came = came_from(view, said.get(host)) or None
         for start in dict.fromkeys((came, *([view["begun"]] if view["begun"] else ()))):
             if (role, start) not in known:
                 known[role, start] = _refusals(roles[role], start, version)
@@ -76,19 +76,31 @@ def _is_provider(role: Mapping[str, Any], service: str) -> bool:
 def _of_providers(
     standing: Mapping[str, Any], composition: Mapping[str, Any], version: str, declared: Mapping[str, str]
 ) -> list[str]:
-    """Return why providers may not go to a version: each counts from where it came, and from where it was going."""
-    found: dict[str, None] = {}
-    for what in composition["roles"].values():
+    """Return why providers may not go to a version: each counts from where it came, and from where it was going.
+
+    Those whose hosts are all held do not go either.
+    """
+    going = {view["role"] for view in standing["hosts"].values() if not view["held"]}
+    found: dict[tuple[str, str | None, str], dict[str, None]] = {}
+    for role, what in composition["roles"].items():
         for name, ways in _ways(what):
-            if not _is_provider(what, name):
+            if role not in going or not _is_provider(what, name):
                 continue
             told = (standing.get("providers") or {}).get(name, {})
             came = told.get("version") or declared.get(name)
             for start in dict.fromkeys((came, *([told["target"]] if told.get("target") else ()))):
                 why = ways.refusal(start, version, ways.order())
-                mend = "" if start else f" Declare it in the variable {PROVIDER_VARIABLE}."
-                found |= {f"The provider {name}: {why}.{mend}": None} if why else {}
-    return list(found)
+                if why:
+                    found.setdefault((name, start, why), {})[role] = None
+    return [
+        f"The provider {name}: {why}. "
+        + (
+            f"Say otherwise in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of {some([*roles])}."
+            if start
+            else f"Declare it in the variable {PROVIDER_VARIABLE}."
+        )
+        for (name, start, why), roles in found.items()
+    ]
 
 
 def _refusals(

@@ -73,6 +73,27 @@ def test_what_is_behind_a_host_is_not_done_again_after_a_failure_nor_on_the_way_
     assert not {"done", "origin"} & site.record("db1").keys()
 
 
+def test_after_a_way_back_that_failed_the_way_up_begins_where_that_led(site: Site) -> None:
+    site.service("db", ["upgrade", "start"], path=PATH)
+    site.inventory(
+        {"db": {"stage": "dataplane", "services": [{"service": "db", "allow_downgrade": True}]}}, {"db": ["db1"]}
+    )
+    reports(site, db1="2.10")
+    broken = site.fail("db1", "db/start")
+    site.play("upgrade", version="2.4", code=2)
+    assert site.done("db1") == ["db/upgrade"]
+
+    broken.unlink()
+    later = site.fail("db1", "db@2.8/upgrade")
+    shown = site.play("upgrade", version="2.10", code=2)
+    assert "db from 2.4 to 2.10 by db@2.6, db@2.8, db@2.10: db1" in shown
+    # It is on its way to what it reported once, which says nothing of where it is.
+    later.unlink()
+    site.play("upgrade", version="2.10", retry_failed=True)
+    assert site.done("db1")[1:] == [*at("2.6", "2.8", "2.10"), "db/upgrade", "db/start"]
+    assert site.reported("2.10") == {"db1"}
+
+
 @pytest.mark.parametrize("stage", ["dataplane", "controlplane"])
 def test_a_controller_that_is_killed_on_the_way_goes_on_after_the_last_point_that_was_finished(
     site: Site, stage: str

@@ -125,6 +125,35 @@ def test_a_host_that_fails_elsewhere_leaves_the_provider_to_the_next_one(site: S
     assert site.reported("2.6") == set(hosts)
 
 
+def test_what_a_host_once_wrote_of_it_is_not_believed_where_it_has_gone_elsewhere_since(site: Site) -> None:
+    site.service("app", ["start"])
+    site.service("cloud", ["upgrade"], provider=True)
+    site.inventory({"web": {"stage": "dataplane", "services": ["cloud", "app"]}}, {"web": ["web1"]})
+    broken = site.fail("web1", "app/start")
+    site.play("upgrade", version="2.6", code=2)
+    assert (provider(site)["version"], site.record("web1")["state"]) == ("2.6", "failed")
+    # Another host has taken it back since, and what that one did for all is over.
+    site.consul.put("upgrade/providers/cloud", '{"version": "2.4"}')
+    for key in site.consul.tree("upgrade/once/"):
+        site.consul.delete(key)
+    broken.unlink()
+    site.play("upgrade", version="2.6", retry_failed=True)
+    assert of_provider(site) == [("web1", "cloud/upgrade")] * 2
+    assert provider(site)["version"] == "2.6"
+
+
+def test_one_without_anything_to_do_on_the_way_has_the_new_version_all_the_same(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    site.service("cloud", [], path={"2.4": ["upgrade"]}, provider=True)
+    site.inventory({"web": {"stage": "dataplane", "services": ["cloud", "app"]}}, {"web": ["web1", "web2"]})
+    site.consul.put("upgrade/providers/cloud", '{"version": "2.4"}')
+    site.play("upgrade", version="2.6")
+    assert not of_provider(site)
+    found = provider(site)
+    assert (found["version"], found.keys() - {"host", "at"}) == ("2.6", {"version"})
+    assert site.reported("2.6") == {"web1", "web2"}
+
+
 def test_a_controller_that_is_killed_at_it_goes_on_where_it_was(fleet: Site) -> None:
     fleet.sleep(1.5)
     for task in ("cloud@2.4/upgrade", "cloud/upgrade"):

@@ -202,10 +202,12 @@ def _has_left(snapshot: Snapshot, one: HostState) -> bool:
     record, report = one.record, snapshot.reports.get(one.host)
     if record is None or not record.readable or report is None:
         return False
-    elsewhere = (STARTED, RECORDED_FAILED, RETRIED)
-    if record.state not in ((RETRIED,) if record.version == snapshot.current_version else elsewhere):
-        return False
-    return record.index > report.index
+    begins = record.state in (STARTED, RECORDED_FAILED)
+    goes = begins or record.state == RETRIED
+    if record.version == snapshot.current_version:
+        # One that starts or fails again where it is has not left; one that comes back from elsewhere is not there yet.
+        goes = record.state == RETRIED or (begins and record.origin not in (None, record.version))
+    return goes and record.index > report.index
 
 
 def _was_there(snapshot: Snapshot, one: HostState) -> bool:

@@ -79,12 +79,13 @@ def begin(
 ) -> bool:
     """Let a host begin a unit of a provider; return whether it may, which is not so where another one was faster.
 
-    :param origin: the version that it comes from, where its key does not say so.
+    :param origin: the version that it comes from, as far as that is known; after a way back that did not end, it is not what
+        its key says.
     :param units: the provider's, as far as they are on its way.
     :param found: what :func:`look` gave; nothing is written if it is not so any more.
     """
     before = found.provider
-    after = Provider(before.version or origin, version, host, unit, _kept(before, version, units), at=int(time.time()))
+    after = Provider(origin or before.version, version, host, unit, _kept(before, version, units), at=int(time.time()))
     held = store.keys.once(version, lock_of(name))
     operations = [
         compare(held, found.holder.index if found.holder else 0),

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from .._model import states
 from .._model.errors import UpgradeError
-from .._model.fleet import RETRIED, STARTED, Record, Snapshot
+from .._model.fleet import RETRIED, STARTED, UPGRADED, Record, Snapshot
 from .._model.gates import CLOSED
 from .._model.ledger import PAUSED, RUNNING, Ledger
 from .._model.names import in_order, nearest, some
 from .._model.plan import Plan
+from .._model.points import is_of_path
 from .._store.client import Operation
 from .._store.codec import text_of
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
@@ -100,6 +101,25 @@ def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str]) -> list[st
     return remarks
 
 
+def put_back_record(before: Record | None, version: str, reported: str | None, now: int) -> Record:
+    """Return a host's record after it was put back among those that wait.
+
+    Where it had begun to go elsewhere, what it has behind it of a path stays, and where it came from. Where that is what it
+    reported, it is noted instead where it was going, as it may be there already.
+
+    :param version: the rollout's.
+    :param reported: the version that the host reported, None where it never did.
+    :param now: unix seconds.
+    """
+    kept = before if before is not None and before.readable else None
+    if kept is None or kept.state == UPGRADED:
+        kept = kept if kept is not None and kept.version == version else Record(version, RETRIED, attempt=0)
+    elif kept.version != version:
+        came = kept.version if reported and kept.origin == reported else kept.origin
+        kept = Record(version, RETRIED, attempt=0, done=tuple(filter(is_of_path, kept.done)), origin=came)
+    return replace(kept, state=RETRIED, error=None, times={**kept.times, RETRIED: now})
+
+
 def _put_back(
     store: Store, snapshot: Snapshot, hosts: Sequence[str], version: str
 ) -> tuple[list[Operation], list[Change]]:
@@ -111,10 +131,8 @@ def _put_back(
         key, gate, mark = keys.record(host), keys.gate("host", host), keys.mark(host)
         entry = entries.get(key)
         before = decode_record(key, entry.value) if entry is not None else None
-        if before is None or not before.readable or before.version != version:
-            before = Record(version, RETRIED, attempt=0)
-        times = {**before.times, RETRIED: int(time.time())}
-        text = encode_record(replace(before, state=RETRIED, error=None, times=times))
+        after = put_back_record(before, version, states.reported_version(snapshot, host), int(time.time()))
+        text = encode_record(after)
         old = snapshot.gates.hosts.get(host)
         operations += [
             # As long as the host has not said anything else meanwhile.

@@ -118,7 +118,7 @@ class Providers:
         :param done: the units that it has finished.
         """
         mine = self._at.pop(host, {})
-        for name in dict.fromkeys(unit.service for unit in self._run.units_of(host) if unit.provider):
+        for name in self._run.providers_of(host):
             if name not in self._complete and self._are_done(host, name, done):
                 self._record(host, name, done, is_complete=True)
             elif name in mine and name not in self._complete:

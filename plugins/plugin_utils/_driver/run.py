@@ -75,6 +75,13 @@ class Run:
             if (unit.step == "post_upgrade") == after and (not unit.point or unit.point in way)
         )
 
+    def providers_of(self, host: str) -> tuple[str, ...]:
+        """Return the providers that a host upgrades in this phase, also those that have nothing to do on its way."""
+        if self.phase == AFTER:
+            return ()
+        units = self.units.get(self.fleet.get(host, ""), ())
+        return tuple(dict.fromkeys(unit.service for unit in units if unit.provider))
+
     def leaves_out(self, host: str, unit: str) -> bool:
         """Return whether a unit is one of the host's role, and not on its way."""
         return any(one.name == unit and one.point for one in self.units.get(self.fleet.get(host, ""), ()))

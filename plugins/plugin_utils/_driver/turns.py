@@ -18,6 +18,7 @@ from ...module_utils._ops.report import Word, next_record, report, shortened
 from ...module_utils._store.operations import compare_and_put
 from ...module_utils._store.records import decode_record, encode_record
 from ...module_utils._store.store import Store
+from .behind import behind
 from .pool import Pool
 from .providers import BEGUN, IN_PART, PASSED, Providers
 from .run import AFTER, Run, Unit
@@ -89,14 +90,7 @@ class Turns:
             turn.index = entry.modify_index if entry is not None else 0
 
         self._pool.stubbornly(read)
-        record = turn.record
-        if record is not None and record.readable and record.version == self._run.version:
-            turn.done = dict.fromkeys(record.done)
-        elif record is not None and record.readable and self._run.phase != AFTER:
-            # On its way elsewhere it has these behind it. Where that way is another one, as back to where it came from, what
-            # does not lie on it is before the host again.
-            own = {one.name for one in self._run.units_of(host) if one.point}
-            turn.done = dict.fromkeys(unit for unit in record.done if unit in own)
+        turn.done = behind(self._run, host, turn.record)
         with self._lock:
             self._turns[host] = turn
         return turn

@@ -23,3 +23,10 @@ def test_of_a_loop_the_first_item_that_failed_counts() -> None:
     items = [{"msg": "fine"}, {"failed": True, "msg": "second"}, {"failed": True, "msg": "third"}]
     assert failure_text({"msg": "One or more items failed", "results": items}) == "second"
     assert failure_text({"msg": "all of it", "results": [{"msg": "fine"}]}) == "all of it"
+
+
+def test_what_no_log_hides_is_not_told() -> None:
+    result = {"msg": "s3cret", "stdout": "s3cret", "results": [{"failed": True, "msg": "s3cret"}]}
+    for told in (failure_text(result, True), failure_text({**result, "_ansible_no_log": True})):
+        assert told.startswith("it failed, and no_log hides why")
+        assert "s3cret" not in told

@@ -59,13 +59,54 @@ def test_each_host_goes_its_way_from_where_it_reported_that_it_is() -> None:
     }
 
 
-def test_what_is_declared_counts_where_nothing_was_reported_and_before_what_was_declared_once() -> None:
-    found = plan(db1=None, db2=None, db3="2.10")
-    found["hosts"]["db1"]["origin"] = found["hosts"]["db2"]["origin"] = "2.2"
-    ways = ways_of(found, run(found), {"roles": {"db": role(POINTS)}}, "2.10", {"db1": " 2.8 ", "db2": ""})
-    assert ways["before"] == {"db1": "2.8", "db2": "2.2", "db3": "2.10"}
+def test_what_is_declared_counts_where_nothing_was_reported_and_nothing_is_remembered() -> None:
+    found = plan(db1=None, db2=None, db3="2.10", db4=None)
+    # One that failed on its way is remembered; what is declared now, as for all hosts, is of another one.
+    found["hosts"]["db1"] |= {"origin": "2.2", "begun": "2.10"}
+    found["hosts"]["db2"] |= {"origin": "2.2", "begun": "2.10"}
+    composition = {"roles": {"db": role(POINTS)}}
+    ways = ways_of(found, run(found), composition, "2.10", {"db1": "2.8", "db2": "", "db4": " 2.8 "})
+    assert ways["before"] == {"db1": "2.2", "db2": "2.2", "db3": "2.10", "db4": "2.8"}
+    assert ways["ways"]["db1"] == ["db@2.4", "db@2.6", "db@2.8", "db@2.10"]
     assert ways["ways"]["db3"] == []
-    assert ways["lines"][2] == "db from 2.10 to 2.10 by no point of a path: db3"
+    assert ways["lines"][1] == "db from 2.10 to 2.10 by no point of a path: db3"
+
+
+def test_after_a_way_back_that_did_not_end_all_points_from_there_are_before_a_host_again() -> None:
+    found = plan(db1="2.10", db2="2.10", db3="2.2", db4="2.10", web1="2.10")
+    found["hosts"]["db1"] |= {"origin": "2.10", "begun": "2.6"}
+    # It failed on the way up after that, too: what it reported is long over, and what it comes from is remembered.
+    found["hosts"]["db2"] |= {"origin": "2.6", "begun": "2.10"}
+    found["hosts"]["db3"] |= {"origin": "2.2", "begun": "2.8"}
+    found["hosts"]["db4"] |= {"origin": None, "begun": None}
+    found["hosts"]["web1"] |= {"origin": "2.10", "begun": "2.6"}
+    composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "ways": {}}}}
+    ways = ways_of(found, run(found), composition, "2.10")
+    assert ways["before"] == {"db1": "2.6", "db2": "2.6", "db3": "2.2", "db4": "2.10", "web1": "2.10"}
+    assert ways["ways"] == {
+        "db1": ["db@2.8", "db@2.10"],
+        "db2": ["db@2.8", "db@2.10"],
+        "db3": ["db@2.4", "db@2.6", "db@2.8", "db@2.10"],
+        "db4": [],
+    }
+    # Back once more, nothing is on the way.
+    assert ways_of(found, run(found), composition, "2.6")["ways"]["db1"] == []
+
+
+def test_after_its_way_back_did_not_end_all_points_from_there_are_before_a_provider_again() -> None:
+    composition = {"roles": {"db": role(POINTS, provider=True, name="cloud")}}
+    found = plan({"cloud": {"version": "2.10", "state": "failed", "target": "2.6", "error": "broken"}}, db1="2.10")
+    ways = ways_of(found, run(found), composition, "2.10")
+    assert (ways["providers"], ways["ways"]) == ({"cloud": "2.6"}, {"db1": ["cloud@2.8", "cloud@2.10"]})
+    assert ways_of(found, run(found), composition, "2.6")["providers"] == {"cloud": "2.10"}
+
+
+def test_a_version_that_a_host_had_begun_to_go_to_and_nobody_can_compare_is_told() -> None:
+    found = plan(db1="2.10")
+    found["hosts"]["db1"] |= {"origin": None, "begun": "xenial"}
+    error = refused(found, {"roles": {"db": role(POINTS)}})
+    assert (error.code, len(error.details["reasons"])) == ("incomparable_versions", 1)
+    assert "xenial" in error.message
 
 
 def test_hosts_of_unknown_version_are_told_all_at_once_where_a_path_asks_for_it() -> None:

@@ -60,6 +60,12 @@ def test_what_is_declared_counts_for_those_that_never_reported() -> None:
     assert forbidden_moves(fleet, COMPOSITION, "2.10", declared)["hosts"] == ["web2", "web3"]
 
 
+def test_what_was_declared_when_a_host_began_counts_until_it_reports() -> None:
+    midway = {**host(None, begun="2.10"), "origin": "2.2"}
+    found = forbidden_moves(standing(web1=midway, web2=host(None)), COMPOSITION, "2.10", {"web1": "2.8", "web2": "2.8"})
+    assert found["hosts"] == ["web1"]
+
+
 def test_a_composition_of_an_older_release_says_nothing() -> None:
     assert forbidden_moves(standing(web1=host("2.2")), {"roles": {"web": {}}}, "2.10")["hosts"] == []
 
@@ -81,13 +87,30 @@ def test_a_provider_counts_from_its_own_version_and_not_from_its_hosts() -> None
         assert found["hosts"] == []
         return list(found["reasons"])
 
+    mend = " Say otherwise in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of web."
     assert reasons("2.10", version="2.8", target="") == []
     assert reasons("2.10", version="2.2", target="") == [
-        "The provider app: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4."
+        "The provider app: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4." + mend
     ]
     assert reasons("2.8", version="2.8", target="2.10") == [
-        "The provider app: it can't go back from 2.10 to 2.8, as it does not say allow_downgrade: true (m)."
+        "The provider app: it can't go back from 2.10 to 2.8, as it does not say allow_downgrade: true (m)." + mend
     ]
     (unknown,) = reasons("2.10")
     assert unknown.endswith("says from which it can go. Declare it in the variable upgrade_provider_versions.")
     assert reasons("2.10", {"app": "2.8"}) == []
+
+
+def test_a_provider_whose_hosts_are_all_held_is_not_asked() -> None:
+    paths = {"app": {"points": [], "provider": True}}
+    role = {"ways": {"app": FROM_24.plain()}, "paths": paths}
+    composition = {"roles": {"web": role, "api": role, "idle": role}}
+    providers = {"app": {"version": "2.2", "target": ""}}
+
+    def reasons(**hosts: dict[str, Any]) -> list[str]:
+        return list(forbidden_moves({"hosts": hosts, "providers": providers}, composition, "2.10")["reasons"])
+
+    assert reasons(web1=host("2.4", held=True), api1=host("2.4", "api", held=True)) == []
+    (only,) = reasons(web1=host("2.4", held=True), api1=host("2.4", "api"))
+    assert only.endswith("or hold all hosts of api.")
+    (both,) = reasons(web1=host("2.4"), api1=host("2.4", "api"), web2=host("2.4", held=True))
+    assert both.endswith("or hold all hosts of web, api.")

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import strategies
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
@@ -74,6 +76,24 @@ def test_a_record_that_can_not_be_read_has_failed_whatever_the_version() -> None
     site.records[HOST] = Record("", FAILED, readable=False)
 
     assert state(site).state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("origin", "started", "failed"),
+    [
+        # It had begun to go back, and is on its way up again to what it reported before that.
+        (OLD, "upgrading", "failed"),
+        # It runs what it reported, and starts or fails there once more.
+        (NEW, "upgraded", "upgraded"),
+        (None, "upgraded", "upgraded"),
+    ],
+)
+def test_what_a_host_reported_before_it_left_does_not_count_when_it_comes_back(
+    origin: str | None, started: str, failed: str
+) -> None:
+    for site, expected in ((one().upgraded(HOST).started(HOST), started), (one().upgraded(HOST).failed(HOST), failed)):
+        site.records[HOST] = replace(site.records[HOST], origin=origin, index=9)
+        assert state(site).state == expected
 
 
 def test_without_any_gate_a_host_is_open() -> None:
