@@ -15,7 +15,8 @@ from sources import called, entry, nodes, trees, words
 PAGE = (ROOT / "docs/errors.md").read_text()
 FAILURES, BRAKES = PAGE.split("# What keeps a rollout from opening\n")
 SECTIONS = {
-    match[1]: match[2].strip().splitlines() for match in re.finditer(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", FAILURES, re.M | re.S)
+    match[1]: match[2].strip().splitlines()
+    for match in re.finditer(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", FAILURES, re.M | re.S)
 }
 
 
@@ -66,7 +67,9 @@ def returned() -> set[str]:
         if code is None or entry(one, "message") is None:
             continue
         codes = words(code) | (handed(trees()[path], one, code.id) if isinstance(code, ast.Name) else set())
-        assert codes or is_passed_on(code), f"{path}:{one.lineno}: the code of this failure can't be read off the source"
+        assert codes or is_passed_on(code), (
+            f"{path}:{one.lineno}: the code of this failure can't be read off the source"
+        )
         found |= codes
     return found
 

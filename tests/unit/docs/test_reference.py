@@ -65,7 +65,9 @@ def instruction_keys() -> set[str]:
             rules: Any = stranger
             for name in reversed(above):
                 rules = {name: rules}
-            known = re.search(r": unknown key.*\. Known are: (.+)\.$", refusal(rules) if isinstance(rules, dict) else "")
+            known = re.search(
+                r": unknown key.*\. Known are: (.+)\.$", refusal(rules) if isinstance(rules, dict) else ""
+            )
             for key in known[1].split(", ") if known else ():
                 found.add(key.replace("[0]", "[]"))
                 if "[" not in key:
