@@ -79,7 +79,7 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
         f"Why: waits for a slot: {slots}.",
         f"The rule is rolling_rules.global: 2, given by {whoami()} at TIME.",
         "An operator could change it: give all rules again to upgrade.yml with a higher rolling_rules.global.",
-        "Next: if all goes well it goes in wave 3 of 4, after 1 host of role compute and those that are under way.",
+        "Next: if all goes well it goes in wave 3 of 3, after 1 host of role compute and those that are under way.",
     ]
     assert nobody["msg"].startswith(
         "name: 'comptue5' has not reported, and the fleet that was given does not name it; did"

@@ -520,7 +520,7 @@ def test_the_playbooks_need_no_other_inventory(shelf: Shelf, agent: Agent, consu
         "ansible-playbook", "-i", path, playbooks / "upgrade.yml", "--check", "-e", "version=2", *python, environ=nobody
     )
     assert code == 0, stdout + errors
-    assert "now 1 host controller1" in " ".join(stdout.split())
+    assert "now 1 controller1" in " ".join(stdout.split())
     assert "2 3 compute1, compute2, compute9" in " ".join(stdout.split())
     assert consul.tree() == before
     stdout, errors, code = shelf.run(

@@ -36,7 +36,7 @@ def test_an_upgrade_runs_to_its_end_controllers_first_and_a_second_one_changes_n
     assert set(order[:2]) == {"controller1", "controller2"}
     assert ledger(consul)["state"] == "complete"
     for shown in (
-        "wave 2",
+        "wave  hosts  ",
         "controller1 upgrading -> upgraded",
         "-- 2: compute 3/3, controller 2/2",
         "5 of 5 hosts upgraded",
@@ -59,9 +59,9 @@ def test_check_mode_shows_the_whole_plan_and_writes_nothing(play: Shipped, consu
     )
     assert done.returncode == 0, done.stdout
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["now", "1", "host", "controller1"] in lines
-    assert ["wave", "3", "2", "hosts", "compute1,", "compute2"] in lines
-    assert ["wave", "4", "1", "host", "compute3"] in lines
+    assert ["now", "1", "controller1"] in lines
+    assert ["3", "2", "compute1,", "compute2"] in lines
+    assert ["4", "1", "compute3"] in lines
     assert "+config_state/enable_puppet/host/controller1 = True" in done.stdout
     assert consul.tree() == before
 
@@ -79,7 +79,7 @@ def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: Raw
     seed(consul, names(compute=2))
     done = play("upgrade", "--check", version="2", instructions=RULES)
     assert done.returncode == 0, done.stdout
-    assert "2 hosts  compute1, compute2" in done.stdout
+    assert " now      2  compute1, compute2" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,16 @@ def test_a_rollout_that_stops_shows_the_table_and_says_why(play: Shipped, consul
     assert "held by ann since today: disk swap" in text
     assert "held: compute1, compute2:" in text
     assert '"hosts":' not in text, "the whole result is no message"
+
+
+def test_a_file_of_rules_is_named_from_where_the_command_is_given(play: Shipped, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    (play.folder / "rules.yml").write_text("rolling_rules: {global: 1}\n")
+    before = consul.tree()
+    done = play("upgrade", "--check", environ={"PWD": str(play.folder)}, version="2", instructions_file="rules.yml")
+    assert done.returncode == 0, done.stdout
+    assert "  rolling_rules.global: 1\n" in done.stdout
+    assert consul.tree() == before
 
 
 def test_status_tells_one_host_its_story(play: Shipped, agent: Agent, consul: RawKV) -> None:

@@ -166,15 +166,15 @@ def test_rollback_shows_its_own_plan_before_it_begins(play: Shipped, store: Stor
     dry = play("rollback", "--check", reason="slow", **more)
     assert dry.returncode == 0, dry.stdout
     assert consul.tree() == before
-    shown = dry.stdout[dry.stdout.index("Plan: to 1 from 2") :].split("\n\n")[0].splitlines()
-    shown = [line.strip(' ",') for line in shown]
-    assert "failure_rules" in shown[1]
+    head, waves = dry.stdout[dry.stdout.index("Plan: to 1 from 2") :].split("\n\n")[:2]
+    assert "  failure_rules.fleet: 1" in head.splitlines()
     control.roll_back(store, control.Word("slow", fleet=fleet))
     order = {"compute": ["controller"]}
     real = make_pass(store, Request("1", fleet=fleet, role_order=order), dry=True).plan
     assert real.waves == (("controller1",), ("compute2",), ("compute1",), ("compute3",))
     assert (real.brake, real.stage) == (None, None)
-    assert [line.split()[-1] for line in shown[2:6]] == ["controller1", "compute2", "compute1", "compute3"], shown
+    order = [line.split()[-1] for line in waves.splitlines()[1:5]]
+    assert order == ["controller1", "compute2", "compute1", "compute3"], waves
     assert "Nothing opens" not in dry.stdout
     assert "Stage" not in dry.stdout
 

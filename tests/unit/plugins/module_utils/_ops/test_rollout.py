@@ -80,7 +80,7 @@ def test_after_the_beginning_all_gates_are_closed_and_holds_are_kept() -> None:
 def test_a_rollout_that_begins_on_an_empty_store_writes_the_layout_down() -> None:
     move = begin(KEYS, Snapshot(), Ledger(0, "2.0"))
 
-    assert move.operations == (*BEGUN, put("cloud/upgrade/schema", "1", 3000))
+    assert move.operations == (*BEGUN, put("cloud/upgrade/schema", "1", 1000))
     assert move.changes == (
         Change("cloud/current_version", None, "2.0"),
         Change(f"{GATES}global", None, "False"),
