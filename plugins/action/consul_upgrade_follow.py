@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
         except UpgradeError as error:
             return {**result, "changed": False, "failed": True, "msg": error.message, "failure": error.as_failure()}
         ended = "nothing" if not found.state else "aborted" if found.state == ABORTED else "complete"
-        failed = sum(bar.failed for bar in found.bars)
+        failed = sum(row.failed for row in found.bars)
         return {**result, "changed": False, "version": found.version, "ended": ended, "failed_hosts": failed}
 
     def _follow(self, options: dict[str, Any]) -> Standing:
@@ -69,7 +69,8 @@ class ActionModule(ActionBase):
             if teller is None and last is not None and time.monotonic() - shown >= _SHOW_EVERY:
                 self._say([story.count + ("" if last.left is None else f"; {about(last.left)} left")])
                 shown = time.monotonic()
-        assert last is not None
+        if last is None:
+            raise AssertionError("following ends with what it saw last")
         if teller is None or not teller.tell({"end": True, "standing": plain(last)}):
             self._say([ending(last)])
         return last

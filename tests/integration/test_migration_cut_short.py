@@ -173,21 +173,23 @@ def test_of_two_migrators_one_works_and_the_other_is_told(agent: Agent, consul: 
     assert whole(consul) == expected
 
 
+def _migrate_at(start: threading.Barrier, port: int, ends: list[str]) -> None:
+    """Migrate as soon as all others are about to, and tell how that ended."""
+    start.wait()
+    try:
+        migrate(Settings(port=port), **REMOVAL)
+        ends.append("done")
+    except UpgradeError as error:
+        ends.append(error.code)
+
+
 def test_two_that_begin_at_once_end_as_one_does(agent: Agent, consul: RawKV, settings: Settings) -> None:
     expected = undisturbed(consul, settings, SMALL).keys
     for _round in range(5):
         fresh(consul, SMALL)
-        start, ends = threading.Barrier(3), []
-
-        def run(start: threading.Barrier = start, ends: list[str] = ends) -> None:
-            start.wait()
-            try:
-                migrate(Settings(port=agent.http_port), **REMOVAL)
-                ends.append("done")
-            except UpgradeError as error:
-                ends.append(error.code)
-
-        threads = [threading.Thread(target=run) for _each in range(3)]
+        start, ends = threading.Barrier(3), list[str]()
+        port = agent.http_port
+        threads = [threading.Thread(target=_migrate_at, args=(start, port, ends)) for _each in range(3)]
         for one in threads:
             one.start()
         for one in threads:

@@ -179,6 +179,18 @@ def test_rollback_shows_its_own_plan_before_it_begins(play: Shipped, store: Stor
     assert "Stage" not in dry.stdout
 
 
+def test_a_version_that_is_a_number_is_refused_before_the_rollout_is_turned_round(
+    play: Shipped, store: Store, consul: RawKV
+) -> None:
+    seed(consul, FLEET, "1")
+    make_pass(store, Request("2", RULES, fleet=FLEET))
+    before = consul.tree()
+    refused = play("rollback", version=2.10, **MORE)
+    assert refused.returncode != 0
+    assert "version: 2.1 is not text but a number" in words(refused.stdout)
+    assert consul.tree() == before
+
+
 def test_rollback_begins_again_after_an_abort(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET, "1")
     make_pass(store, Request("2", RULES, fleet=FLEET))

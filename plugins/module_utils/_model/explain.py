@@ -116,11 +116,11 @@ def _beginning(host: str, view: HostView, snapshot: Snapshot) -> tuple[float | s
     if view.state == states.HELD:
         hold = _hold(host, view, snapshot)
         return (hold.at, "the hold was set then") if hold is not None and hold.at else None
-    if view.state == states.FAILED and FAILED in times:
+    if view.state == states.FAILED and record is not None and record.state == FAILED and FAILED in times:
         return times[FAILED], "it failed then"
     if view.state in (states.UPGRADED, states.UPGRADING) and view.version == current and UPGRADED in times:
         return times[UPGRADED], "it reported the version then"
-    if view.started and record is not None and STARTED in record.times:
+    if view.state == states.UPGRADING and view.started and record is not None and STARTED in record.times:
         return record.times[STARTED], "it said then that it had begun"
     gate = snapshot.gates.hosts.get(host) or snapshot.gates.roles.get(view.role)
     if view.state == states.UPGRADING and gate is not None and gate.at:
@@ -187,7 +187,9 @@ def _next(host: str, view: HostView, plan: Plan) -> str:
     if view.state == states.UPGRADING:
         if view.soaking:
             return "Next: it counts as upgraded, and gives its slot back, once that is over."
-        did = "says that it is done" if view.started else "asks for its gate, upgrades itself, and reports"
+        if view.held and not view.started:
+            return "Next: nothing, until then. It keeps its slot, as it was let through."
+        did = "says that it is done" if view.started else "begins, upgrades, and reports"
         return f"Next: it {did}. Until then it keeps its slot."
     if view.state in (states.FAILED, states.LOST):
         return "Next: nothing, until then. It keeps its slot, so that trouble does not spread."

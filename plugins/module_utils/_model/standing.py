@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout as it is watched: a bar for each role, the hosts on their way, what stops it, and how long it may take."""
+"""A rollout as it is watched: a row for each role, the hosts on their way, what stops it, and how long it may take."""
 
 from __future__ import annotations
 
@@ -179,12 +179,12 @@ def _notes(plan: Plan, *, moves: bool) -> list[str]:
     return notes
 
 
-def segments(bar: Bar, width: int) -> tuple[int, int, int, int]:
+def segments(row: Bar, width: int) -> tuple[int, int, int, int]:
     """Return how many of ``width`` cells are done, upgrading, failed and waiting; whatever there is has one at least.
 
     :param width: 4 or more.
     """
-    counts = (bar.done, bar.upgrading, bar.failed, bar.waiting)
+    counts = (row.done, row.upgrading, row.failed, row.waiting)
     total = sum(counts)
     if not total:
         return 0, 0, 0, width

@@ -202,7 +202,7 @@ def _has_left(snapshot: Snapshot, one: HostState) -> bool:
     record, report = one.record, snapshot.reports.get(one.host)
     if record is None or not record.readable or report is None:
         return False
-    elsewhere = (STARTED, RECORDED_FAILED)
+    elsewhere = (STARTED, RECORDED_FAILED, RETRIED)
     if record.state not in ((RETRIED,) if record.version == snapshot.current_version else elsewhere):
         return False
     return record.index > report.index

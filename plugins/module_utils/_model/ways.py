@@ -136,7 +136,7 @@ class Ways:
     def _back(self, start: str, end: str, order: VersionOrder) -> str | None:
         if not self.allow_downgrade:
             return f"it can't go back from {start} to {end}, as it does not say allow_downgrade: true ({self.at('allow_downgrade')})"
-        why = self._up(end, start, order)
+        why = self._up(start=end, end=start, order=order)
         return why and f"it can't go back from {start} to {end}: {why}, and what can't go up can't come back"
 
     def _unknown(self) -> str:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lower end of a terminal, where a rollout is drawn: a bar for each role, and the hosts on their way."""
+"""The lower end of a terminal, where a rollout is drawn: a row for each role, and the hosts on their way."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def _most_wanted(bars: Sequence[Bar], most: int) -> tuple[list[Bar], int]:
     """Return the bars that there is room for, in their order, and how many others there are; those that are done are left out first."""
     if len(bars) <= most:
         return list(bars), 0
-    chosen = {bar.role for bar in [*(one for one in bars if one.done < one.hosts), *bars][:most]}
-    kept = [bar for bar in bars if bar.role in chosen]
+    chosen = {row.role for row in [*(one for one in bars if one.done < one.hosts), *bars][:most]}
+    kept = [row for row in bars if row.role in chosen]
     return kept, len(bars) - len(kept)
 
 
@@ -112,20 +112,20 @@ def _bars(bars: Sequence[Bar], width: int, signs: str) -> Any:
     grid.add_column(no_wrap=True, overflow="ellipsis", max_width=max(8, width // 4))
     grid.add_column(no_wrap=True, width=cells)
     grid.add_column(no_wrap=True, overflow="ellipsis")
-    for bar in bars:
+    for row in bars:
         drawn = Text()
-        for count, sign, style in zip(segments(bar, cells), signs, _STYLES, strict=True):
+        for count, sign, style in zip(segments(row, cells), signs, _STYLES, strict=True):
             drawn.append(sign * count, style=style)
-        grid.add_row(Text(bar.role), drawn, _counts(bar))
+        grid.add_row(Text(row.role), drawn, _counts(row))
     return grid
 
 
-def _counts(bar: Bar) -> Any:
-    text = Text(f"{bar.done}/{bar.hosts}")
+def _counts(row: Bar) -> Any:
+    text = Text(f"{row.done}/{row.hosts}")
     for count, word, style in (
-        (bar.upgrading, "upgrading", "yellow"),
-        (bar.waiting, "waiting", "bright_black"),
-        (bar.failed, "failed", "bold red"),
+        (row.upgrading, "upgrading", "yellow"),
+        (row.waiting, "waiting", "bright_black"),
+        (row.failed, "failed", "bold red"),
     ):
         if count:
             text.append(f"  {count} {word}", style=style)

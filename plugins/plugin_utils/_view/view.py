@@ -220,7 +220,8 @@ class View:
         self._said_at = time.monotonic()
 
     def _draw(self) -> None:
-        assert self._standing is not None
+        if self._standing is None:
+            raise AssertionError("there is something to draw once something was told")
         if self._screen is None:
             self._stream.flush()
             self._screen = Screen(self._stream)

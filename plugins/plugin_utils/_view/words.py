@@ -42,7 +42,7 @@ def headline(found: Standing, left: float | None) -> str:
     """
     if not found.version:
         return "No rollout has begun: current_version is not set."
-    hosts, done = sum(bar.hosts for bar in found.bars), sum(bar.done for bar in found.bars)
+    hosts, done = sum(row.hosts for row in found.bars), sum(row.done for row in found.bars)
     came = f" from {found.came_from}" if found.came_from else ""
     text = f"{found.version}{came}: {done} of {hosts} hosts upgraded"
     if found.done or found.state in ("paused", "aborted"):

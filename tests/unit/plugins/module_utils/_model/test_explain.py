@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.explain impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import RETRIED, STARTED, UPGRADED, Record
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import ABORTED, PAUSED, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Mark
 from fleets import NEW, OLD, Fleet, fleet
 
 BEGUN = 9_000
@@ -178,6 +179,32 @@ def test_a_lost_host_is_to_be_mended_too() -> None:
     assert "An operator could change it: mend the host, then retry.yml -e host=compute1." in sentences
 
 
+def test_a_lost_host_is_not_said_to_be_lost_since_its_start() -> None:
+    one = under(fleet(compute=1).opened("compute1"), {"health": {"progress_deadline": 60}})
+    one.gated_at = 9_100
+    one.records["compute1"] = Record(NEW, STARTED, times={STARTED: 9_200})
+    assert told(one, "compute1")[1:3] == [
+        "It is lost.",
+        "Why: silent for 800 s, and health.progress_deadline is 60 s.",
+    ]
+
+
+def test_a_host_that_lost_its_health_is_not_said_to_have_failed_at_an_earlier_try() -> None:
+    one = under(fleet(compute=1).upgraded("compute1"), {"health": {"consul_checks": ["web"]}})
+    one.records["compute1"] = Record(NEW, UPGRADED, times={"failed": 9_100, UPGRADED: 9_500})
+    one.marks["compute1"] = Mark(NEW, 9_600, True, 9_500)
+    one.checks = {"compute1": {"web": "critical"}}
+    sentences = told(one, "compute1")
+    assert sentences[1:3] == ["It is failed.", "Why: was upgraded, and now its check web is critical."]
+
+
+def test_a_held_host_that_was_let_through_does_not_begin() -> None:
+    one = under(fleet(compute=1).opened("compute1").held("host/compute1"), {})
+    sentences = told(one, "compute1")
+    assert "An operator could change it: unhold.yml -e host=compute1." in sentences
+    assert sentences[-1] == "Next: nothing, until then. It keeps its slot, as it was let through."
+
+
 def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
     one = under(fleet(compute=1).opened("compute1"), {})
     one.gated_at = 9_990
@@ -185,7 +212,7 @@ def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
         "It is upgrading since 1970-01-01 02:46:30 (10 seconds ago): its gate was opened then.",
         "Why: the gate config_state/enable_puppet/host/compute1 is True; it has not started.",
         "It is the host's turn, or that of the run of Ansible that drives it: no rule keeps it waiting.",
-        "Next: it asks for its gate, upgrades itself, and reports. Until then it keeps its slot.",
+        "Next: it begins, upgrades, and reports. Until then it keeps its slot.",
     ]
     one.records["compute1"] = Record(NEW, STARTED, "nova", "stop", times={STARTED: 9_995})
     assert told(one, "compute1")[1] == (

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import pytest
 import strategies
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import FAILED, STARTED, UPGRADED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
+    FAILED,
+    RETRIED,
+    STARTED,
+    UPGRADED,
+    Record,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import STATES, TAKES_A_SLOT, HostState
 from fleets import NEW, OLD, REPORTED_AT, Fleet, fleet
 from hypothesis import given
@@ -165,3 +171,10 @@ def test_every_host_is_in_exactly_one_state_by_the_rules_of_the_design(site: Fle
 
 def test_the_states_that_take_a_slot() -> None:
     assert set(STATES) - TAKES_A_SLOT == {"upgraded", "held", "pending"}
+
+
+def test_a_host_that_was_put_back_on_its_way_elsewhere_is_not_where_it_came_from() -> None:
+    site = one()
+    site.current = OLD
+    site.records[HOST] = Record(NEW, RETRIED, done=("stop/db",), times={"failed": 50, RETRIED: 60})
+    assert state(site).state == "pending"

@@ -177,11 +177,11 @@ def test_all_of_one_kind_stand_in_one_line(one: str, other: str, third: str) -> 
 
 
 @given(st.one_of(_ANY_KIND, st.text(max_size=12)), st.one_of(_ANY_KIND, st.text(max_size=12)))
-def test_two_of_any_kind_say_the_same_from_both_ends(one: str, other: str) -> None:
-    found, turned = _compared(one, other), _compared(other, one)
+def test_two_of_any_kind_say_the_same_from_both_ends(left: str, right: str) -> None:
+    found, turned = _compared(left, right), _compared(right, left)
     assert (found is None) == (turned is None)
     assert found is None or found == -(turned or 0)
-    assert _compared(one, one) == 0
+    assert _compared(left, left) == 0
 
 
 @given(_ANY_KIND, _ANY_KIND, _ANY_KIND)

@@ -305,8 +305,10 @@ def test_what_every_host_runs_does_not(roles: Roles) -> None:
 @pytest.mark.parametrize(
     ("meta", "message"),
     [
-        ("require: [db]\n", "R/web/meta/upgrade.yml:1: unknown key 'require'; did you mean 'requires'? Known are: requires, once, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
-        ("---\n\n1: x\n", "R/web/meta/upgrade.yml:3: unknown key 1. Known are: requires, once, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
+        ("require: [db]\n", "R/web/meta/upgrade.yml:1: unknown key 'require'; did you mean 'requires'? Known are: requires, "
+         "once, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
+        ("---\n\n1: x\n", "R/web/meta/upgrade.yml:3: unknown key 1. Known are: requires, "
+         "once, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
         ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is no mapping with requires, once, upgrade_path, provider, versions, allowed_from and allow_downgrade."),
         ("once: x\nrequires: {a: b}\n", "R/web/meta/upgrade.yml:2: requires: {'a': 'b'} is no list of names."),
         ("requires: [1]\n", "R/web/meta/upgrade.yml:1: requires: [1] is no list of names."),

@@ -127,7 +127,10 @@ def test_what_a_point_runs_knows_its_version_and_is_ended_so_that_it_is_not_run_
             'upgrade_path: ["2.4"]\n', "- command: x\n  tags: [verfy]\n",
             "R/db/tasks/upgrade_to/2.4.yml:1: the task has no step, so it would never run. Its tag 'verfy' names none; did you",
         ),
-        ('upgrade_path: ["2.4"]\n', "- include_tasks: more.yml\n", "R/db/tasks/upgrade_to/2.4.yml:1: include_tasks names more.yml, and R/db/tasks/more.yml is not there."),
+        (
+            'upgrade_path: ["2.4"]\n', "- include_tasks: more.yml\n",
+            "R/db/tasks/upgrade_to/2.4.yml:1: include_tasks names more.yml, and R/db/tasks/more.yml is not there.",
+        ),
         ('upgrade_path: ["2.4"]\nprovider: 1\n', TASK, "R/db/meta/upgrade.yml:2: provider: 1 is neither true nor false."),
     ],
 )  # fmt: skip
