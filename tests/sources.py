@@ -1,0 +1,64 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plugins as their authors wrote them, for tests of what documentation says about them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from devkit.agent import ROOT
+
+T = TypeVar("T", bound=ast.AST)
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Return all Python files of the plugins, read."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "plugins").rglob("*.py"))}
+
+
+@cache
+def _by_kind() -> dict[type[ast.AST], list[tuple[Path, ast.AST]]]:
+    found: dict[type[ast.AST], list[tuple[Path, ast.AST]]] = {}
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            found.setdefault(type(node), []).append((path, node))
+    return found
+
+
+def nodes(kind: type[T]) -> Iterator[tuple[Path, T]]:
+    """Yield everything of a kind in all files."""
+    for path, node in _by_kind().get(kind, ()):
+        assert isinstance(node, kind)
+        yield path, node
+
+
+def called(call: ast.Call) -> str:
+    """Return the last part of the name of what is called."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def words(node: ast.AST | None) -> set[str]:
+    """Return the texts that an expression may give, as far as they stand in it."""
+    if isinstance(node, ast.Constant):
+        return {node.value} if isinstance(node.value, str) else set()
+    if isinstance(node, ast.IfExp):
+        return words(node.body) | words(node.orelse)
+    if isinstance(node, ast.Call) and called(node) == "get" and len(node.args) == 2:
+        return words(node.args[1])
+    return set()
+
+
+def entry(node: ast.Dict, name: str) -> ast.expr | None:
+    """Return what a mapping has under a name."""
+    for key, value in zip(node.keys, node.values, strict=True):
+        if isinstance(key, ast.Constant) and key.value == name:
+            return value
+    return None
