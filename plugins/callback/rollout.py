@@ -40,6 +40,7 @@ import sys
 from typing import Any
 
 from ansible import constants as C
+from ansible import context
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import printable
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.process import make_folder
@@ -64,8 +65,13 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_start(self, playbook: Any) -> None:  # noqa: ARG002  what Ansible gives
         """Begin to listen for how the rollout goes."""
+        # Of several playbooks each has its own; the view of the one before was closed.
+        self._view = View(self._display, sys.stdout)
         if self._view.hint:
             self._display.warning(self._view.hint)
+        if context.CLIARGS.get("step"):
+            # It asks before each task, and a drawing would wipe the question away.
+            self._view.draw_nothing()
         try:
             self._view.open(make_folder(os.getpid()))
         except OSError as error:
@@ -73,9 +79,19 @@ class CallbackModule(CallbackBase):
             return
         atexit.register(self._view.close)
 
+    def v2_playbook_on_vars_prompt(self, *_what: Any, **_how: Any) -> None:
+        """Leave the terminal to a question."""
+        self._view.hold()
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:  # noqa: ARG002  what Ansible gives
+        """Draw again, as all questions of the play are answered."""
+        self._view.go_on()
+
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Show no more, and who failed."""
         self._view.close()
+        if not stats.processed:
+            self._display.warning("No host was matched, so nothing was done: look at -i and --limit.")
         for what, found in (("failed", stats.failures), ("not reached", stats.dark)):
             if found:
                 self._view.say(f"{what}: {', '.join(map(printable, sorted(found)))}", C.COLOR_ERROR)

@@ -46,6 +46,7 @@ class View:
         reason = why_not(stream)
         self.hint = reason or ""
         self._draws = reason is None
+        self._is_held = False
         self._screen: Screen | None = None
         self._above: list[_Above] = []
         self._standing: Standing | None = None
@@ -80,6 +81,21 @@ class View:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5)
         self._end_drawing()
+
+    def draw_nothing(self) -> None:
+        """Tell all in lines."""
+        self._draws = False
+
+    def hold(self) -> None:
+        """Draw nothing until it may go on; what was drawn is taken away."""
+        with self._lock:
+            self._is_held = True
+            self._end_drawing()
+
+    def go_on(self) -> None:
+        """Draw again what there is."""
+        with self._lock:
+            self._is_held = False
 
     def say(self, line: str, color: str | None = None) -> None:
         """Print a line as Ansible prints."""
@@ -222,6 +238,8 @@ class View:
     def _draw(self) -> None:
         if self._standing is None:
             raise AssertionError("there is something to draw once something was told")
+        if self._is_held:
+            return
         if self._screen is None:
             self._stream.flush()
             self._screen = Screen(self._stream)

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible import context
+from ansible.executor.stats import AggregateStats
 from ansible.utils.display import Display
+from ansible_collections.convoy.upgrade.plugins.callback.rollout import CallbackModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.standing import Bar, Standing
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import (
     SIGN,
@@ -164,6 +167,43 @@ def test_a_drawing_gives_the_outputs_back(tmp_path: Path) -> None:
     view.close()
     assert not teller.tell(told())
     assert sys.stdout is before
+
+
+@pytest.mark.usefixtures("sign")
+def test_nothing_is_drawn_over_a_question(tmp_path: Path) -> None:
+    screen = Screen()
+    view = View(Display(), screen)
+    view.open(str(tmp_path))
+    teller = Teller(tmp_path)
+    teller.tell(told())
+    view.hold()
+    shown = len(screen.getvalue())
+    teller.tell(told())
+    assert len(screen.getvalue()) == shown
+    view.go_on()
+    teller.tell(told())
+    assert "█" in screen.getvalue()[shown:]
+    view.close()
+
+
+@pytest.mark.usefixtures("sign")
+def test_each_playbook_has_a_view_and_with_step_it_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    callback = CallbackModule()
+    stats = AggregateStats()
+    stats.increment("ok", "web1")
+    for step in (False, False, True):
+        monkeypatch.setattr(context, "CLIARGS", {"step": step})
+        before = len(screen.getvalue())
+        callback.v2_playbook_on_start(None)
+        folder = folder_of(ME)
+        assert folder is not None
+        assert Teller(folder).tell(told("web1 upgrading -> upgraded"))
+        callback.v2_playbook_on_stats(stats)
+        shown = screen.getvalue()[before:]
+        assert "web1 upgrading -> upgraded" in shown
+        assert ("█" in shown) is not step
 
 
 @pytest.mark.usefixtures("sign")
