@@ -13,6 +13,14 @@ ROLLOUT = {"ANSIBLE_STDOUT_CALLBACK": "convoy.upgrade.rollout"}
 TASKS = [
     {"name": "Go well", "ansible.builtin.command": "true"},
     {"name": "Talk", "ansible.builtin.debug": {"msg": "a\x1b[2Jb"}},
+    {"name": "Talk of a variable", "ansible.builtin.debug": {"var": "folder"}},
+    {
+        "name": "Talk of items",
+        "ansible.builtin.debug": {"msg": "it is {{ item }}"},
+        "loop": ["one", "no", "three"],
+        "when": "item != 'no'",
+    },
+    {"name": "Talk of variables of items", "ansible.builtin.debug": {"var": "item"}, "loop": ["four"]},
     {"name": "Show", "convoy.upgrade.show": {"lines": ["role  hosts"]}},
     {"name": "Be forgiven", "ansible.builtin.command": "false", "ignore_errors": True},
     {"name": "Pass over", "ansible.builtin.command": "true", "when": False},
@@ -33,6 +41,8 @@ def test_only_what_is_there_to_be_shown_is_shown(run: Runner, tmp_path: Path) ->
     assert shown.code == 2
     lines = shown.stdout.splitlines()
     assert "localhost: a?[2Jb" in lines
+    told = [line.removeprefix("localhost: ") for line in lines if line.startswith("localhost: ")]
+    assert told == ["a?[2Jb", f"folder: {tmp_path}", "it is one", "it is three", "item: four"]
     assert "role  hosts" in lines
     assert "-old" in lines
     assert "+new?[2J" in lines

@@ -98,7 +98,7 @@ class View:
             self._is_held = False
 
     def say(self, line: str, color: str | None = None) -> None:
-        """Print a line as Ansible prints."""
+        """Print a line, or several at once, as Ansible prints."""
         self._display.display(line, color=color)
 
     def _listen(self, ear: socket.socket, woken: socket.socket) -> None:
@@ -176,8 +176,8 @@ class View:
             self._standing = None
             self._say_ending(message)
             return
-        for line in message.get("lines", ()):
-            self.say(stamped(line))
+        if message.get("lines"):
+            self.say("\n".join(map(stamped, message["lines"])))
             self._said_at = time.monotonic()
         self._away = message.get("away", "")
         if "standing" in message:
@@ -251,10 +251,12 @@ class View:
             screen, self._screen = self._screen, None
             if screen is None:
                 return
-            for one in self._above:
-                one.leave()
-            self._above = []
-            screen.stop()
+            with contextlib.ExitStack() as stack:
+                # Each, whatever breaks in another.
+                stack.callback(screen.stop)
+                for one in reversed(self._above):
+                    stack.callback(one.leave)
+                self._above = []
 
 
 def _answer(line: socket.socket) -> None:
@@ -290,8 +292,8 @@ class _Above:
         with self._view._lock:
             *lines, self._part = (self._part + text).split("\n")
             try:
-                for line in lines:
-                    self._screen.say(line)
+                if lines:
+                    self._screen.say(*lines)
             except Exception as error:
                 # Ansible itself prints here, and is not to fail for it.
                 self._view._give_up(error)

@@ -170,6 +170,38 @@ def test_a_drawing_gives_the_outputs_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("sign")
+def test_many_lines_cost_one_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    view = View(Display(), screen)
+    view.open(str(tmp_path))
+    teller = Teller(tmp_path)
+    teller.tell(told())
+    shown = len(screen.getvalue())
+    view.say("\n".join(["first", "", *(f"line {number}" for number in range(100)), ""]))
+    text = screen.getvalue()[shown:]
+    assert text.count("1 of 2 hosts upgraded") == 1
+    assert text.index("first\n\nline 0\n") < text.index("line 99\n") < text.index("1 of 2 hosts upgraded")
+    view.close()
+
+
+@pytest.mark.usefixtures("sign")
+def test_what_breaks_in_one_output_gives_back_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, out, err = Screen(), Screen(), Screen()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    view = View(Display(), screen)
+    view.open(str(tmp_path))
+    Teller(tmp_path).tell(told())
+    assert sys.stderr is not err
+    sys.stdout.write("no end of line")
+    screen.breaks = True
+    with pytest.raises(OSError, match="the line was cut"):
+        view.close()
+    assert (sys.stdout, sys.stderr) == (out, err)
+
+
+@pytest.mark.usefixtures("sign")
 def test_nothing_is_drawn_over_a_question(tmp_path: Path) -> None:
     screen = Screen()
     view = View(Display(), screen)
