@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import socket
+import threading
 import time
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word, abort
@@ -14,6 +17,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word as Said
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
@@ -83,6 +88,43 @@ def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows
             report_after(consul, "done")
     assert (seen[0], seen[-1]) == ((True, "upgraded"), (True, "upgraded"))
     assert (False, "upgrading") in seen
+
+
+def test_what_is_no_part_of_it_does_not_keep_it_from_being_over(store: Store, consul: RawKV) -> None:
+    hosts = names(compute=1)
+    seed(consul, hosts)
+    make_pass(store, Request(version="2", fleet=hosts))
+    report(store, Said("compute1", "2", "upgraded"))
+    make_pass(store, Request(version="2", fleet=hosts))
+    over = threading.Event()
+
+    def go_on() -> None:
+        count = 0
+        while not over.wait(0.1):
+            count += 1
+            consul.put("config_state/enable_puppet/stranger", str(count))
+
+    stranger = threading.Thread(target=go_on)
+    stranger.start()
+    try:
+        begun = time.monotonic()
+        for _found in follow_in_process(store.settings, hosts, patience=1.5):
+            assert time.monotonic() - begun < 30
+    finally:
+        over.set()
+        stranger.join()
+
+
+def test_a_consul_that_is_away_is_asked_twice_in_a_second_at_most() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        asked = []
+        for found in follow_in_process(Settings(port=taken.getsockname()[1], timeout=1)):
+            assert isinstance(found, Unreachable)
+            asked.append(time.monotonic())
+            if len(asked) == 5:
+                break
+    assert min(after - before for before, after in itertools.pairwise(asked)) >= 0.5
 
 
 def report_after(consul: RawKV, state: str) -> None:

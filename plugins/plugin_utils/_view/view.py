@@ -206,9 +206,10 @@ class View:
         for one in self._waiting:
             _answer(one)
         self._waiting = {}
-        file = self._folder / FED if self._folder is not None else None
-        if file is not None and file.exists() and file.read_text() != OVER:
-            file.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            # Who tells it next removes it too.
+            if self._folder is not None and (self._folder / FED).read_text() != OVER:
+                (self._folder / FED).unlink()
         is_cut_off = self._standing is not None
         self._standing = None
         self._act(self._end_drawing)

@@ -21,6 +21,7 @@ from ansible.executor.stats import AggregateStats
 from ansible.utils.display import Display
 from ansible_collections.convoy.upgrade.plugins.callback.rollout import CallbackModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.standing import Bar, Standing
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.feeder import feed, settings_from
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import (
     SIGN,
     Teller,
@@ -115,6 +116,17 @@ def test_when_it_was_told_to_the_end_nobody_tells_it_again_by_themselves(
     assert is_fed(ME)
     another.close()
     assert "The rollout to 2 is complete." in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("view")
+def test_who_comes_after_its_end_and_fails_leaves_the_lines_to_others(tmp_path: Path) -> None:
+    teller = Teller(tmp_path)
+    teller.tell(told())
+    teller.tell({"end": True, "standing": {**asdict(FOUND), "state": "complete"}})
+    teller.close()
+    assert is_fed(ME)
+    assert not feed(ME, lambda: settings_from({"port": "none"}), None, "2")
+    assert not is_fed(ME)
 
 
 @pytest.mark.usefixtures("view")
