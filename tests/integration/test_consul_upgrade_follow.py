@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import socket
 import threading
 import time
 
@@ -17,8 +15,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word as Said
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors import Unreachable
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
@@ -113,18 +109,6 @@ def test_what_is_no_part_of_it_does_not_keep_it_from_being_over(store: Store, co
     finally:
         over.set()
         stranger.join()
-
-
-def test_a_consul_that_is_away_is_asked_twice_in_a_second_at_most() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        asked = []
-        for found in follow_in_process(Settings(port=taken.getsockname()[1], timeout=1)):
-            assert isinstance(found, Unreachable)
-            asked.append(time.monotonic())
-            if len(asked) == 5:
-                break
-    assert min(after - before for before, after in itertools.pairwise(asked)) >= 0.5
 
 
 def report_after(consul: RawKV, state: str) -> None:
