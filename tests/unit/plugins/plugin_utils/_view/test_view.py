@@ -204,13 +204,17 @@ def test_what_breaks_in_one_output_gives_back_the_other(tmp_path: Path, monkeypa
     monkeypatch.setattr(sys, "stderr", err)
     view = View(Display(), screen)
     view.open(str(tmp_path))
-    Teller(tmp_path).tell(told())
-    assert sys.stderr is not err
-    sys.stdout.write("no end of line")
-    screen.breaks = True
-    with pytest.raises(OSError, match="the line was cut"):
-        view.close()
-    assert (sys.stdout, sys.stderr) == (out, err)
+    teller = Teller(tmp_path)
+    teller.tell(told())
+    # Nobody draws meanwhile.
+    with view._lock:
+        assert sys.stderr is not err
+        sys.stdout.write("no end of line")
+        screen.breaks = True
+        with pytest.raises(OSError, match="the line was cut"):
+            view.hold()
+        assert (sys.stdout, sys.stderr) == (out, err)
+    view.close()
 
 
 @pytest.mark.usefixtures("sign")
