@@ -105,10 +105,18 @@ class Terminal:
     def wait_for(self, found: Callable[[str], object] | str, seconds: float = 90) -> str:
         """Return the screen as soon as it is as wanted: it has a text, or a test of it is true."""
         test: Callable[[str], object] = (lambda screen: found in screen) if isinstance(found, str) else found
+        tested = ""
+
+        def is_there() -> object:
+            nonlocal tested
+            tested = self.screen
+            return test(tested)
+
         with self._news:
-            there = self._news.wait_for(lambda: test("\n".join(self._screen.display)), seconds)
+            there = self._news.wait_for(is_there, seconds)
         assert there, f"not seen within {seconds} s on:\n{self.text}"
-        return self.screen
+        # Not read anew: the program may be drawing again.
+        return tested
 
     def end(self, seconds: float = 90) -> int:
         """Wait for its end and return its exit code."""

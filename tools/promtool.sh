@@ -19,10 +19,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/lists/partial" "$work/cache/archives/partial" .cache/prometheus
 chmod 755 "$work"
-fresh=(-o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache" -o "APT::Sandbox::User=$(id -un)")
-if ! (cd "$work" && apt-get -q download prometheus >"$work/log" 2>&1); then
-    apt-get -q "${fresh[@]}" update >>"$work/log" 2>&1 || true
-    (cd "$work" && apt-get -q "${fresh[@]}" download prometheus >>"$work/log" 2>&1) || { cat "$work/log" >&2; die "apt gives no package prometheus."; }
+quick=(-q -o Acquire::Retries=0 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15)
+fresh=("${quick[@]}" -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache" -o "APT::Sandbox::User=$(id -un)")
+if ! (cd "$work" && apt-get "${quick[@]}" download prometheus >"$work/log" 2>&1); then
+    apt-get "${fresh[@]}" update >>"$work/log" 2>&1 || true
+    (cd "$work" && apt-get "${fresh[@]}" download prometheus >>"$work/log" 2>&1) || { cat "$work/log" >&2; die "apt gives no package prometheus."; }
 fi
 dpkg-deb --fsys-tarfile "$work"/prometheus_*.deb | tar -x -C .cache/prometheus ./usr/bin/promtool
 printf 'promtool: unpacked that of the package prometheus into .cache/prometheus\n' >&2

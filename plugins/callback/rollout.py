@@ -40,10 +40,12 @@ import sys
 from typing import Any
 
 from ansible import constants as C
+from ansible import context
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import printable
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.process import make_folder
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.failures import failure_lines
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.said import told_by_debug
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.view import View
 
 _COLOUR = re.compile(r"(\033\[[0-9;]*m)")
@@ -64,8 +66,13 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_start(self, playbook: Any) -> None:  # noqa: ARG002  what Ansible gives
         """Begin to listen for how the rollout goes."""
+        # Of several playbooks each has its own; the view of the one before was closed.
+        self._view = View(self._display, sys.stdout)
         if self._view.hint:
             self._display.warning(self._view.hint)
+        if context.CLIARGS.get("step"):
+            # It asks before each task, and a drawing would wipe the question away.
+            self._view.draw_nothing()
         try:
             self._view.open(make_folder(os.getpid()))
         except OSError as error:
@@ -73,9 +80,19 @@ class CallbackModule(CallbackBase):
             return
         atexit.register(self._view.close)
 
+    def v2_playbook_on_vars_prompt(self, *_what: Any, **_how: Any) -> None:
+        """Leave the terminal to a question."""
+        self._view.hold()
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:  # noqa: ARG002  what Ansible gives
+        """Draw again, as all questions of the play are answered."""
+        self._view.go_on()
+
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Show no more, and who failed."""
         self._view.close()
+        if not stats.processed:
+            self._display.warning("No host was matched, so nothing was done: look at -i and --limit.")
         for what, found in (("failed", stats.failures), ("not reached", stats.dark)):
             if found:
                 self._view.say(f"{what}: {', '.join(map(printable, sorted(found)))}", C.COLOR_ERROR)
@@ -94,11 +111,8 @@ class CallbackModule(CallbackBase):
         host, task, found = _parts(result)
         self._handle_warnings(found)
         if task.action in _DEBUG and not found.get("skipped"):
-            told = (
-                [found["msg"]] if "msg" in found else [f"{k}: {v}" for k, v in found.items() if not k.startswith("_")]
-            )
-            for line in "\n".join(map(str, told)).splitlines():
-                self._view.say(f"{printable(host)}: {printable(line)}")
+            lines = "\n".join(told_by_debug(found)).splitlines()
+            self._say([f"{printable(host)}: {printable(line)}" for line in lines])
         elif self._display.verbosity:
             word = "changed" if found.get("changed") else "ok"
             self._view.say(printable(f"{word}: {host}: {task.get_name()}"))
@@ -115,10 +129,7 @@ class CallbackModule(CallbackBase):
         each = found["results"] if task.loop and "results" in found else [found]
         for one in each:
             if one.get("diff") and one.get("changed"):
-                for line in self._get_diff(one["diff"]).splitlines():
-                    # With its colours; whatever else a file holds does not act on a terminal.
-                    parts = _COLOUR.split(line)
-                    self._view.say("".join(part if at % 2 else printable(part) for at, part in enumerate(parts)))
+                self._say([_coloured(line) for line in self._get_diff(one["diff"]).splitlines()])
 
     def _show(self, result: Any, *, unreachable: bool = False) -> None:
         host, task, found = _parts(result)
@@ -126,8 +137,19 @@ class CallbackModule(CallbackBase):
         path = ""
         with contextlib.suppress(AttributeError):
             path = task.get_path() or ""
-        for line in failure_lines(host, task.name or task.get_name(), path, found, unreachable=unreachable):
-            self._view.say(line, C.COLOR_ERROR)
+        self._say(
+            failure_lines(host, task.name or task.get_name(), path, found, unreachable=unreachable), C.COLOR_ERROR
+        )
+
+    def _say(self, lines: list[str], color: str | None = None) -> None:
+        """Print lines at once, as each time that something is printed costs a drawing."""
+        if lines:
+            self._view.say("\n".join(lines), color)
+
+
+def _coloured(line: str) -> str:
+    """Return a line of a difference with its colours; whatever else a file holds does not act on a terminal."""
+    return "".join(part if at % 2 else printable(part) for at, part in enumerate(_COLOUR.split(line)))
 
 
 def _parts(result: Any) -> tuple[str, Any, dict[str, Any]]:

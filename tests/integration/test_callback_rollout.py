@@ -13,6 +13,14 @@ ROLLOUT = {"ANSIBLE_STDOUT_CALLBACK": "convoy.upgrade.rollout"}
 TASKS = [
     {"name": "Go well", "ansible.builtin.command": "true"},
     {"name": "Talk", "ansible.builtin.debug": {"msg": "a\x1b[2Jb"}},
+    {"name": "Talk of a variable", "ansible.builtin.debug": {"var": "folder"}},
+    {
+        "name": "Talk of items",
+        "ansible.builtin.debug": {"msg": "it is {{ item }}"},
+        "loop": ["one", "no", "three"],
+        "when": "item != 'no'",
+    },
+    {"name": "Talk of variables of items", "ansible.builtin.debug": {"var": "item"}, "loop": ["four"]},
     {"name": "Show", "convoy.upgrade.show": {"lines": ["role  hosts"]}},
     {"name": "Be forgiven", "ansible.builtin.command": "false", "ignore_errors": True},
     {"name": "Pass over", "ansible.builtin.command": "true", "when": False},
@@ -33,6 +41,8 @@ def test_only_what_is_there_to_be_shown_is_shown(run: Runner, tmp_path: Path) ->
     assert shown.code == 2
     lines = shown.stdout.splitlines()
     assert "localhost: a?[2Jb" in lines
+    told = [line.removeprefix("localhost: ") for line in lines if line.startswith("localhost: ")]
+    assert told == ["a?[2Jb", f"folder: {tmp_path}", "it is one", "it is three", "item: four"]
     assert "role  hosts" in lines
     assert "-old" in lines
     assert "+new?[2J" in lines
@@ -54,6 +64,12 @@ def test_each_task_has_a_line_where_that_is_asked_for_and_secrets_stay_hidden(ru
     assert any(line.startswith("localhost failed at 'Hide'") for line in lines)
     assert "no_log" in shown.stdout
     assert "topsecret" not in shown.stdout
+
+
+def test_a_run_that_reaches_no_host_says_so(run: Runner) -> None:
+    shown = run.start([TASKS[0]], play={"hosts": "compute7"}, environ=ROLLOUT).end()
+    assert shown.code == 0
+    assert "No host was matched, so nothing was done: look at -i and --limit." in " ".join(shown.stdout.split())
 
 
 def test_a_run_leaves_neither_files_nor_processes(run: Runner, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word, abort
@@ -85,6 +86,7 @@ def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows
     assert (False, "upgrading") in seen
 
 
+<<<<<<< HEAD
 def test_what_a_host_says_through_old_code_is_seen(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
@@ -100,6 +102,31 @@ def test_what_a_host_says_through_old_code_is_seen(store: Store, consul: RawKV) 
         if seen[-1] == "upgraded" or silent == 20:
             break
     assert (seen[0], seen[-1]) == ("upgrading", "upgraded")
+=======
+def test_what_is_no_part_of_it_does_not_keep_it_from_being_over(store: Store, consul: RawKV) -> None:
+    hosts = names(compute=1)
+    seed(consul, hosts)
+    make_pass(store, Request(version="2", fleet=hosts))
+    report(store, Said("compute1", "2", "upgraded"))
+    make_pass(store, Request(version="2", fleet=hosts))
+    over = threading.Event()
+
+    def go_on() -> None:
+        count = 0
+        while not over.wait(0.1):
+            count += 1
+            consul.put("config_state/enable_puppet/stranger", str(count))
+
+    stranger = threading.Thread(target=go_on)
+    stranger.start()
+    try:
+        begun = time.monotonic()
+        for _found in follow_in_process(store.settings, hosts, patience=1.5):
+            assert time.monotonic() - begun < 30
+    finally:
+        over.set()
+        stranger.join()
+>>>>>>> 578319315260da6ef7f74f94f76c8b0e09b64042
 
 
 def report_after(consul: RawKV, state: str) -> None:

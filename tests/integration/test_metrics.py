@@ -131,6 +131,8 @@ def test_a_second_look_changes_nothing_and_check_mode_tells_the_truth(
     [
         ("gone/convoy.prom", "gone is no folder; make it, or correct the path."),
         (".", "there is something that is no file;"),
+        # Something where not even a look is possible, for root too.
+        ("x" * 300 + "/convoy.prom", "File name too long"),
     ],
 )
 def test_a_place_where_no_file_can_be_is_refused(store: Store, tmp_path: Path, path: str, why: str) -> None:
@@ -202,9 +204,14 @@ def test_the_alerts_ring_when_they_should(store: Store, consul: RawKV, promtool:
     for alert, (silent, ringing) in expected.items():
         assert [at for at in silent if judged(input_series, at, alert)] == [], alert
         assert [at for at in ringing if not judged(input_series, at, alert)] == [], alert
-    stuck = [
-        {"series": "convoy_upgrade_can_move", "values": "0x120"},
-        {"series": "convoy_upgrade_complete", "values": "0x120"},
-    ]
-    assert judged(stuck, "16m", "ConvoyUpgradeStuck")
+    for state, rings in (("running", True), ("aborted", False), ("none", False)):
+        stuck = [
+            {"series": f'{name}{{instance="ops",job="node"{labels}}}', "values": f"{value}x120"}
+            for name, labels, value in (
+                ("convoy_upgrade_can_move", "", 0),
+                ("convoy_upgrade_complete", "", 0),
+                ("convoy_upgrade_rollout_info", f',version="2",previous_version="1",state="{state}"', 1),
+            )
+        ]
+        assert judged(stuck, "16m", "ConvoyUpgradeStuck") is rings, state
     assert judged([{"series": "convoy_upgrade_wants_approval", "values": "1x120"}], "1m", "ConvoyUpgradeWantsApproval")

@@ -25,12 +25,15 @@ def test_bars_services_and_steps_and_failures_in_full_as_they_happen(site: Site)
     mended = site.fail("web1", "app/upgrade")
     seen = site.on_terminal("upgrade", environ=LIVE, version="v1", instructions=CAPS)
     try:
-        screen = seen.wait_for(lambda screen: re.search(r"controller1 +\d+:\d\d +api, step (prepare|upgrade)", screen))
-        assert re.search(r"controller +▓+ +0/1  1 upgrading", screen), screen
-        assert re.search(r"web +░+ +0/3  3 waiting", screen), screen
-        screen = seen.wait_for("app-upgrade is broken here")
+        seen.wait_for(
+            lambda screen: (
+                re.search(r"controller +▓+ +0/1  1 upgrading", screen)
+                and re.search(r"web +░+ +0/3  3 waiting", screen)
+                and re.search(r"controller1 +\d+:\d\d +api, step (prepare|upgrade)", screen)
+            )
+        )
         # As it happens: others are on their way still.
-        assert re.search(r"web +.*upgrading", screen), screen
+        seen.wait_for(lambda screen: "app-upgrade is broken here" in screen and re.search(r"web +.*upgrading", screen))
         seen.wait_for(lambda screen: re.search(r"web +[█▓░]*X.* 1 failed", screen))
         assert seen.end() == 2
     finally:

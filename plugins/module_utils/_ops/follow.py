@@ -67,24 +67,30 @@ def follow(
             view = look(store, fleet=fleet)
         except Unreachable as error:
             yield error
-            watch.wait(watch.mark(), _LONGEST_SILENCE)
+            # Each of the queries that wait fails by itself, and not each is worth a look.
+            time.sleep(_LEAST_PAUSE)
+            watch.wait(mark, _LONGEST_SILENCE)
             continue
         news = _news(view)
         if before is None or news.hosts != before:
             before, quiet_since = news.hosts, time.monotonic()
         yield news
-        if news.standing.over:
+        if _is_over(news, quiet_since, patience):
             return
         pause = max(_LEAST_PAUSE, (time.monotonic() - began) * (_SHARE - 1))
         wake_at = view.plan.wake_at
         while not watch.wait(mark, min(patience, _LONGEST_SILENCE)):
-            if news.standing.done and time.monotonic() - quiet_since > patience:
+            if _is_over(news, quiet_since, patience):
                 return
             yield None
             if wake_at is not None and time.time() > wake_at:
                 break
         # What comes in meanwhile is seen in one look.
         time.sleep(max(0.0, began + pause - time.monotonic()))
+
+
+def _is_over(news: News, quiet_since: float, patience: float) -> bool:
+    return news.standing.over or (news.standing.done and time.monotonic() - quiet_since > patience)
 
 
 def _news(view: View) -> News:

@@ -40,11 +40,11 @@ def text_in(path: str) -> str:
     :raises UpgradeError: ``bad_metrics_file``, also where no file could be written there.
     """
     file = Path(path)
-    if not file.parent.is_dir():
-        raise _bad(path, f"{file.parent} is no folder; make it, or correct the path")
-    if file.exists() and not file.is_file():
-        raise _bad(path, "there is something that is no file; give the path of a file")
     try:
+        if not file.parent.is_dir():
+            raise _bad(path, f"{file.parent} is no folder; make it, or correct the path")
+        if file.exists() and not file.is_file():
+            raise _bad(path, "there is something that is no file; give the path of a file")
         if not os.access(file.parent, os.W_OK):
             raise _bad(path, f"this user may not write in {file.parent}; run it as one who may")
         return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""

@@ -23,7 +23,7 @@ from ...module_utils._ops.follow import News, follow
 from ...module_utils._processes import leave_all_but
 from ...module_utils._store.settings import Settings, read_settings
 from .._driver.process import apart
-from .line import Teller, folder_of, wants_more
+from .line import FED, Teller, folder_of, wants_more
 from .story import Story, plain
 
 LOG = "log"
@@ -62,6 +62,8 @@ def feed(
     if folder is None or not wants_more(process):
         return folder is not None
     try:
+        # That of who told it to its end, so that others are not silent if this one fails.
+        (folder / FED).unlink(missing_ok=True)
         found = settings()
         teller = Teller(folder)
         reading, writing = os.pipe()

@@ -60,9 +60,9 @@ class Screen:
         self._live.update(picture(found, now, self._console.width, self._console.height, self._signs, away))
         self._live.refresh()
 
-    def say(self, line: str) -> None:
-        """Print a line above the drawing; of escape sequences only colours are left."""
-        self._console.print(Text.from_ansi(line), soft_wrap=True)
+    def say(self, *lines: str) -> None:
+        """Print lines above the drawing, which is drawn once for all of them; of escape sequences only colours are left."""
+        self._console.print(Text("\n").join(Text.from_ansi(line) for line in lines), soft_wrap=True)
 
     def stop(self) -> None:
         """Take the drawing away."""

@@ -46,6 +46,7 @@ class View:
         reason = why_not(stream)
         self.hint = reason or ""
         self._draws = reason is None
+        self._is_held = False
         self._screen: Screen | None = None
         self._above: list[_Above] = []
         self._standing: Standing | None = None
@@ -81,8 +82,23 @@ class View:
             self._thread.join(5)
         self._end_drawing()
 
+    def draw_nothing(self) -> None:
+        """Tell all in lines."""
+        self._draws = False
+
+    def hold(self) -> None:
+        """Draw nothing until it may go on; what was drawn is taken away."""
+        with self._lock:
+            self._is_held = True
+            self._end_drawing()
+
+    def go_on(self) -> None:
+        """Draw again what there is."""
+        with self._lock:
+            self._is_held = False
+
     def say(self, line: str, color: str | None = None) -> None:
-        """Print a line as Ansible prints."""
+        """Print a line, or several at once, as Ansible prints."""
         self._display.display(line, color=color)
 
     def _listen(self, ear: socket.socket, woken: socket.socket) -> None:
@@ -160,8 +176,8 @@ class View:
             self._standing = None
             self._say_ending(message)
             return
-        for line in message.get("lines", ()):
-            self.say(stamped(line))
+        if message.get("lines"):
+            self.say("\n".join(map(stamped, message["lines"])))
             self._said_at = time.monotonic()
         self._away = message.get("away", "")
         if "standing" in message:
@@ -190,9 +206,10 @@ class View:
         for one in self._waiting:
             _answer(one)
         self._waiting = {}
-        file = self._folder / FED if self._folder is not None else None
-        if file is not None and file.exists() and file.read_text() != OVER:
-            file.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            # Who tells it next removes it too.
+            if self._folder is not None and (self._folder / FED).read_text() != OVER:
+                (self._folder / FED).unlink()
         is_cut_off = self._standing is not None
         self._standing = None
         self._act(self._end_drawing)
@@ -222,6 +239,8 @@ class View:
     def _draw(self) -> None:
         if self._standing is None:
             raise AssertionError("there is something to draw once something was told")
+        if self._is_held:
+            return
         if self._screen is None:
             self._stream.flush()
             self._screen = Screen(self._stream)
@@ -233,10 +252,12 @@ class View:
             screen, self._screen = self._screen, None
             if screen is None:
                 return
-            for one in self._above:
-                one.leave()
-            self._above = []
-            screen.stop()
+            with contextlib.ExitStack() as stack:
+                # Each, whatever breaks in another.
+                stack.callback(screen.stop)
+                for one in reversed(self._above):
+                    stack.callback(one.leave)
+                self._above = []
 
 
 def _answer(line: socket.socket) -> None:
@@ -272,8 +293,8 @@ class _Above:
         with self._view._lock:
             *lines, self._part = (self._part + text).split("\n")
             try:
-                for line in lines:
-                    self._screen.say(line)
+                if lines:
+                    self._screen.say(*lines)
             except Exception as error:
                 # Ansible itself prints here, and is not to fail for it.
                 self._view._give_up(error)

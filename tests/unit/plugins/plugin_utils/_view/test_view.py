@@ -16,8 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible import context
+from ansible.executor.stats import AggregateStats
 from ansible.utils.display import Display
+from ansible_collections.convoy.upgrade.plugins.callback.rollout import CallbackModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.standing import Bar, Standing
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.feeder import feed, settings_from
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import (
     SIGN,
     Teller,
@@ -115,6 +119,17 @@ def test_when_it_was_told_to_the_end_nobody_tells_it_again_by_themselves(
 
 
 @pytest.mark.usefixtures("view")
+def test_who_comes_after_its_end_and_fails_leaves_the_lines_to_others(tmp_path: Path) -> None:
+    teller = Teller(tmp_path)
+    teller.tell(told())
+    teller.tell({"end": True, "standing": {**asdict(FOUND), "state": "complete"}})
+    teller.close()
+    assert is_fed(ME)
+    assert not feed(ME, lambda: settings_from({"port": "none"}), None, "2")
+    assert not is_fed(ME)
+
+
+@pytest.mark.usefixtures("view")
 def test_when_who_tells_it_is_gone_others_show_their_lines_again(tmp_path: Path) -> None:
     teller = Teller(tmp_path)
     teller.tell(told())
@@ -164,6 +179,79 @@ def test_a_drawing_gives_the_outputs_back(tmp_path: Path) -> None:
     view.close()
     assert not teller.tell(told())
     assert sys.stdout is before
+
+
+@pytest.mark.usefixtures("sign")
+def test_many_lines_cost_one_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    view = View(Display(), screen)
+    view.open(str(tmp_path))
+    teller = Teller(tmp_path)
+    teller.tell(told())
+    shown = len(screen.getvalue())
+    view.say("\n".join(["first", "", *(f"line {number}" for number in range(100)), ""]))
+    text = screen.getvalue()[shown:]
+    assert text.count("1 of 2 hosts upgraded") == 1
+    assert text.index("first\n\nline 0\n") < text.index("line 99\n") < text.index("1 of 2 hosts upgraded")
+    view.close()
+
+
+@pytest.mark.usefixtures("sign")
+def test_what_breaks_in_one_output_gives_back_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, out, err = Screen(), Screen(), Screen()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    view = View(Display(), screen)
+    view.open(str(tmp_path))
+    teller = Teller(tmp_path)
+    teller.tell(told())
+    # Nobody draws meanwhile.
+    with view._lock:
+        assert sys.stderr is not err
+        sys.stdout.write("no end of line")
+        screen.breaks = True
+        with pytest.raises(OSError, match="the line was cut"):
+            view.hold()
+        assert (sys.stdout, sys.stderr) == (out, err)
+    view.close()
+
+
+@pytest.mark.usefixtures("sign")
+def test_nothing_is_drawn_over_a_question(tmp_path: Path) -> None:
+    screen = Screen()
+    view = View(Display(), screen)
+    view.open(str(tmp_path))
+    teller = Teller(tmp_path)
+    teller.tell(told())
+    view.hold()
+    shown = len(screen.getvalue())
+    teller.tell(told())
+    assert len(screen.getvalue()) == shown
+    view.go_on()
+    teller.tell(told())
+    assert "█" in screen.getvalue()[shown:]
+    view.close()
+
+
+@pytest.mark.usefixtures("sign")
+def test_each_playbook_has_a_view_and_with_step_it_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    callback = CallbackModule()
+    stats = AggregateStats()
+    stats.increment("ok", "web1")
+    for step in (False, False, True):
+        monkeypatch.setattr(context, "CLIARGS", {"step": step})
+        before = len(screen.getvalue())
+        callback.v2_playbook_on_start(None)
+        folder = folder_of(ME)
+        assert folder is not None
+        assert Teller(folder).tell(told("web1 upgrading -> upgraded"))
+        callback.v2_playbook_on_stats(stats)
+        shown = screen.getvalue()[before:]
+        assert "web1 upgrading -> upgraded" in shown
+        assert ("█" in shown) is not step
 
 
 @pytest.mark.usefixtures("sign")
