@@ -86,7 +86,6 @@ def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows
     assert (False, "upgrading") in seen
 
 
-<<<<<<< HEAD
 def test_what_a_host_says_through_old_code_is_seen(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
@@ -102,7 +101,8 @@ def test_what_a_host_says_through_old_code_is_seen(store: Store, consul: RawKV) 
         if seen[-1] == "upgraded" or silent == 20:
             break
     assert (seen[0], seen[-1]) == ("upgrading", "upgraded")
-=======
+
+
 def test_what_is_no_part_of_it_does_not_keep_it_from_being_over(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
@@ -126,7 +126,6 @@ def test_what_is_no_part_of_it_does_not_keep_it_from_being_over(store: Store, co
     finally:
         over.set()
         stranger.join()
->>>>>>> 578319315260da6ef7f74f94f76c8b0e09b64042
 
 
 def report_after(consul: RawKV, state: str) -> None:
