@@ -132,7 +132,7 @@ def test_a_second_look_changes_nothing_and_check_mode_tells_the_truth(
         ("gone/convoy.prom", "gone is no folder; make it, or correct the path."),
         (".", "there is something that is no file;"),
         # Something where not even a look is possible, for root too.
-        ("x" * 300 + "/convoy.prom", "File name too long"),
+        ("x" * 300 + "/convoy.prom", "x/convoy.prom can't be written: "),
     ],
 )
 def test_a_place_where_no_file_can_be_is_refused(store: Store, tmp_path: Path, path: str, why: str) -> None:
