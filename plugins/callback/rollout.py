@@ -63,6 +63,7 @@ class CallbackModule(CallbackBase):
         """Show nothing yet."""
         super().__init__(*args, **kwargs)
         self._view = View(self._display, sys.stdout)
+        self._items: dict[tuple[str, str], list[dict[str, Any]]] = {}
 
     def v2_playbook_on_start(self, playbook: Any) -> None:  # noqa: ARG002  what Ansible gives
         """Begin to listen for how the rollout goes."""
@@ -97,9 +98,19 @@ class CallbackModule(CallbackBase):
             if found:
                 self._view.say(f"{what}: {', '.join(map(printable, sorted(found)))}", C.COLOR_ERROR)
 
+    def v2_runner_item_on_ok(self, result: Any) -> None:
+        """Keep what came of an item."""
+        self._keep(result)
+
+    def v2_runner_item_on_failed(self, result: Any) -> None:
+        """Keep what came of an item; at the end of the loop it is known whether that is a failure."""
+        self._keep(result, failed=True)
+
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Show a failure in full."""
-        if not ignore_errors:
+        if ignore_errors:
+            self._whole(result)
+        else:
             self._show(result)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
@@ -108,7 +119,7 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Show what a task is there to show, and with ``-v`` that it was run."""
-        host, task, found = _parts(result)
+        host, task, found = self._whole(result)
         self._handle_warnings(found)
         if task.action in _DEBUG and not found.get("skipped"):
             lines = "\n".join(told_by_debug(found)).splitlines()
@@ -119,8 +130,8 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_skipped(self, result: Any) -> None:
         """Show with ``-v`` that a task was skipped."""
+        host, task, _found = self._whole(result)
         if self._display.verbosity:
-            host, task, _found = _parts(result)
             self._view.say(printable(f"skipped: {host}: {task.get_name()}"))
 
     def v2_on_file_diff(self, result: Any) -> None:
@@ -131,8 +142,19 @@ class CallbackModule(CallbackBase):
             if one.get("diff") and one.get("changed"):
                 self._say([_coloured(line) for line in self._get_diff(one["diff"]).splitlines()])
 
-    def _show(self, result: Any, *, unreachable: bool = False) -> None:
+    def _keep(self, result: Any, *, failed: bool = False) -> None:
         host, task, found = _parts(result)
+        self._items.setdefault((host, task._uuid), []).append({**found, "failed": failed})
+
+    def _whole(self, result: Any) -> tuple[str, Any, dict[str, Any]]:
+        """Return the parts of a result. Of a loop, its items say whether they failed, and those passed over are not among them."""
+        host, task, found = _parts(result)
+        items = self._items.pop((host, task._uuid), None)
+        # ansible-core 2.20 and later take that out of the items of the last result.
+        return host, task, found if items is None else {**found, "results": items}
+
+    def _show(self, result: Any, *, unreachable: bool = False) -> None:
+        host, task, found = self._whole(result)
         self._handle_warnings(found)
         path = ""
         with contextlib.suppress(AttributeError):

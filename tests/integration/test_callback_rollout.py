@@ -46,7 +46,7 @@ def test_only_what_is_there_to_be_shown_is_shown(run: Runner, tmp_path: Path) ->
     assert "role  hosts" in lines
     assert "-old" in lines
     assert "+new?[2J" in lines
-    at = next(number for number, line in enumerate(lines) if line.startswith("localhost failed at 'Take items' ("))
+    at = next(number for number, line in enumerate(lines) if line.startswith("localhost failed at 'Take items'"))
     assert lines[at + 1 : at + 5] == ["  item two:", "    non-zero return code", "    stdout:", "      said by two"]
     assert lines[-1] == "failed: localhost"
     for none in ("Go well", "Be forgiven", "Pass over", "ok:", "TASK", "PLAY", "\x1b", "said by one"):

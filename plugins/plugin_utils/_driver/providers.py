@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Collection, Iterable
+from functools import partial
 
 from ...module_utils._model.errors import UpgradeError
 from ...module_utils._ops import once, provider
@@ -71,11 +72,7 @@ class Providers:
             self._let_go_of_others(host, name)
             index = max(index, found.index, holder.index if holder is not None else 0)
             keys = self._keys(name, holder)
-
-            def wait(store: Store, since: int = index, keys: Collection[str] = keys) -> int:
-                return store.wait_for_change(since, _LONG, [*keys])
-
-            index = self._pool.stubbornly(wait)
+            index = self._pool.stubbornly(partial(_next_change, since=index, keys=keys))
 
     def finish(self, host: str, unit: Unit, done: Collection[str]) -> None:
         """Say that a host is through a unit of a provider.
@@ -236,3 +233,8 @@ def _failed(name: str, holder: once.Once) -> UpgradeError:
         f"The provider {name}, which {holder.host} upgrades for all hosts, failed there: {holder.error or 'without a word'} "
         "Mend that, and run the same command with -e retry_failed=true.",
     )
+
+
+def _next_change(store: Store, since: int, keys: Collection[str]) -> int:
+    """Return Consul's index once one of the keys has changed, or after a while."""
+    return store.wait_for_change(since, _LONG, [*keys])
