@@ -153,6 +153,19 @@ def test_a_failed_host_is_tried_again_only_when_asked_and_from_the_step_that_fai
     assert fleet.done("controller1").count("balancer/prepare") == 1
 
 
+def test_what_no_log_hides_of_a_failure_is_told_nowhere(site: Site) -> None:
+    site.service("vault", ["prepare"])
+    with (site.folder / "roles/vault/tasks/upgrade_tasks.yml").open("a") as tasks:
+        tasks.write("- name: Fail\n  ansible.builtin.shell: echo s3$(echo cret); false\n  no_log: true\n  tags: upgrade\n")
+    site.inventory({"web": {"stage": "dataplane", "services": ["vault"]}}, {"web": ["web1"]})
+    shown = site.play("upgrade", version="v1", code=2)
+    record = site.record("web1")
+    assert (record["state"], record["step"]) == ("failed", "upgrade")
+    assert "no_log hides why" in record["error"]
+    assert "s3cret" not in shown
+    assert not any(b"s3cret" in value for value in site.consul.tree().values())
+
+
 def test_what_is_done_once_for_all_stops_all_when_it_fails(fleet: Site) -> None:
     broken = [fleet.fail(host, "api/upgrade-once") for host in CONTROLLERS]
     shown = fleet.play("upgrade", version="v1", code=2)
