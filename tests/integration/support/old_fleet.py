@@ -94,10 +94,12 @@ def killed_at(settings: Settings, point: int, *, after: bool, **options: Any) ->
             count += 1
             if count == point and not after:
                 os.kill(os.getpid(), signal.SIGKILL)
-            answer = write(operations)
-            if count == point:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return answer
+            try:
+                return write(operations)
+            finally:
+                # Also where it was refused, as the first one is while Consul still has the lock of a run that was killed.
+                if count == point:
+                    os.kill(os.getpid(), signal.SIGKILL)
 
         store.client.write = deadly  # type: ignore[method-assign]
         Migrator(store, **options).run()
