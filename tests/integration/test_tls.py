@@ -97,6 +97,10 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
     assert (
         "ACL support disabled" in run([{"convoy.upgrade.consul_upgrade_acl": {"kind": "viewer", **options}}])[0]["msg"]
     )
+    # Where there is no rollout, following it ends at once.
+    looks = [("schema", options), ("follow", {**options, "kv_prefix": "elsewhere"})]
+    looked = run([{f"convoy.upgrade.consul_upgrade_{name}": given} for name, given in looks])
+    assert [result["failed"] for result in looked] == [False] * 2, looked.stdout
     by_options = run([info(**options), ask("compute1", **options)])
     nothing = {"version": "1", "fleet": {"compute1": "compute"}, "composition": {"roles": {}}, "scope": ["compute1"]}
     driven = [driver(state="started", **nothing, **options), driver(state="settled", scope=["compute1"]), stopped()]

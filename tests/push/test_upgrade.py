@@ -156,7 +156,9 @@ def test_a_failed_host_is_tried_again_only_when_asked_and_from_the_step_that_fai
 def test_what_no_log_hides_of_a_failure_is_told_nowhere(site: Site) -> None:
     site.service("vault", ["prepare"])
     with (site.folder / "roles/vault/tasks/upgrade_tasks.yml").open("a") as tasks:
-        tasks.write("- name: Fail\n  ansible.builtin.shell: echo s3$(echo cret); false\n  no_log: true\n  tags: upgrade\n")
+        tasks.write(
+            "- name: Fail\n  ansible.builtin.shell: echo s3$(echo cret); false\n  no_log: true\n  tags: upgrade\n"
+        )
     site.inventory({"web": {"stage": "dataplane", "services": ["vault"]}}, {"web": ["web1"]})
     shown = site.play("upgrade", version="v1", code=2)
     record = site.record("web1")
