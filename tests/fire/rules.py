@@ -157,6 +157,11 @@ class Schedule:
     restore: bool
 
     @property
+    def least_openings(self) -> int:
+        """How many hosts a run lets through at least: one that goes back takes those back that it had upgraded, and not all."""
+        return 20 if self.rollback is None else 2 * self.rollback
+
+    @property
     def name(self) -> str:
         """What is printed of it."""
         more = [f"rollback after {self.rollback}"] if self.rollback else []

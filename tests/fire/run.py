@@ -42,6 +42,7 @@ _PLANNERS, _NODES = 4, 3
 class Result:
     """What a run came to.
 
+    :param least_openings: how many hosts such a run has to let through.
     :param openings: hosts that were let through, by the events of the history.
     :param writes: writes that were judged, each with the keys before and after it.
     :param views: states that the servers showed, each compared with what was written.
@@ -50,6 +51,7 @@ class Result:
 
     seed: int
     kind: str
+    least_openings: int
     seconds: float = 0
     faults: Counter[str] = field(default_factory=Counter)
     openings: int = 0
@@ -89,7 +91,7 @@ class Run:
     def run(self) -> Result:
         """Begin, be under fire, calm down, and look back."""
         began, plan = time.monotonic(), self._plan
-        result = Result(plan.seed, plan.name)
+        result = Result(plan.seed, plan.name, plan.least_openings)
         prepare(be_planner.__module__)
         base = self._begin()
         planners, others = self._start()
