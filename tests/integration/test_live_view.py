@@ -55,6 +55,10 @@ def say(store: Store, host: str, state: str, *where: str, error: str | None = No
     report(store, Said(host, "2", state, *(where or (None, None)), error=error))
 
 
+def wait_until_open(consul: RawKV, host: str) -> None:
+    wait_until(lambda: gates(consul).get(f"host/{host}") == "True", what=host)
+
+
 def lines_of(screen: str, *words: str) -> list[str]:
     """Return the lines that have all of these words."""
     return [line for line in screen.splitlines() if all(word in line for word in words)]
@@ -115,7 +119,7 @@ def test_a_terminal_shows_bars_hosts_on_their_way_and_how_long_the_rest_takes(
         screen = seen.wait_for(lambda screen: lines_of(screen, "compute", "1 upgrading", "1 failed", "X"))
         say(store, "compute1", "upgraded")
         for host in ("compute2", "compute3"):
-            wait_until(lambda host=host: gates(consul).get(f"host/{host}") == "True", what=host)  # type: ignore[misc]
+            wait_until_open(consul, host)
             say(store, host, "upgraded")
         assert seen.end() == 0
     # What was drawn is gone; what happened, and the table, stays.
@@ -234,7 +238,7 @@ def test_who_kills_the_follower_stops_nothing(play: Shipped, consul: RawKV, stor
         seen.wait_for("the rollout goes on")
         assert "▓" not in seen.screen
         for host in HOSTS:
-            wait_until(lambda host=host: gates(consul).get(f"host/{host}") == "True", what=host)  # type: ignore[misc]
+            wait_until_open(consul, host)
             say(store, host, "upgraded")
         assert seen.end() == 0
     assert ledger(consul)["state"] == "complete"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.old_fleet import load, old_fleet, old_gates, old_reports
+from integration.support.writes import Write, around_writes
 
 pytestmark = pytest.mark.one_release
 
@@ -499,16 +501,16 @@ def test_a_planner_that_has_read_before_does_not_write_after(agent: Agent, store
         if begun:
             make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 1}}))
         slow = Store(Settings(port=agent.http_port))
-        write, slept = slow.client.write, False
+        slept = False
 
-        def sleepy(operations: Any, write: Any = write) -> Any:
+        def sleepy(write: Write, operations: Sequence[Any]) -> Any:
             nonlocal slept
             if not slept:
                 slept = True
                 migrated(store)
             return write(operations)
 
-        slow.client.write = sleepy  # type: ignore[method-assign]
+        around_writes(slow, sleepy)
         rules = {"rolling_rules": {"global": 3}}
         make_pass(slow, Request(version="2", rules=rules))
         assert slept
@@ -535,16 +537,16 @@ def test_a_rollout_that_goes_on_writing_is_told_to_be_paused_if_it_never_lets_it
 ) -> None:
     seed(consul, HOSTS[:1])
     make_pass(store, Request(version="2"))
-    write, at = store.client.write, 0
+    at = 0
 
-    def planner_writes_too(operations: Any) -> Any:
+    def planner_writes_too(write: Write, operations: Sequence[Any]) -> Any:
         nonlocal at
         at += 1
         if writes is None or at <= writes:
             consul.put("upgrade/ledger", json.dumps({**ledger(consul), "epoch": 100 + at}))
         return write(operations)
 
-    store.client.write = planner_writes_too  # type: ignore[method-assign]
+    around_writes(store, planner_writes_too)
     if writes is not None:
         assert migrated(store).schema == 1
         return

@@ -10,7 +10,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,6 +28,7 @@ from devkit.kv import RawKV
 from integration.support.fleet import names
 from integration.support.old_fleet import forked, killed_at, load, migrate, old_fleet, old_reports, whole, writes_of
 from integration.support.proxy import LOSE_REPLY, LOSE_REQUEST, PASS, LossyProxy
+from integration.support.writes import Write, around_writes
 
 pytestmark = pytest.mark.one_release
 
@@ -155,9 +156,9 @@ def test_until_it_is_finished_planners_are_refused_and_nodes_are_answered(consul
 def test_of_two_migrators_one_works_and_the_other_is_told(agent: Agent, consul: RawKV, settings: Settings) -> None:
     expected = undisturbed(consul, settings, SMALL).keys
     store = Store(settings)
-    write, refusals = store.client.write, []
+    refusals = []
 
-    def with_another_one(operations: Any) -> Any:
+    def with_another_one(write: Write, operations: Sequence[Any]) -> Any:
         answer = write(operations)
         if consul.get("upgrade/migration") is not None:
             with pytest.raises(UpgradeError) as caught:
@@ -165,7 +166,7 @@ def test_of_two_migrators_one_works_and_the_other_is_told(agent: Agent, consul: 
             refusals.append(caught.value)
         return answer
 
-    store.client.write = with_another_one  # type: ignore[method-assign]
+    around_writes(store, with_another_one)
     Migrator(store, **REMOVAL).run()
     assert len(refusals) > 5
     assert {one.code for one in refusals} == {"migrating"}
@@ -205,10 +206,10 @@ def test_one_that_loses_its_session_writes_nothing_more_and_the_next_run_finishe
 ) -> None:
     expected = undisturbed(consul, settings, SMALL).keys
     store = Store(settings)
-    write, count = store.client.write, 0
+    count = 0
     left: dict[str, Any] = {}
 
-    def losing(operations: Any) -> Any:
+    def losing(write: Write, operations: Sequence[Any]) -> Any:
         nonlocal count, left
         count += 1
         if count == point:
@@ -217,7 +218,7 @@ def test_one_that_loses_its_session_writes_nothing_more_and_the_next_run_finishe
             left = whole(consul)
         return write(operations)
 
-    store.client.write = losing  # type: ignore[method-assign]
+    around_writes(store, losing)
     with pytest.raises(UpgradeError) as caught:
         Migrator(store, **REMOVAL).run()
     assert caught.value.code == "lost_lock"
@@ -234,9 +235,9 @@ def test_the_session_is_renewed_while_it_works(
     monkeypatch.setattr(f"{Migrator.__module__.rpartition('.')[0]}.lock.RENEW_EVERY", 1)
     load(consul, SMALL)
     store = Store(settings)
-    write, slept = store.client.write, False
+    slept = False
 
-    def slow(operations: Any) -> Any:
+    def slow(write: Write, operations: Sequence[Any]) -> Any:
         nonlocal slept
         answer = write(operations)
         if not slept:
@@ -245,7 +246,7 @@ def test_the_session_is_renewed_while_it_works(
             time.sleep(21)
         return answer
 
-    store.client.write = slow  # type: ignore[method-assign]
+    around_writes(store, slow)
     Migrator(store).run()
     assert consul.get("upgrade/schema") == b"1"
 
@@ -319,16 +320,15 @@ def test_nodes_that_report_meanwhile_are_not_lost(consul: RawKV, settings: Setti
 
     nodes = threading.Thread(target=be_old_nodes)
     store = Store(settings)
-    write = store.client.write
 
-    def with_nodes(operations: Any) -> Any:
+    def with_nodes(write: Write, operations: Sequence[Any]) -> Any:
         # A host that is between its two requests when nothing has begun yet is one at two versions.
         answer = write(operations)
         if nodes.ident is None:
             nodes.start()
         return answer
 
-    store.client.write = with_nodes  # type: ignore[method-assign]
+    around_writes(store, with_nodes)
     Migrator(store).run()
     over.set()
     nodes.join(30)

@@ -31,24 +31,28 @@ HOSTS = {"controller1": "controller", "controller2": "controller", **names(compu
 
 
 class Watchers:
-    """Ask all the time, and keep what was not as it should be."""
+    """Ask all the time, and keep what was not as it should be.
 
-    def __init__(self, store: Store, consul: RawKV) -> None:
+    :param to_its_end: whether the migration comes to its end meanwhile. From the switch on a planner may go on, and when its
+        keys are gone, the old code has nothing to ask any more, so neither is among those that ask.
+    """
+
+    def __init__(self, store: Store, consul: RawKV, *, to_its_end: bool = False) -> None:
         self.settings, self.consul = store.settings, consul
         gates = old_gates(consul)
         self.right = {host: old_answer(gates, host, role) for host, role in HOSTS.items()}
         self.versions = _versions(consul)
         self.wrong: list[str] = []
         self.count = 0
+        self._acts = [self._one, self._one, self._all, self._look]
+        if not to_its_end:
+            self._acts += [self._old_code, self._plan]
         self._over = threading.Event()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Ask from now on until the end: as single nodes, for all at once, as the old code, as one who looks, as a planner."""
-        threads = [
-            threading.Thread(target=self._go, args=(act,))
-            for act in (self._one, self._one, self._all, self._old_code, self._look, self._plan)
-        ]
+        threads = [threading.Thread(target=self._go, args=(act,)) for act in self._acts]
         for thread in threads:
             thread.start()
         try:
@@ -137,9 +141,7 @@ def test_no_answer_is_wrong_while_migrators_are_killed_and_come_again(
 
 def test_nor_while_it_ends_and_while_the_old_keys_are_removed(store: Store, consul: RawKV) -> None:
     load(consul, old_fleet(list(HOSTS)))
-    watchers = Watchers(store, consul)
-    # Planners go on after the switch, and the old code has nothing to ask any more once its keys are gone.
-    watchers._plan = watchers._old_code = lambda _store: None  # type: ignore[method-assign]
+    watchers = Watchers(store, consul, to_its_end=True)
     with watchers.watching():
         migrate(store.settings)
         assert old_gates(consul)

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ...module_utils._model.errors import UpgradeError
 from ...module_utils._model.migration import KEPT, REMOVING, RUNNING, Migration
@@ -161,7 +162,7 @@ class Migrator:
             outcome.steps.append(done)
             try:
                 phase = f"copying to layout {step.number}"
-                carry_out(lock, replace(migration, phase=phase), done, outcome, lambda step=step: self._to_copy(step))  # type: ignore[misc]
+                carry_out(lock, replace(migration, phase=phase), done, outcome, partial(self._to_copy, step))
             except UpgradeError as error:
                 if error.code == "in_the_way" and status.migration is None and not done.moves:
                     # It came between looking and locking, and nothing is in the middle of anything.
@@ -220,7 +221,7 @@ class Migrator:
             outcome.removed.append(done)
             phase = f"removing layout {step.number - 1}"
             noted = replace(migration, phase=phase)
-            if not carry_out(lock, noted, done, outcome, lambda step=step: self._to_remove(step), _MOST_REMOVALS):  # type: ignore[misc]
+            if not carry_out(lock, noted, done, outcome, partial(self._to_remove, step), _MOST_REMOVALS):
                 found = self._read().found
                 left = step.waiting(found)
                 outcome.left += left

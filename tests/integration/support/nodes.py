@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
-import os
 import random
 import threading
 import time
@@ -23,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.child import die_with_parent
+from integration.support.writes import die_at_write
 
 # Of those that fail, all get there in the end: an operator runs them again.
 _FAILURES = 0.15
@@ -120,19 +120,6 @@ def living_nodes(
 def open_and_die(settings: Settings, request: Request, point: int, *, after: bool) -> None:
     """Make a pass, and be killed by SIGKILL right before or right after the transaction with this number."""
     store = Store(settings)
-    write = store.client.write
-    count = 0
-
-    def deadly_write(operations: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == point and not after:
-            os.kill(os.getpid(), 9)
-        answer = write(operations)
-        if count == point:
-            os.kill(os.getpid(), 9)
-        return answer
-
-    store.client.write = deadly_write  # type: ignore[method-assign]
+    die_at_write(store, point, after=after)
     make_pass(store, request)
     raise UpgradeError("test", f"it made fewer than {point} writes")

@@ -10,7 +10,6 @@ it was given, ``manage_config`` and ``enable_puppet`` the text of the command li
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from devkit.child import die_with_parent
 from devkit.kv import RawKV
+from integration.support.writes import Write, around_writes, die_at_write
 
 BEGAN = 1428312345.67
 
@@ -67,14 +67,14 @@ def migrate(settings: Settings, **options: Any) -> None:
 def writes_of(settings: Settings, **options: Any) -> int:
     """Migrate to the end, and return by how many transactions."""
     store = Store(settings)
-    write, count = store.client.write, 0
+    count = 0
 
-    def counted(operations: Any) -> Any:
+    def counted(write: Write, operations: Sequence[Any]) -> Any:
         nonlocal count
         count += 1
         return write(operations)
 
-    store.client.write = counted  # type: ignore[method-assign]
+    around_writes(store, counted)
     Migrator(store, **options).run()
     return count
 
@@ -87,21 +87,7 @@ def killed_at(settings: Settings, point: int, *, after: bool, **options: Any) ->
 
     def act() -> None:
         store = Store(settings)
-        write, count = store.client.write, 0
-
-        def deadly(operations: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == point and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            try:
-                return write(operations)
-            finally:
-                # Also where it was refused, as the first one is while Consul still has the lock of a run that was killed.
-                if count == point:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        store.client.write = deadly  # type: ignore[method-assign]
+        die_at_write(store, point, after=after)
         Migrator(store, **options).run()
 
     status = forked(act)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import STARTED, Record
@@ -38,9 +39,9 @@ def stands(site: Fleet) -> Standing:
     return standing(snapshot, plan, watched(snapshot, plan))
 
 
-def at(site: Fleet, host: str, since: int, **where: str) -> None:
+def at(site: Fleet, host: str, since: int, **where: Any) -> None:
     site.opened(host)
-    site.records[host] = Record(NEW, STARTED, times={STARTED: since}, **where)  # type: ignore[arg-type]
+    site.records[host] = Record(NEW, STARTED, times={STARTED: since}, **where)
 
 
 def test_bars_count_what_is_done_on_its_way_failed_and_waiting() -> None:

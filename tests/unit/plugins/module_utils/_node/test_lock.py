@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils import _processes
@@ -159,9 +160,9 @@ def test_a_file_that_says_nothing_is_as_good_as_an_empty_one(text: str, path: st
 
 
 def test_what_a_dead_holder_wrote_counts_for_nothing(path: str, run: Process) -> None:
-    stale = {"who": "a", "since": 1, "pid": run.pid, "started": 1, "run": "a"}
+    stale: dict[str, Any] = {"who": "a", "since": 1, "pid": run.pid, "started": 1, "run": "a"}
     Path(path).write_text(json.dumps(stale))
-    assert not Holder(**stale).lives  # type: ignore[arg-type]
+    assert not Holder(**stale).lives
     with Path(path).open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert take(path, claim("a", run)) == (False, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
@@ -29,8 +30,8 @@ def script(folder: Path, body: str) -> str:
     return str(path)
 
 
-def wish(folder: Path, body: str, **options: object) -> Wish:
-    return Wish(executable=script(folder, body), **{"manifest": "site.pp", **options})  # type: ignore[arg-type]
+def wish(folder: Path, body: str, **options: Any) -> Wish:
+    return Wish(executable=script(folder, body), **{"manifest": "site.pp", **options})
 
 
 @pytest.mark.parametrize(("code", "changed"), [(0, False), (2, True)])
