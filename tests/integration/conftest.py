@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.agent import Agent, consul_binary
 from devkit.kv import RawKV
+from integration.support.fleet import seed
 from integration.support.playbook import Runner
 from integration.support.seen import Seen
 from integration.support.shipped import Shipped
+from integration.support.words import FLEET, RULES
 from missing import missing
 
 HERE = Path(__file__).parent
@@ -55,6 +58,14 @@ def consul(agent: Agent) -> RawKV:
 def store(agent: Agent, consul: RawKV) -> Store:  # noqa: ARG001  it wipes
     """The collection's own store, for what a playbook would only make slower to show."""
     return Store(Settings(port=agent.http_port))
+
+
+@pytest.fixture
+def begun(store: Store, consul: RawKV) -> Store:
+    """A rollout in which the controller may go."""
+    seed(consul, FLEET)
+    make_pass(store, Request("2", RULES))
+    return store
 
 
 @pytest.fixture(scope="session")

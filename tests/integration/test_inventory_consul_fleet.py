@@ -11,7 +11,6 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -20,99 +19,16 @@ import pytest
 import yaml
 from ansible_collections.convoy.upgrade.plugins.inventory.consul_fleet import InventoryModule
 from devkit.agent import ROOT, Agent
-from devkit.child import start
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, names, seed
-from integration.support.listing import unmarked
 from integration.support.proxy import LossyProxy
 from integration.support.seen import documentation
+from integration.support.shelf import PLUGIN, USED, Shelf
 from integration.support.tls import Authority
 from integration.test_libraries import OLD_LIBRARY, environment
 
-PLUGIN = "convoy.upgrade.consul_fleet"
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane", "services": []}}
 STATES = {f"state_{name}" for name in ("upgraded", "failed", "lost", "upgrading", "held", "pending")}
-
-# The options that the tests of this file have put into inventory files.
-USED: set[str] = set()
-
-
-@dataclass
-class Listed:
-    """What ansible-inventory lists, and what it printed beside it."""
-
-    groups: dict[str, list[str]] = field(default_factory=dict)
-    children: dict[str, list[str]] = field(default_factory=dict)
-    hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    shared: dict[str, Any] = field(default_factory=dict)
-    errors: str = ""
-    code: int = 0
-
-    def of(self, variable: str) -> dict[str, Any]:
-        """Return host -> one of its variables."""
-        return {host: variables.get(variable) for host, variables in self.hosts.items()}
-
-
-@dataclass
-class Shelf:
-    """Writes inventory files, and gives them to Ansible's commands."""
-
-    folder: Path
-    environ: Mapping[str, str]
-
-    def write(self, name: str = "fleet.consul_fleet.yml", **options: Any) -> Path:
-        USED.update(options)
-        path = self.folder / name
-        path.write_text(yaml.safe_dump({"plugin": PLUGIN, **options}, sort_keys=False))
-        USED.add("plugin")
-        return path
-
-    def run(self, command: str, *arguments: Any, environ: Mapping[str, str] | None = None) -> tuple[str, str, int]:
-        """Return what a command of Ansible printed on both channels, and its exit code."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
-        fixed = {"ANSIBLE_HOME": str(self.folder / "home"), "ANSIBLE_NOCOLOR": "1", "COLUMNS": "9999"}
-        process = start(
-            [Path(sys.executable).parent / command, *map(str, arguments)],
-            env={**kept, **fixed, **self.environ, **(environ or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.folder,
-        )
-        stdout, stderr = process.communicate(timeout=90)
-        return stdout, " ".join(stderr.split()), process.returncode
-
-    def read(self, path: Path, *arguments: Any, environ: Mapping[str, str] | None = None) -> Listed:
-        stdout, errors, code = self.run(
-            "ansible-inventory", "-i", path, "--list", "--export", *arguments, environ=environ
-        )
-        # With -v, there is more on the same channel before it.
-        printed, brace, listing = f"\n{stdout}".partition("\n{")
-        if not brace:
-            return Listed(errors=printed + errors, code=code)
-        found = unmarked(json.loads(f"{{{listing}"))
-        hosts = found.pop("_meta")["hostvars"]
-        return Listed(
-            groups={name: sorted(group["hosts"]) for name, group in found.items() if "hosts" in group},
-            children={name: sorted(group["children"]) for name, group in found.items() if "children" in group},
-            hosts=hosts,
-            shared=found.get("all", {}).get("vars", {}),
-            errors=printed + errors,
-            code=code,
-        )
-
-    def __call__(self, *arguments: Any, environ: Mapping[str, str] | None = None, **options: Any) -> Listed:
-        """Return what is listed for an inventory file with these options."""
-        return self.read(self.write(**options), *arguments, environ=environ)
-
-    def refusal(self, *arguments: Any, environ: Mapping[str, str] | None = None, **options: Any) -> str:
-        """Return what is said of an inventory file that can't be used."""
-        strict = {"ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true", **(environ or {})}
-        listed = self(*arguments, environ=strict, **options)
-        assert listed.code != 0, listed
-        assert listed.hosts == {}
-        return listed.errors
 
 
 @pytest.fixture

@@ -6,18 +6,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.abort import abort
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.retry import retry
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.roll_back import roll_back
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import SCHEMA
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
@@ -27,24 +21,13 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome im
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
-from integration.support.old_fleet import load, old_fleet, old_gates, old_reports
-from integration.support.writes import Write, around_writes
+from integration.support.old_fleet import load, migrated, old_fleet, old_gates, old_reports
 
 pytestmark = pytest.mark.one_release
 
 HOSTS = list(names(compute=30))
 KEPT = {"state": "kept", "from": 0, "to": 1}
 HELD = "{key} was {value} when the keys were migrated to layout 1"
-
-
-def migrated(store: Store, *, dry: bool = False, **options: Any) -> Outcome:
-    return Migrator(store, **options).run(dry=dry)
-
-
-def refusal(store: Store, **options: Any) -> UpgradeError:
-    with pytest.raises(UpgradeError) as caught:
-        migrated(store, **options)
-    return caught.value
 
 
 def counts(outcome: Outcome) -> dict[str, int]:
@@ -387,205 +370,3 @@ def test_under_a_prefix_nothing_else_is_touched(agent: Agent, consul: RawKV) -> 
     assert {key: value for key, value in consul.texts().items() if not key.startswith("cloud/")} == keys
     assert consul.get("cloud/upgrade/schema") == b"1"
     assert consul.tree("cloud/running_version/") == {}
-
-
-# What stands in the way
-
-BAD = {
-    "running_version/v673/compute2": ("yesterday", "is no unix time"),
-    "running_version/v674/compute3": ("1428312400.00", "says that compute3 runs"),
-    "running_version/stray": ("1", "is not running_version/<version>/<host>"),
-    "running_version/v673/rack2/compute9": ("1", "is not running_version/<version>/<host>"),
-    "running_version/true/compute4": ("1", "can't be named so any more"),
-    "config_state/host/compute5/enable_puppet": ("Flase", "can't be read"),
-    "config_state/enable_puppet/role/compute": ("\x00", "can't be read"),
-    "config_state/host/enable_puppet": ("True", "is none of config_state/host/<host>/enable_puppet"),
-    "config_state/enable_puppet/globall": ("True", "is none of config_state/enable_puppet/host/<host>"),
-    "config_state/role/storage/enable_puppet": (
-        "False",
-        "is False, and config_state/enable_puppet/role/storage is True",
-    ),
-    "current_version": ("a/b", "is no version"),
-}
-
-
-@pytest.mark.parametrize("dry", [False, True])
-def test_all_that_stands_in_the_way_is_told_at_once_and_nothing_is_changed(
-    store: Store, consul: RawKV, dry: bool
-) -> None:
-    load(consul, {**old_reports(HOSTS), **{key: value for key, (value, _why) in BAD.items()}})
-    consul.put("config_state/enable_puppet/role/storage", "True")
-    before = consul.tree()
-    with pytest.raises(UpgradeError) as caught:
-        migrated(store, dry=dry)
-    assert caught.value.code == "in_the_way"
-    found = {one["key"]: one for one in caught.value.details["obstacles"]}
-    expected = {key: why for key, (_value, why) in BAD.items()}
-    # Of two reports the older one is named, as that is likely the one to delete.
-    expected["running_version/v673/compute3"] = expected.pop("running_version/v674/compute3")
-    expected["running_version/v673/compute4"] = "says that compute4 runs"
-    del expected["running_version/true/compute4"], expected["running_version/v673/compute4"]
-    assert set(found) >= set(expected)
-    for key, why in expected.items():
-        assert why in found[key]["why"], key
-        assert found[key]["mend"]
-        assert f"{key} {found[key]['why']}" in caught.value.message
-    assert consul.tree() == before
-
-
-def test_bytes_that_are_no_text_stand_in_the_way(store: Store, consul: RawKV) -> None:
-    load(consul, old_reports(HOSTS[:2]))
-    # A name that is none either: Consul's transactions could not be told of it.
-    assert consul.call("PUT", "kv/config_state/role/st%FFrage/enable_puppet", b"True")[0] == 200
-    bad = ["current_version", "running_version/v673/compute1", "config_state/role/compute/enable_puppet"]
-    for key in bad:
-        consul.put(key, b"\xff")
-    obstacles = refusal(store).details["obstacles"]
-    assert {one["key"] for one in obstacles} == {*bad, "config_state/role/st\ufffdrage/enable_puppet"}
-    assert all("not UTF-8" in one["why"] for one in obstacles)
-
-
-def test_mended_as_it_is_told_it_goes_on(store: Store, consul: RawKV) -> None:
-    load(consul, old_reports(HOSTS[:3]) | {"running_version/v674/compute3": "1528312400.00", "running_version/x": "1"})
-    for one in refusal(store).details["obstacles"]:
-        assert consul.delete(one["key"])
-    migrated(store)
-    assert reports(consul)["running/versions/v674/compute3"] == "1528312400.00"
-
-
-def test_of_very_many_the_first_are_in_the_sentence_and_all_in_the_details(store: Store, consul: RawKV) -> None:
-    load(consul, {f"running_version/v1/compute{number}": "?" for number in range(70)})
-    error = refusal(store)
-    assert len(error.details["obstacles"]) == 70
-    assert error.message.endswith(" | And 20 more, in failure.details.")
-
-
-# Who else is at work
-
-WORDS = [
-    ("upgrade", lambda store: make_pass(store, Request(version="v675"))),
-    ("look at what an upgrade would do", lambda store: make_pass(store, Request(version="v675"), dry=True)),
-    ("pause", lambda store: control.pause(store, control.Word())),
-    ("resume", lambda store: control.resume(store, control.Word())),
-    ("abort", lambda store: abort(store, control.Word())),
-    ("retry", lambda store: retry(store, control.Word(), None)),
-    ("roll back", lambda store: roll_back(store, control.Word())),
-]
-
-
-@pytest.mark.parametrize("state", ["running", "removing", "nonsense"])
-@pytest.mark.parametrize(("what", "act"), WORDS)
-def test_planners_and_operators_words_are_refused_while_it_runs(
-    store: Store, consul: RawKV, what: str, act: Any, state: str
-) -> None:
-    seed(consul, HOSTS[:3])
-    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 1}}))
-    consul.put("upgrade/migration", json.dumps({"state": state, "from": 0, "to": 1, "phase": "copying", "of": 3}))
-    before = consul.tree()
-    with pytest.raises(UpgradeError) as caught:
-        act(store)
-    assert (caught.value.code, what) == ("migrating", what)
-    assert "playbooks/migrate_state.yml" in caught.value.message
-    assert consul.tree() == before
-    # Holds and reports go on.
-    set_holds(store, Whom(hosts=["compute3"]), "its disk")
-    report(store, Word("compute1", "2", "upgraded"))
-    assert consul.get("upgrade/hold/host/compute3")
-    assert consul.get("running/versions/2/compute1")
-
-
-def test_a_planner_that_has_read_before_does_not_write_after(agent: Agent, store: Store, consul: RawKV) -> None:
-    for begun in (False, True):
-        assert consul.delete("", tree=True)
-        seed(consul, HOSTS[:3])
-        if begun:
-            make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 1}}))
-        slow = Store(Settings(port=agent.http_port))
-        slept = False
-
-        def sleepy(write: Write, operations: Sequence[Any]) -> Any:
-            nonlocal slept
-            if not slept:
-                slept = True
-                migrated(store)
-            return write(operations)
-
-        around_writes(slow, sleepy)
-        rules = {"rolling_rules": {"global": 3}}
-        make_pass(slow, Request(version="2", rules=rules))
-        assert slept
-        assert consul.get("upgrade/schema") == b"1"
-        said = [event["what"] for event in history(consul)]
-        assert said.count("migrate") == begun
-        assert opened(history(consul)) == ["compute1", "compute2", "compute3"]
-
-
-def test_each_removal_stops_a_planner_that_has_read_before(store: Store, consul: RawKV) -> None:
-    seen = set()
-    for _removal in range(3):
-        load(consul, old_reports(HOSTS[:1]))
-        migrated(store, remove_old=True)
-        (folder,) = [one for one in consul.entries("upgrade/hold/") if one["Key"] == "upgrade/hold/"]
-        seen.add(folder["ModifyIndex"])
-    assert len(seen) == 3
-    assert (consul.get("upgrade/hold/") or b"").startswith(b"the old keys are removed, after ")
-
-
-@pytest.mark.parametrize("writes", [40, None])
-def test_a_rollout_that_goes_on_writing_is_told_to_be_paused_if_it_never_lets_it_begin(
-    store: Store, consul: RawKV, writes: int | None
-) -> None:
-    seed(consul, HOSTS[:1])
-    make_pass(store, Request(version="2"))
-    at = 0
-
-    def planner_writes_too(write: Write, operations: Sequence[Any]) -> Any:
-        nonlocal at
-        at += 1
-        if writes is None or at <= writes:
-            consul.put("upgrade/ledger", json.dumps({**ledger(consul), "epoch": 100 + at}))
-        return write(operations)
-
-    around_writes(store, planner_writes_too)
-    if writes is not None:
-        assert migrated(store).schema == 1
-        return
-    error = refusal(store)
-    assert error.code == "busy"
-    assert "upgrade/migration or upgrade/ledger changed under each of 200 tries" in error.message
-    assert "pause it (pause.yml)" in error.message
-    assert consul.get("upgrade/schema") is None
-
-
-def test_an_older_layout_is_refused_with_the_command_to_run(store: Store, consul: RawKV) -> None:
-    seed(consul, HOSTS[:3])
-    consul.put("upgrade/schema", "0")
-    before = consul.tree()
-    with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request(version="2"))
-    assert caught.value.code == "older_schema"
-    assert "playbooks/migrate_state.yml" in caught.value.message
-    assert consul.tree() == before
-    migrated(store)
-    assert consul.get("upgrade/schema") == b"1"
-
-
-def test_a_newer_layout_is_refused_with_the_release_to_install(store: Store, consul: RawKV) -> None:
-    seed(consul, HOSTS[:3])
-    # As a migrator of a later release leaves it.
-    code, _headers, _body = consul.call("PUT", f"kv/upgrade/schema?flags={2_014_003}", b"7")
-    assert code == 200
-    for act in (lambda: make_pass(store, Request(version="2")), lambda: migrated(store)):
-        with pytest.raises(UpgradeError) as caught:
-            act()
-        assert caught.value.code == "newer_schema"
-        assert "Install convoy.upgrade 2.14.3 or later." in caught.value.message
-    consul.put("upgrade/schema", "7")
-    assert "Install the release that the other planners use." in refusal(store).message
-
-
-def test_there_is_no_way_back_and_none_beyond_the_newest(store: Store, consul: RawKV) -> None:
-    for layout in (0, SCHEMA + 1):
-        assert refusal(store, target=layout).code == "unknown_layout"
-    consul.put("upgrade/schema", "x")
-    assert refusal(store).code == "unreadable_schema"

@@ -13,9 +13,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import Outcome
 from devkit.child import die_with_parent
 from devkit.kv import RawKV
 from integration.support.writes import Write, around_writes, die_at_write
@@ -62,6 +65,18 @@ def whole(consul: RawKV) -> dict[str, tuple[str, int, str]]:
 def migrate(settings: Settings, **options: Any) -> None:
     """Migrate to the end."""
     Migrator(Store(settings), **options).run()
+
+
+def migrated(store: Store, *, dry: bool = False, **options: Any) -> Outcome:
+    """Migrate to the end with this store, and return what came of it."""
+    return Migrator(store, **options).run(dry=dry)
+
+
+def refusal(store: Store, **options: Any) -> UpgradeError:
+    """Return what a migration is refused with."""
+    with pytest.raises(UpgradeError) as caught:
+        migrated(store, **options)
+    return caught.value
 
 
 def writes_of(settings: Settings, **options: Any) -> int:

@@ -1,0 +1,161 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An operator takes a rollout back: to which version, under which rules, and once."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support.fleet import ledger, names, seed
+from integration.support.playbook import Runner, info
+from integration.support.words import FLEET, RULES, control, fail, upgrade
+
+# On each release, test_playbooks_control.py and the examples of the documentation run the module.
+pytestmark = pytest.mark.one_release
+
+
+def test_a_rollback_takes_back_what_changed_last_under_the_same_rules(run: Runner, store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET, "1")
+    make_pass(store, Request("2", RULES))
+    upgrade(store, "controller1")
+    make_pass(store, Request())
+    upgrade(store, "compute1")
+    make_pass(store, Request())
+    fail(store, "compute2")
+    run([control("abort")])
+    dry = run([control("rollback", reason="logins fail")], check=True)[0]
+    assert (dry["changed"], consul.get("current_version")) == (True, b"2")
+    back, again = run([control("rollback", reason="logins fail"), control("rollback")])
+    assert (back["changed"], back["version"], again["changed"]) == (True, "1", False)
+    assert again["remarks"] == ["The fleet is being taken back to 1 already."]
+    assert (ledger(consul)["instructions"], ledger(consul)["rollback"]) == (
+        {"rolling_rules": {"global": 1}, "role_order": {"compute": ["controller"]}},
+        True,
+    )
+    done = []
+    for _pass in range(3):
+        outcome = make_pass(store, Request("1"))
+        done.append([one.host for one in outcome.openings])
+        upgrade(store, *done[-1], version="1")
+    assert done == [["controller1"], ["compute1"], ["compute2"]]
+    assert make_pass(store, Request("1")).plan.complete
+
+
+def taken_back(store: Store, consul: RawKV) -> None:
+    """Have a rollout to 2 that was taken back to 1."""
+    seed(consul, FLEET, "1")
+    make_pass(store, Request("2", RULES))
+    upgrade(store, "controller1")
+    operator.roll_back(store, operator.Word("logins fail", "ann"))
+
+
+def test_a_rollback_passes_over_what_was_not_completed_and_says_so(run: Runner, store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    rules = {"rolling_rules": {"global": 1}}
+    make_pass(store, Request("2", rules))
+    fail(store, "compute1")
+    operator.abort(store, operator.Word("2 is bad"))
+    make_pass(store, Request("3", rules))
+    # Nor is one on the way that another took the place of.
+    make_pass(store, Request("4", rules))
+    assert ledger(consul)["previous_version"] == "1"
+    shown, back = run([{**control("rollback"), "check_mode": True}, control("rollback", reason="4 is bad too")])
+    for one in (shown, back):
+        assert one["version"] == "1"
+        assert one["remarks"] == [
+            "The fleet goes back to 1, which is where the rollout to 4 came from. Versions whose rollouts were begun in between "
+            "and not completed are passed over; to go to one of these, give version."
+        ]
+    # A rollback that was cut short was on its way to a version that is well.
+    operator.abort(store, operator.Word("wait"))
+    make_pass(store, Request("5", rules))
+    assert (ledger(consul)["version"], ledger(consul)["previous_version"]) == ("5", "1")
+    upgrade(store, "compute1", version="5")
+    make_pass(store, Request())
+    upgrade(store, "compute2", version="5")
+    assert make_pass(store, Request()).plan.complete
+    make_pass(store, Request("6", rules))
+    assert ledger(consul)["previous_version"] == "5"
+    # Who goes forward to where the fleet was comes from what was cut short.
+    make_pass(store, Request("5", rules))
+    assert ledger(consul)["previous_version"] == "6"
+
+
+def test_a_rollback_after_an_unknown_beginning_is_not_to_what_was_aborted(store: Store, consul: RawKV) -> None:
+    seed(consul, ["compute1"], "0")
+    seed(consul, ["compute2"], "1", current="2")
+    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
+    operator.abort(store, operator.Word("2 is bad"))
+    make_pass(store, Request("3", {"rolling_rules": {"global": 1}}))
+    assert "previous_version" not in ledger(consul)
+    with pytest.raises(UpgradeError) as caught:
+        operator.roll_back(store, operator.Word("3 is bad too"))
+    assert caught.value.code == "no_previous_version"
+
+
+def test_a_rollback_that_is_complete_is_not_turned_round_by_saying_it_again(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    taken_back(store, consul)
+    make_pass(store, Request("1"))
+    upgrade(store, "controller1", version="1")
+    assert make_pass(store, Request("1")).plan.complete
+    before = consul.tree()
+    again, named = run([control("rollback"), control("rollback", version="1")])
+    assert [(one["changed"], one["version"], one["state"]) for one in (again, named)] == [(False, "1", "complete")] * 2
+    assert again["remarks"] == ["The fleet was taken back to 1 already. To go elsewhere, give version."]
+    assert consul.tree() == before
+    # Whoever wants to go forward says so.
+    assert run([control("rollback", version="2")])[0]["version"] == "2"
+
+
+def test_a_rollback_that_was_aborted_begins_again_to_the_same_version(run: Runner, store: Store, consul: RawKV) -> None:
+    taken_back(store, consul)
+    paused = run([control("pause"), control("rollback")])[1]
+    assert paused["remarks"] == [
+        "The fleet is being taken back to 1 already, and that is paused: resume.yml lets it go on."
+    ]
+    operator.abort(store, operator.Word("wait"))
+    back, again = run([control("rollback", reason="on again"), control("rollback")])
+    assert (back["changed"], back["version"], back["state"]) == (True, "1", "running")
+    assert back["remarks"] == ["Taking the fleet back to 1 was aborted, and begins again."]
+    assert (ledger(consul)["rollback"], ledger(consul)["previous_version"]) == (True, "2")
+    assert (again["changed"], again["version"]) == (False, "1")
+
+
+def test_who_takes_a_rollout_back_and_why_is_in_the_ledger_and_the_history(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    taken_back(store, consul)
+    assert ledger(consul)["who"] == "ann"
+    assert {**ledger(consul)["word"], "at": 0} == {"by": "ann", "at": 0, "reason": "logins fail"}
+    seen = run([info(name="compute1")])[0]
+    assert seen["ledger"]["word"]["reason"] == "logins fail"
+    (told,) = [one for one in seen["host"]["events"] if one["what"] == "begin" and one["version"] == "1"]
+    assert (told["by"], told["reason"]) == ("ann", "the fleet is taken back: logins fail")
+
+
+def test_what_was_begun_anew_after_an_abort_can_be_taken_back(store: Store, consul: RawKV) -> None:
+    # What the hosts run does not tell it: two that were left behind are older.
+    seed(consul, ["compute2", "compute3"], "0")
+    seed(consul, ["controller1", "compute1"], "1")
+    make_pass(store, Request("2", RULES))
+    upgrade(store, "controller1")
+    operator.abort(store, operator.Word())
+    assert make_pass(store, Request("2", RULES, restart=True)).begun
+    assert ledger(consul)["previous_version"] == "1"
+    assert operator.roll_back(store, operator.Word()).ledger.version == "1"
+
+
+def test_where_something_else_set_the_version_a_rollback_needs_one(run: Runner, begun: Store, consul: RawKV) -> None:
+    assert begun is not None
+    consul.put("current_version", "3")
+    refused, back = run([control("rollback"), control("rollback", version="1")])
+    assert refused["failure"]["code"] == "foreign_version"
+    assert "something else has set it, so nobody knows where the fleet was before. Give version." in refused["msg"]
+    assert back["version"] == "1"
