@@ -9,16 +9,14 @@ import os
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import ACTION_CONNECTION_OPTIONS, changed
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.acl import KINDS, NODE, Granted, Part, grant, revoke
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
-_PLAIN = {name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()}
 _OPTIONS: dict[str, dict[str, Any]] = {
-    **_PLAIN,
-    "kv_prefix": {"type": "str", "default": ""},
+    **ACTION_CONNECTION_OPTIONS,
     "kind": {"type": "str", "choices": list(KINDS), "required": True},
     "name": {"type": "str", "default": ""},
     "publishes_health": {"type": "bool", "default": False},

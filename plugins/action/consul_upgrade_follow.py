@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import ABORTED
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.standing import Standing
@@ -20,10 +20,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import T
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.story import Story, plain
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.words import about, ending, stamped
 
-_PLAIN = {name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()}
 _OPTIONS: dict[str, dict[str, Any]] = {
-    **_PLAIN,
-    "kv_prefix": {"type": "str", "default": ""},
+    **ACTION_CONNECTION_OPTIONS,
     "fleet": {"type": "dict"},
 }
 # Without any change, the count is shown this often (seconds), so that nobody has to wonder.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible import context
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver import process
@@ -22,10 +22,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.watch impor
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.feeder import feed
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import is_fed
 
-_PLAIN = {name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()}
 _OPTIONS: dict[str, dict[str, Any]] = {
-    **_PLAIN,
-    "kv_prefix": {"type": "str", "default": ""},
+    **ACTION_CONNECTION_OPTIONS,
     "state": {"type": "str", "choices": ["prepared", "started", "settled", "stopped"], "required": True},
     "driver": {"type": "path"},
     "version": {"type": "str"},

@@ -29,6 +29,11 @@ CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
     "timeout": {"type": "float", "default": DEFAULT_TIMEOUT},
     "kv_prefix": {"type": "str", "default": "", "no_log": False},
 }
+# For actions on the controller, where what is wrong with a value is said by read_settings, which knows its source too.
+ACTION_CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
+    **{name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()},
+    "kv_prefix": {"type": "str", "default": ""},
+}
 
 
 def run(module: AnsibleModule, act: Callable[[Store], dict[str, Any]]) -> None:

@@ -115,7 +115,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import SCOPES, reset_gates, set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import reset_gates, set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import SCOPES
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..module_utils._model.errors import UpgradeError
-from ..module_utils._model.names import check_version, in_order, plural, some
+from ..module_utils._model.names import UNQUOTED, check_version, in_order, plural, some
 from ..module_utils._model.points import point_name
 from ..module_utils._model.providers import FAILED
 from ..module_utils._model.versions import VersionOrder
@@ -167,11 +167,7 @@ def declared_versions(given: Mapping[str, object], variable: str = HOST_VARIABLE
         if version is None or version == "":
             continue
         if not isinstance(version, str):
-            raise UpgradeError(
-                "bad_version",
-                f"{variable} of {name}: {version!r} is not text but a number or the like, and YAML may have changed it (2.10 is "
-                "read as 2.1). Put it in quotes.",
-            )
+            raise UpgradeError("bad_version", f"{variable} of {name}: {version!r} {UNQUOTED}")
         found[str(name)] = check_version(version.strip(), f"{variable} of {name}")
     return found
 

@@ -15,6 +15,8 @@ from .shown import shown
 _DIGITS = re.compile(r"(\d+)")
 # No host is called by more, and a key of Consul may not be much longer.
 _LONGEST = 255
+# What is said of a version that is no text.
+UNQUOTED = "is not text but a number or the like, and YAML may have changed it (2.10 is read as 2.1). Put it in quotes."
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:

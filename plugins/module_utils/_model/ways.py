@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import UpgradeError
+from .names import UNQUOTED
 from .shown import shown
 from .versions import VersionOrder
 
@@ -151,9 +152,7 @@ def parse_range(value: object) -> Range:
     :raises ValueError: with the end of a sentence on the value.
     """
     if not isinstance(value, str):
-        raise ValueError(
-            f"{shown(value)} is no text, and YAML may have changed it (2.10 is read as 2.1). Put it in quotes."
-        )
+        raise ValueError(f"{shown(value)} {UNQUOTED}")
     if value.strip() == _ANY:
         return Range(_ANY, ())
     found = [_BOUND.fullmatch(part.strip()) for part in value.split(",")]

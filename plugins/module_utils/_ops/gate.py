@@ -20,8 +20,6 @@ from .._store.operations import Change, compare, compare_and_put, put, remove, r
 from .._store.snapshot import decode_snapshot
 from .._store.store import Store
 
-SCOPES = ("global", "role", "host")
-
 # A conflict means that somebody else wrote the same gate between our reading and our writing.
 _MOST_TRIES = 5
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SCHEMA = 1
+# What a gate is of.
+SCOPES = ("global", "role", "host")
 
 
 @dataclass(frozen=True, slots=True)

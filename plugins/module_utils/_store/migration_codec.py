@@ -12,15 +12,13 @@ from typing import Any
 from .._model.errors import UpgradeError
 from .._model.migration import KEPT, RUNNING, STATES, Migration
 from .._model.shown import bounded, printable, shown
-
-# No time and no count is above that.
-_MOST = 2**53
+from .codec import MOST, decode_data
 
 
 def decode_migration(value: bytes) -> Migration:
     """Return where a migration of the layout is; one that can't be read is under way."""
     try:
-        data = json.loads(value)
+        data = decode_data(value)
         state, by = data["state"], data.get("by", "unknown")
         origin, target, done, total, since = (
             _count(data.get(name, 0)) for name in ("from", "to", "done", "of", "since")
@@ -29,12 +27,12 @@ def decode_migration(value: bytes) -> Migration:
             raise ValueError(f"state {shown(state)}")
         phase, by = (bounded(printable(str(text))) for text in (data.get("phase", ""), by))
         return Migration(state, origin, target, phase, done, total, by, since)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return Migration(RUNNING, readable=False)
 
 
 def _count(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value < _MOST:
+    if not isinstance(value, int) or not 0 <= value < MOST:
         raise ValueError(f"{shown(value)} is no count")
     return value
 

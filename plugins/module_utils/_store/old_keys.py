@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .keys import SCOPES
+
 _GATE = "enable_puppet"
-SCOPES = ("global", "role", "host")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from .._model.errors import UpgradeError
 from .._model.names import check_version
 from .._model.providers import Provider
 from .._model.shown import bounded, printable, shown
+from .codec import MOST, decode_data
 
-_MOST = 2**53
 _LONGEST_ERROR = 4200
 _MOST_DONE = 20_000
 
@@ -20,7 +20,7 @@ _MOST_DONE = 20_000
 def decode_provider(key: str, value: bytes) -> Provider:
     """Return what a key says of a provider. One that can't be read is of no known version, and nothing is begun on it."""
     try:
-        data = json.loads(value)
+        data = decode_data(value)
         texts = {name: data.get(name, "") for name in ("version", "target", "host", "unit", "error")}
         done, at = data.get("done", []), data.get("at", 0)
         if not all(isinstance(text, str) for text in texts.values()):
@@ -33,12 +33,12 @@ def decode_provider(key: str, value: bytes) -> Provider:
             raise ValueError(f"done {shown(done)}")
         if sum(map(len, done)) > _MOST_DONE:
             raise ValueError(f"done has more than {_MOST_DONE} characters")
-        if not isinstance(at, int) or abs(at) >= _MOST:
+        if not isinstance(at, int) or abs(at) >= MOST:
             raise ValueError(f"at {shown(at)}")
         error = bounded(printable(texts["error"]), _LONGEST_ERROR)
         host, unit = (bounded(printable(texts[name])) for name in ("host", "unit"))
         return Provider(texts["version"], texts["target"], host, unit, tuple(map(printable, done)), error, at)
-    except (ValueError, TypeError, AttributeError, RecursionError, UpgradeError) as error:
+    except (ValueError, TypeError, AttributeError, UpgradeError) as error:
         why = bounded(printable(error.message if isinstance(error, UpgradeError) else str(error)))
         mend = 'Write what it runs into it, such as {"version": "2.4"}'
         return Provider(

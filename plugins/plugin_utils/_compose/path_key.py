@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...module_utils._model.errors import UpgradeError
-from ...module_utils._model.names import check_version
+from ...module_utils._model.names import UNQUOTED, check_version
 from .errors import refusal
 
 # Where a version's file is, unless the path says otherwise.
@@ -48,7 +48,7 @@ def _version(version: object, where: str) -> str:
     if not isinstance(version, str):
         raise refusal(
             where,
-            f"upgrade_path: {version!r} is no text, and YAML may have changed it (2.10 is read as 2.1). Put it in quotes.",
+            f"upgrade_path: {version!r} {UNQUOTED}",
         )
     try:
         return check_version(version, f"{where}: upgrade_path")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...module_utils._model.errors import UpgradeError
-from ...module_utils._model.names import check_version
+from ...module_utils._model.names import UNQUOTED, check_version
 from ...module_utils._model.ways import Entry, Ways, parse_allowed_from
 from .errors import refusal
 
@@ -57,7 +57,7 @@ def _versions(value: object, where: str) -> tuple[str, ...] | None:
         if not isinstance(version, str):
             raise refusal(
                 where,
-                f"versions: {version!r} is no text, and YAML may have changed it (2.10 is read as 2.1). Put it in quotes.",
+                f"versions: {version!r} {UNQUOTED}",
             )
         try:
             check_version(version, "versions")

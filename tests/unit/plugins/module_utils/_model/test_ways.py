@@ -116,7 +116,10 @@ def test_what_is_no_range(value: str) -> None:
 
 @pytest.mark.parametrize("value", [2.1, 2, None, True, [[">=2"]], {2.1: "2.0"}, {"2.1": 2.0}])
 def test_what_yaml_may_have_changed_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"is no text, and YAML may have changed it \(2\.10 is read as 2\.1\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"is not text but a number or the like, and YAML may have changed it \(2\.10 is read as 2\.1\)",
+    ):
         parse_allowed_from(value)
 
 

@@ -104,8 +104,8 @@ def test_what_a_point_runs_knows_its_version_and_is_ended_so_that_it_is_not_run_
 @pytest.mark.parametrize(
     ("meta", "text", "message"),
     [
-        ("upgrade_path: [2.4]\n", TASK, "R/db/meta/upgrade.yml:1: upgrade_path: 2.4 is no text, and YAML may have changed it"),
-        ("upgrade_path: {2.4: a.yml}\n", TASK, "R/db/meta/upgrade.yml:1: upgrade_path: 2.4 is no text"),
+        ("upgrade_path: [2.4]\n", TASK, "R/db/meta/upgrade.yml:1: upgrade_path: 2.4 is not text but a number or the like, and YAML may have changed it"),
+        ("upgrade_path: {2.4: a.yml}\n", TASK, "R/db/meta/upgrade.yml:1: upgrade_path: 2.4 is not text"),
         ("a: 1\n", TASK, "R/db/meta/upgrade.yml:1: unknown key 'a'"),
         ('\nupgrade_path: "2.4"\n', TASK, "R/db/meta/upgrade.yml:2: upgrade_path: '2.4' is neither a list of versions nor"),
         ('upgrade_path: ["2.4", "2.4"]\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: 2.4 is there twice. Keep one"),
