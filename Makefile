@@ -22,6 +22,11 @@ test: setup ## Run everything that checks the project
 bench: setup ## Measure passes over fleets of up to 100,000 hosts
 	@.venv/bin/python tests/benchmarks
 
+.PHONY: picture
+picture: setup ## Take the picture of the first page anew
+	@tools/setup.sh test
+	@.venv/bin/python tools/picture
+
 .PHONY: build
 build: setup ## Build the artifact that ansible-galaxy installs
 	@.venv/bin/ansible-galaxy collection build --force --output-path .cache/build

@@ -79,6 +79,15 @@ class Terminal:
             return "\n".join(line.rstrip() for line in self._screen.display)
 
     @property
+    def cells(self) -> list[list[pyte.screens.Char]]:
+        """What is on the screen now, cell by cell."""
+        with self._news:
+            return [
+                [line[at] for at in range(self._screen.columns)]
+                for line in map(self._screen.buffer.__getitem__, range(self._screen.lines))
+            ]
+
+    @property
     def text(self) -> str:
         """What has scrolled away, and what is on the screen."""
         with self._news:

@@ -1,0 +1,108 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`make picture`: what `make demo` shows with the live view, taken from a real terminal in the middle of the upgrade.
+
+python tools/picture [FILE]
+
+writes it as SVG, to docs/pictures/upgrade.svg where no file is named.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+
+from pyte.screens import Char  # noqa: E402  the path has to be set first
+from rich.console import Console  # noqa: E402
+from rich.style import Style  # noqa: E402
+from rich.text import Text  # noqa: E402
+from terminal import Terminal  # noqa: E402
+
+PICTURE = ROOT / "docs" / "pictures" / "upgrade.svg"
+_ROWS, _COLUMNS = 22, 124
+# Three computes are done, and of the next three one has begun.
+_WANTED = re.compile(r"compute .* 3/9 +3 upgrading.*step upgrade", re.DOTALL)
+# Rich's own format has a window around it and fetches a font from elsewhere; a picture in a repository stands by itself.
+_FORMAT = """\
+<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
+<title>An upgrade with the live view of convoy.upgrade</title>
+<style>
+.{unique_id}-matrix {{ font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: {char_height}px;
+  line-height: {line_height}px; font-variant-east-asian: full-width; }}
+{styles}
+</style>
+<defs>{lines}</defs>
+<rect width="100%" height="100%" rx="8" fill="#292929"/>
+<g transform="translate(16, 24)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def screen() -> list[list[Char]]:
+    """Run the demonstration on a terminal until it is where the picture is taken; return the screen, cell by cell.
+
+    :raises RuntimeError: where the moment was over too soon.
+    """
+    others = ("CONSUL_", "ANSIBLE_", "NO_COLOR")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    environ["ANSIBLE_CONFIG"] = str(ROOT / "tools" / "demo" / "ansible.cfg")
+    command = [sys.executable, ROOT / "tools" / "demo"]
+    with closing(Terminal(command, cwd=ROOT, env=environ, rows=_ROWS, columns=_COLUMNS)) as terminal:
+        terminal.wait_for(_WANTED.search)
+        cells = terminal.cells
+        if not _WANTED.search(text_of(cells).plain):
+            raise RuntimeError("The upgrade went on while its picture was taken. Run it again.")
+        return cells
+
+
+def text_of(cells: Sequence[Sequence[Char]]) -> Text:
+    """Return a screen as rich's text."""
+    text = Text(no_wrap=True)
+    for row in cells:
+        line = Text()
+        for (color, bold), same in groupby(row, lambda cell: (cell.fg, cell.bold)):
+            line.append("".join(cell.data for cell in same), Style(color=_color(color), bold=bold))
+        line.rstrip()
+        text.append_text(line).append("\n")
+    return text
+
+
+def _color(name: str) -> str | None:
+    # What pyte calls brown is what everybody else calls yellow, and colours of 24 bits have no name.
+    if name == "default":
+        return None
+    named = {"brown": "yellow"}.get(name, re.sub("^bright", "bright_", name))
+    return f"#{name}" if re.fullmatch("[0-9a-f]{6}", name) else named
+
+
+def svg(text: Text) -> str:
+    """Return the text of a terminal as a picture."""
+    console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(text, end="")
+    return console.export_svg(title="", code_format=_FORMAT, unique_id="convoy")
+
+
+def main() -> None:
+    """Take the picture."""
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURE
+    path.write_text(svg(text_of(screen())))
+    print(f"{path} shows the upgrade.")
+
+
+if __name__ == "__main__":
+    main()
