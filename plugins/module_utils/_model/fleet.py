@@ -79,6 +79,11 @@ class Record:
     readable: bool = True
     index: int = field(default=0, compare=False)
 
+    @property
+    def has_spoken(self) -> bool:
+        """Whether the host has written in it: what planners and operators write of it has no time of a report."""
+        return self.readable and any(state in self.times for state in REPORTED_STATES)
+
     def plain(self) -> dict[str, Any]:
         """Return the record as data, as it is stored and shown."""
         kept = {name: value for name, value in asdict(self).items() if name not in ("readable", "index")}

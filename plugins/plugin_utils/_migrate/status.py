@@ -13,6 +13,7 @@ from ...module_utils._store.codec import text_of
 from ...module_utils._store.layout import refuse_newer
 from ...module_utils._store.migration_codec import decode_migration, decode_schema, release_of
 from ...module_utils._store.store import Store
+from .heard import is_anybody_heard
 from .step import Found, Step
 
 
@@ -69,8 +70,7 @@ class Status:
         """
         if self.waiting():
             return False
-        folder = self.found.keys.records
-        return not self.old_keys(schema) or any(entry.key != folder for entry in self.found.below(folder))
+        return not self.old_keys(schema) or is_anybody_heard(self.found)
 
 
 def read_status(store: Store, steps: Sequence[Step]) -> Status:

@@ -16,6 +16,7 @@ from ....module_utils._store.client import Entry
 from ....module_utils._store.codec import decode_hold, decode_version, encode_hold, text_of
 from ....module_utils._store.old_keys import OldKeys
 from ....module_utils._store.operations import Change, compare, compare_and_put, remove
+from ..heard import heard
 from ..step import Found, Move, Obstacle
 
 _Place = tuple[str, str | None]
@@ -150,7 +151,7 @@ def removals(found: Found) -> list[Move]:
 def waiting(found: Found) -> list[str]:
     """Return the hosts with a gate at the old place that never reported through convoy.upgrade."""
     hosts = (name for scope, name in _old(found, []) if scope == "host" and name)
-    return [host for host in hosts if not found.index(found.keys.record(host))]
+    return [host for host in hosts if not heard(found, host)]
 
 
 def _old(found: Found, wrong: list[Obstacle]) -> Mapping[_Place, _Gate]:

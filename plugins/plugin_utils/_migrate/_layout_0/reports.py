@@ -16,6 +16,7 @@ from ....module_utils._store.client import Entry
 from ....module_utils._store.codec import text_of
 from ....module_utils._store.old_keys import OldKeys
 from ....module_utils._store.operations import Change, compare, compare_and_put, remove
+from ..heard import heard
 from ..step import Found, Move, Obstacle
 
 
@@ -92,7 +93,7 @@ def moves(found: Found) -> list[Move]:
         latest, there = reports[-1], new.get(host, [])
         same = [one for one in there if one.version == latest.version]
         said_after = max((one.entry.modify_index for one in there), default=0)
-        if not same and min(said_after, found.index(found.keys.record(host))) > latest.entry.modify_index:
+        if not same and min(said_after, heard(found, host)) > latest.entry.modify_index:
             # The host has said that through convoy.upgrade, whatever its clock says.
             continue
         if same:
@@ -119,9 +120,7 @@ def _removal(what: str, entry: Entry) -> Move:
 def waiting(found: Found) -> list[str]:
     """Return the hosts whose last word came through old code: their record is older than their old report, or not there."""
     return [
-        host
-        for host, reports in _by_host(_old(found)).items()
-        if found.index(found.keys.record(host)) <= reports[-1].entry.modify_index
+        host for host, reports in _by_host(_old(found)).items() if heard(found, host) <= reports[-1].entry.modify_index
     ]
 
 

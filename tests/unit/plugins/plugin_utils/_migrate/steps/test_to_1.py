@@ -21,6 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 HOLD = "upgrade/hold/host/compute1"
+SPOKEN = '{"version": "v1", "state": "upgraded", "times": {"upgraded": 1600000000}}'
+# What consul_upgrade_control, the tasks after an upgrade and nobody knows who have written there: the host said nothing.
+UNSPOKEN = (
+    '{"version": "v1", "state": "retried", "attempt": 0, "times": {"retried": 1600000000}}',
+    '{"version": "v1", "state": "upgraded", "reported": "v1", "post": "open"}',
+    '{"version": "v1", "state":',
+)
 
 
 def found(keys: Mapping[str, str | bytes], **options: Any) -> Found:
@@ -72,7 +79,7 @@ def test_a_report_through_convoy_stands_whatever_the_clock_of_the_host_says() ->
     old, new, record = (
         {"running_version/v1/web1": "20.5"},
         {"running/versions/v2/web1": "10"},
-        {"upgrade/hosts/web1": "{}"},
+        {"upgrade/hosts/web1": SPOKEN},
     )
     assert changes({**old, **new, **record}, begun=True, switched=True) == {}
     # That it began something since does not make an earlier report the later one.
@@ -113,13 +120,25 @@ def test_a_gate_whose_name_is_no_text_stands_in_the_way_and_is_not_moved(key: st
 
 
 def test_a_host_waits_until_its_record_is_newer_than_its_old_report() -> None:
-    report, record = {"running_version/v1/web1": "20.5"}, {"upgrade/hosts/web1": "{}"}
+    report, record = {"running_version/v1/web1": "20.5"}, {"upgrade/hosts/web1": SPOKEN}
     assert STEP.waiting(found(report)) == ["web1"]
     assert STEP.waiting(found({**record, **report})) == ["web1"]
     assert STEP.waiting(found({**report, **record})) == []
     gate = {"config_state/host/web2/enable_puppet": "True", "config_state/role/web/enable_puppet": "True"}
     assert STEP.waiting(found(gate)) == ["web2"]
-    assert STEP.waiting(found({**gate, "upgrade/hosts/web2": "{}"})) == []
+    assert STEP.waiting(found({**gate, "upgrade/hosts/web2": SPOKEN})) == []
+
+
+@pytest.mark.parametrize("text", UNSPOKEN)
+def test_a_record_in_which_the_host_said_nothing_leaves_it_waiting(text: str) -> None:
+    report, record = {"running_version/v1/web1": "20.5"}, {"upgrade/hosts/web1": text}
+    assert STEP.waiting(found({**report, **record})) == ["web1"]
+    assert STEP.waiting(found({"config_state/host/web1/enable_puppet": "True", **record})) == ["web1"]
+    # Nor does it make the host's old word one of the past.
+    assert (
+        changes({**report, "running/versions/v2/web1": "10", **record}, begun=True)["running/versions/v1/web1"]
+        == "20.5"
+    )
 
 
 def test_the_global_gate_comes_after_all_others() -> None:

@@ -1,0 +1,40 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Old keys that are kept after a migration: for whom, and what becomes of what is written there meanwhile."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.retry import retry
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.kv import RawKV
+from integration.support.fleet import names, record
+from integration.support.old_fleet import load, migrated, old_gates
+
+pytestmark = pytest.mark.one_release
+
+SILENT = {"health": {"progress_deadline": 60}}
+
+
+def test_a_host_that_an_operator_put_back_has_not_reported_by_that(store: Store, consul: RawKV) -> None:
+    fleet = names(web=2)
+    load(consul, {"current_version": "v1", **old_gates({"global": "True", "host/web1": "True"})})
+    migrated(store)
+    make_pass(store, Request("v2", SILENT, fleet=fleet))
+    # A node with old code says nothing of its upgrade; its gate was set long ago.
+    consul.call("PUT", "kv/config_state/enable_puppet/host/web1?flags=1600000000", b"True")
+    done = retry(store, Said("its disk is new", fleet=fleet), ["web1"])
+    assert (done.hosts, record(consul, "web1")["state"]) == (["web1"], "retried")
+    report(store, Word("web2", "v2", "upgraded"))
+    before = consul.tree("config_state/")
+    assert migrated(store).waiting == ["web1"]
+    assert consul.tree("config_state/") == before
+    report(store, Word("web1", "v2", "started"))
+    assert "web1" not in migrated(store).waiting
+    assert json.loads(consul.get("upgrade/hosts/web1") or b"")["state"] == "started"
