@@ -123,7 +123,13 @@ def test_the_steps_of_a_move_are_kept_until_the_next_one(store: Store, consul: R
     say(store, "compute7", "2", "started", service="nova", step="upgrade")
     say(store, "compute7", "2", "upgraded")
     trail = record(consul, "compute7")["trail"]
-    assert [one[1:] for one in trail] == [["nova", "stop"], ["nova", "upgrade"], ["", ""], ["nova", "upgrade"], ["", ""]]
+    assert [one[1:] for one in trail] == [
+        ["nova", "stop"],
+        ["nova", "upgrade"],
+        ["", ""],
+        ["nova", "upgrade"],
+        ["", ""],
+    ]
     times = [begun, *(one[0] for one in trail), time.time()]
     assert times == sorted(times)
     say(store, "compute7", "3", "started")

@@ -44,7 +44,13 @@ def told(
         if version in (None, found):
             events.reverse()
             return chronicle(
-                events, members, snapshot.records, snapshot.reports, int(snapshot.now), is_current=is_newest
+                events,
+                members,
+                snapshot.records,
+                snapshot.reports,
+                int(snapshot.now),
+                is_current=is_newest,
+                is_whole=is_newest,
             )
         versions.append(found)
         events, is_newest = [], False
@@ -73,7 +79,7 @@ def _csv(found: Mapping[str, Any]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("host", "role", "phase", "let_through", "began", "ended", "attempt", "service", "step", "error"))
     for one in found["hosts"]:
-        since = {phase: start for phase, start, _end in one["phases"]}
+        since = {phase: start for phase, start, *_rest in one["phases"]}
         ended = since.get("upgraded", since.get("failed", ""))
         times = (since.get("let through", ""), since.get("at work", ""), ended)
         words = (

@@ -19,8 +19,8 @@ _MODE = 0o644
 def text_in(path: str, option: str) -> str:
     """Return what is in the file now, nothing where there is none.
 
-    :param option: that named it, for the message and the code ``bad_<option>``.
-    :raises UpgradeError: ``bad_<option>``, also where no file could be written there.
+    :param option: that named it, for the message.
+    :raises UpgradeError: ``bad_folder``, ``bad_metrics_file``, also where no file could be written there.
     """
     file = Path(path)
     try:
@@ -39,7 +39,7 @@ def write(path: str, text: str, option: str) -> None:
     """Write the file so that whoever reads it sees the old one or the new one, whole.
 
     :param option: as for :func:`text_in`.
-    :raises UpgradeError: ``bad_<option>``.
+    :raises UpgradeError: ``bad_folder``, ``bad_metrics_file``.
     """
     file = Path(path)
     new = None
@@ -58,4 +58,8 @@ def write(path: str, text: str, option: str) -> None:
 
 
 def _bad(path: str, option: str, why: str) -> UpgradeError:
-    return UpgradeError(f"bad_{option}", f"{option}: {path} can't be written: {why}.", path=path)
+    return UpgradeError(
+        "bad_folder" if option == "folder" else "bad_metrics_file",
+        f"{option}: {path} can't be written: {why}.",
+        path=path,
+    )

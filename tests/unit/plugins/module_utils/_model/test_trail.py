@@ -12,7 +12,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.trail import
 
 def test_a_step_begins_once_and_ends_once() -> None:
     trail: tuple[Begun, ...] = ()
-    for at, (service, step) in enumerate([("nova", "stop"), ("nova", "stop"), ("db", "stop"), (None, None), (None, None)]):
+    for at, (service, step) in enumerate(
+        [("nova", "stop"), ("nova", "stop"), ("db", "stop"), (None, None), (None, None)]
+    ):
         trail = went_on(trail, at, service, step)
     assert trail == (Begun(0, "nova", "stop"), Begun(2, "db", "stop"), Begun(3))
 
