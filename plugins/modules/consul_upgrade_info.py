@@ -298,7 +298,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, run
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import obstacles, what_stops
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import View, look
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.metrics import metrics_text, text_in, write
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.metrics import metrics_text
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.text_file import text_in, write
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
 
@@ -333,9 +334,9 @@ def with_metrics(store: Store, view: View, path: str, *, dry: bool) -> dict[str,
     :param dry: write nothing.
     :raises UpgradeError: ``bad_metrics_file``, and what :func:`metrics_text` raises.
     """
-    before, text = text_in(path), metrics_text(store, view)
+    before, text = text_in(path, "metrics_file"), metrics_text(store, view)
     if not dry:
-        write(path, text)
+        write(path, text, "metrics_file")
     diff = {"before_header": path, "after_header": path, "before": before, "after": text}
     return {"metrics": text, "changed": before != text, "diff": diff}
 

@@ -124,6 +124,12 @@ record:
     origin:
       description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
       type: str
+    trail:
+      description:
+        - The steps that it went through on the way to this version, each as a list of the unix time at which it began, the service and the
+          step, both empty where it was at none any more. It has the last ones, in up to 4,000 characters.
+      type: list
+      elements: list
 failure:
   description: The failure, for programs.
   returned: failure

@@ -38,10 +38,11 @@ def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
     started, failed, restarted, upgraded = done[::2]
     assert [one["changed"] for one in done] == [True, False] * 4
     assert all(again["record"] == first["record"] for first, again in zip(done[::2], done[1::2], strict=True))
-    assert shown[0]["record"] == started["record"] | {"times": shown[0]["record"]["times"]}
+    assert shown[0]["record"] == started["record"] | {name: shown[0]["record"][name] for name in ("times", "trail")}
     assert started["record"] == {
         "version": "2", "state": "started", "service": "nova_compute", "step": "stop", "attempt": 1, "error": None,
         "times": started["record"]["times"], "reported": None, "done": [], "post": None, "origin": None,
+        "trail": [[started["record"]["times"]["started"], "nova_compute", "stop"]],
     }  # fmt: skip
     assert begun <= started["record"]["times"]["started"] <= time.time()
     assert (failed["record"]["error"], failed["record"]["step"]) == ("no space left", "upgrade")
@@ -110,7 +111,29 @@ def test_the_next_step_of_a_start_keeps_its_time(store: Store, consul: RawKV) ->
     say(store, "compute7", "2", "started", step="start")
     assert record(consul, "compute7") == {
         "version": "2", "state": "started", "step": "start", "attempt": 1, "times": {"started": 5},
+        "trail": [[record(consul, "compute7")["trail"][0][0], "", "start"]],
     }  # fmt: skip
+
+
+def test_the_steps_of_a_move_are_kept_until_the_next_one(store: Store, consul: RawKV) -> None:
+    begun = int(time.time())
+    for step in ("stop", "stop", "upgrade"):
+        say(store, "compute7", "2", "started", service="nova", step=step)
+    say(store, "compute7", "2", "failed", service="nova", step="upgrade", error="no space left")
+    say(store, "compute7", "2", "started", service="nova", step="upgrade")
+    say(store, "compute7", "2", "upgraded")
+    trail = record(consul, "compute7")["trail"]
+    assert [one[1:] for one in trail] == [
+        ["nova", "stop"],
+        ["nova", "upgrade"],
+        ["", ""],
+        ["nova", "upgrade"],
+        ["", ""],
+    ]
+    times = [begun, *(one[0] for one in trail), time.time()]
+    assert times == sorted(times)
+    say(store, "compute7", "3", "started")
+    assert "trail" not in record(consul, "compute7")
 
 
 def test_of_a_long_error_the_end_is_kept(store: Store, consul: RawKV) -> None:

@@ -20,6 +20,7 @@ from .names import check_name, in_order, some
 from .patterns import compiled
 from .providers import Provider
 from .shown import shown
+from .trail import Begun
 
 # The rule of python-jiocloud's get_host_match: letters, digits, and whatever follows a dash.
 DEFAULT_ROLE_PATTERN = r"([a-z]+)(\d+)(-.*)?"
@@ -61,6 +62,7 @@ class Record:
         a path, such as ``upgrade/nginx@2.4``, stay finished on the way to another version that lies beyond them, until the host reports.
     :param post: where it is with the tasks after the upgrade; None before they have begun.
     :param origin: the version that it came from, as it reported or as an operator declared it, until it reports again.
+    :param trail: the steps that it went through on the way to this version, as far as it reported any.
     :param readable: False for a record that is there and can't be read; its host counts as failed.
     :param index: the key's ModifyIndex in Consul, as far as a whole snapshot was read.
     """
@@ -76,6 +78,7 @@ class Record:
     done: tuple[str, ...] = ()
     post: str | None = None
     origin: str | None = None
+    trail: tuple[Begun, ...] = ()
     readable: bool = True
     index: int = field(default=0, compare=False)
 
@@ -87,7 +90,7 @@ class Record:
     def plain(self) -> dict[str, Any]:
         """Return the record as data, as it is stored and shown."""
         kept = {name: value for name, value in asdict(self).items() if name not in ("readable", "index")}
-        return {**kept, "done": list(self.done)}
+        return {**kept, "done": list(self.done), "trail": [list(one) for one in self.trail]}
 
     def where(self) -> str:
         """Return ``, service nova, step stop`` for what of it is known."""

@@ -13,6 +13,7 @@ from .._model.fleet import FAILED, STARTED, UPGRADED, Record
 from .._model.names import check_name, check_version
 from .._model.points import is_of_path
 from .._model.shown import printable
+from .._model.trail import went_on
 from .._store.client import Entry, Operation
 from .._store.codec import text_of
 from .._store.errors import Conflict
@@ -165,8 +166,10 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
         for text in (word.service, word.step, shortened(word.error) if word.state == FAILED else None)
     )
     said = Record(word.version, word.state, service, step, error=error)
+    at_step = (service, step) if word.state == STARTED else (None, None)
     if before is None or not before.readable:
-        return replace(said, times={word.state: now}, reported=word.version if word.state == UPGRADED else None)
+        said = replace(said, times={word.state: now}, trail=went_on((), now, *at_step))
+        return replace(said, reported=word.version if word.state == UPGRADED else None)
     same_move = before.version == word.version
     attempt = before.attempt if same_move else 1
     if word.state == STARTED and same_move and before.state != STARTED:
@@ -180,14 +183,14 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
         done = before.done if same_move else tuple(filter(is_of_path, before.done))
         said = replace(said, origin=before.origin, done=done)
     if same_move:
-        said = replace(said, post=before.post)
+        said = replace(said, post=before.post, trail=before.trail)
     if said == before:
         return before
     times = {**(before.times if same_move else {}), word.state: now}
     if same_move and before.state == word.state == STARTED:
         # The next service or step of the same start.
         times[STARTED] = before.times.get(STARTED, now)
-    return replace(said, times=times)
+    return replace(said, times=times, trail=went_on(said.trail, now, *at_step))
 
 
 def shortened(error: str | None) -> str | None:

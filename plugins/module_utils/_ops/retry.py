@@ -17,6 +17,7 @@ from .._model.ledger import PAUSED, RUNNING, Ledger
 from .._model.names import in_order, nearest, some
 from .._model.plan import Plan
 from .._model.points import is_of_path
+from .._model.trail import went_on
 from .._store.client import Operation
 from .._store.codec import text_of
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
@@ -117,7 +118,7 @@ def put_back_record(before: Record | None, version: str, reported: str | None, n
     elif kept.version != version:
         came = kept.version if reported and kept.origin == reported else kept.origin
         kept = Record(version, RETRIED, attempt=0, done=tuple(filter(is_of_path, kept.done)), origin=came)
-    return replace(kept, state=RETRIED, error=None, times={**kept.times, RETRIED: now})
+    return replace(kept, state=RETRIED, error=None, times={**kept.times, RETRIED: now}, trail=went_on(kept.trail, now))
 
 
 def _put_back(

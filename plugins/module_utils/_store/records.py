@@ -12,6 +12,7 @@ from .._model.errors import UpgradeError
 from .._model.fleet import FAILED, POST_STATES, RECORD_STATES, Record
 from .._model.names import check_version
 from .._model.shown import bounded, printable, shown
+from .._model.trail import Begun, newest
 from .codec import MOST, decode_data, decode_time
 
 # In characters. What a host says of itself is written on by planners, in one transaction with what many others say, and
@@ -50,6 +51,7 @@ def decode_record(key: str, value: bytes) -> Record:
             _units(data.get("done")),
             _post(data.get("post")),
             _name(texts["origin"]),
+            _trail(data.get("trail")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
@@ -104,6 +106,19 @@ def _times(value: object) -> Mapping[str, int]:
     if not isinstance(value, dict) or len(value) > _MOST_TIMES or any(len(name) > _LONGEST_NAME for name in value):
         raise ValueError(f"times {shown(value)}")
     return {printable(name): decode_time(at) for name, at in value.items()}
+
+
+def _trail(value: object) -> tuple[Begun, ...]:
+    """Return the steps that a host went through; as nobody goes by them, what can't be read is left out."""
+    found = []
+    for one in value if isinstance(value, list) else ():
+        try:
+            at, service, step = one
+            texts = (printable(_optional_text(text) or "") for text in (service, step))
+            found.append(Begun(decode_time(at), *texts))
+        except (ValueError, TypeError, OverflowError):
+            continue
+    return newest(found)
 
 
 def _is_version(value: object) -> bool:

@@ -18,6 +18,7 @@ CONNECTED = (
     "consul_enable_puppet",
     "consul_health",
     "consul_upgrade_acl",
+    "consul_upgrade_chronicle",
     "consul_upgrade_control",
     "consul_upgrade_follow",
     "consul_upgrade_hold",

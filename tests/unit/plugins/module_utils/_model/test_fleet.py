@@ -14,6 +14,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import
     place,
     role_by_name,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.trail import Begun
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,9 @@ def test_a_bad_pattern_is_refused(pattern: str, message: str) -> None:
 
 
 def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
-    record = Record("2.0", "started", "nova", "stop", 2, None, {"started": 7}, "1.0", ("stop/nova",), "open", "1.0")
+    record = Record(
+        "2.0", "started", "nova", "stop", 2, None, {"started": 7}, "1.0", ("stop/nova",), "open", "1.0", (Begun(3, "nova", "stop"),)
+    )  # fmt: skip
 
     assert record.plain() == {
         "version": "2.0",
@@ -118,6 +121,7 @@ def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
         "done": ["stop/nova"],
         "post": "open",
         "origin": "1.0",
+        "trail": [[3, "nova", "stop"]],
     }
 
 

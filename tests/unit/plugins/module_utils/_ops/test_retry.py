@@ -15,6 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import
     UPGRADED,
     Record,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.trail import Begun
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.retry import put_back_record
 
 DONE = ("stop/db", "upgrade/db@2.4")
@@ -47,6 +48,12 @@ def test_of_a_move_elsewhere_the_path_and_where_it_came_from_stay(
     before = Record("2.6", STARTED, "db", "start", 2, times={STARTED: 5}, done=DONE, origin=origin)
     after = put_back_record(before, "2.10", reported, 9)
     assert after == replace(FRESH, done=("upgrade/db@2.4",), origin=expected)
+
+
+def test_the_step_at_which_it_was_is_over() -> None:
+    before = Record("2.10", STARTED, "db", "stop", trail=(Begun(5, "db", "stop"),))
+    assert put_back_record(before, "2.10", "2.2", 9).trail == (Begun(5, "db", "stop"), Begun(9))
+    assert put_back_record(before, "2.12", "2.2", 9).trail == ()
 
 
 def test_what_says_nothing_of_a_move_leaves_nothing() -> None:

@@ -24,6 +24,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import ABORTED, PAUSED, STATES, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import printable
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.trail import Begun, newest
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Entry
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.codec import (
     decode_approval,
@@ -364,8 +365,9 @@ def test_a_schema_that_can_not_be_read_stops_everything(value: bytes) -> None:
 
 def test_a_full_record() -> None:
     record = Record(
-        "2.0", FAILED, "nova", "stop", 3, "no quorum", {"started": 5, "failed": 9}, "1.0", ("stop/nova",), "failed"
-    )
+        "2.0", FAILED, "nova", "stop", 3, "no quorum", {"started": 5, "failed": 9}, "1.0", ("stop/nova",), "failed",
+        trail=(Begun(5, "nova", "stop"), Begun(9)),
+    )  # fmt: skip
 
     assert decode_record("k", encode_record(record).encode()) == record
 
@@ -386,6 +388,8 @@ TEXTS = st.none() | PRINTABLE
         TEXTS,
         st.lists(PRINTABLE).map(tuple),
         st.none() | st.sampled_from(POST_STATES),
+        TEXTS,
+        st.lists(st.builds(Begun, st.integers(0, 2**40), PRINTABLE, PRINTABLE), max_size=8).map(newest),
     )
 )
 def test_a_record_comes_back_as_it_was(record: Record) -> None:
@@ -399,6 +403,24 @@ def test_a_record_without_units_is_stored_as_before_there_were_any() -> None:
         "attempt": 1,
         "times": {},
     }
+
+
+@pytest.mark.parametrize(
+    ("trail", "found"),
+    [
+        (7, ()),
+        (None, ()),
+        ([[5, "nova", "stop"], [6, "nova"], ["noon", "a", "b"], [1e999, "a", "b"], [7, 8, "b"], 9, [9, None, "up\x1b"]],
+         (Begun(5, "nova", "stop"), Begun(9, "", "up?"))),
+        ([[at, "nova", "x" * 255] for at in range(99)], tuple(Begun(at, "nova", "x" * 255) for at in range(85, 99))),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_read_of_a_trail_is_left_out_and_the_last_of_it_is_kept(
+    trail: object, found: tuple[Begun, ...]
+) -> None:
+    record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "trail": trail}).encode())
+
+    assert record == Record("2.0", "started", trail=found)
 
 
 def test_a_record_needs_a_version_and_a_state_only() -> None:

@@ -1,0 +1,155 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rollout from its beginning to its end, made from the history and the hosts' records: what a report shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .chronicle_host import host_told
+from .chronicle_numbers import concurrency, durations, step_durations
+from .errors import UpgradeError
+from .fleet import Record, Report
+from .instructions import parse
+from .limits import Limit, limits_by_role
+from .names import in_order, plural
+from .order import resolve
+
+BEGINS = ("begin", "adopt")
+_ENDS = ("complete", "converge")
+_UNKNOWN = "unknown"
+# What comes after the year 9999 is no time that a page could show.
+_LATEST = 253_402_300_800
+
+
+def chronicle(
+    events: Sequence[Mapping[str, Any]],
+    members: Mapping[str, str],
+    records: Mapping[str, Record],
+    reports: Mapping[str, Report],
+    until: int,
+    *,
+    is_current: bool,
+    is_whole: bool = True,
+) -> dict[str, Any]:
+    """Return a rollout as plain data. Takes time linear in hosts and entries, but for sorting.
+
+    :param events: its entries of the history, the oldest first; the first one began it.
+    :param members: host -> role of the fleet.
+    :param until: unix seconds, where a rollout that is not over ends in the report.
+    :param is_current: whether it is the one in the ledger.
+    :param is_whole: whether fleet, records and reports are those of this rollout. If not, its hosts are those that it let through.
+    """
+    first, last = events[0], events[-1]
+    version, begun = str(first.get("version", "")), _at(first)
+    over = next((event["what"] for event in reversed(events) if event.get("what") in (*_ENDS, "abort")), "")
+    end = max(begun, until if is_whole and over not in _ENDS else _at(last))
+    opened, put_back = _openings(events, members), _put_back(events)
+    hosts = []
+    for host in in_order({*opened, *members} if is_whole else opened):
+        record, report = records.get(host), reports.get(host)
+        hosts.append(
+            host_told(
+                host,
+                members.get(host, _UNKNOWN),
+                opened.get(host, ()),
+                put_back.get(host, ()),
+                record if record is not None and record.version == version else None,
+                report if report is not None and report.version == version else None,
+                begun,
+                end,
+            )
+        )
+    by_role: dict[str, list[dict[str, Any]]] = {}
+    for one in hosts:
+        by_role.setdefault(one["role"], []).append(one)
+    counts = {role: len(by_role[role]) for role in in_order(by_role)}
+    rules: Mapping[str, Any] = next(
+        (event["instructions"] for event in reversed(events) if isinstance(event.get("instructions"), Mapping)), {}
+    )
+    limits = _limits(rules, counts)
+    return {
+        "version": version,
+        "previous_version": str(first.get("from") or ""),
+        "state": over or ("running" if is_current else "left"),
+        "begun": begun,
+        "end": end,
+        "whole": is_whole,
+        "rules": rules,
+        "hosts": hosts,
+        "words": [_word(event) for event in events if event.get("what") not in ("publish", "health")],
+        "concurrency": {
+            part: concurrency(one for role in roles for one in by_role[role])
+            for part, roles in _parts(limits, counts).items()
+        },
+        "caps": {limit.what: limit.slots for each in limits.values() for limit in each},
+        "durations": {role: durations(by_role[role]) for role in counts},
+        "steps": step_durations(hosts),
+    }
+
+
+def _at(event: Mapping[str, Any]) -> int:
+    at = event.get("at")
+    return int(at) if isinstance(at, (int, float)) and 0 <= at < _LATEST else 0
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _openings(events: Iterable[Mapping[str, Any]], members: Mapping[str, str]) -> dict[str, list[int]]:
+    by_role: dict[str, list[str]] = {}
+    for host, role in members.items():
+        by_role.setdefault(role, []).append(host)
+    found: dict[str, list[int]] = {}
+    for event in events:
+        if event.get("what") == "open":
+            whole = [host for role in _mapping(event.get("roles")) for host in by_role.get(role, ())]
+            for host in (*_mapping(event.get("hosts")), *whole):
+                found.setdefault(host, []).append(_at(event))
+    return found
+
+
+def _put_back(events: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for event in events:
+        if event.get("what") == "retry":
+            for host in _mapping(event.get("hosts")):
+                found.setdefault(host, []).append(_at(event))
+    return found
+
+
+def _word(event: Mapping[str, Any]) -> dict[str, Any]:
+    hosts, roles = _mapping(event.get("hosts")), _mapping(event.get("roles"))
+    parts = [plural(len(hosts), "host")] * bool(hosts) + [f"role {role}" for role in roles]
+    stage = event.get("stage")
+    text = [str(stage)] * bool(stage) + [", ".join(parts)] * bool(parts) + [str(event.get("reason") or "")]
+    return {
+        "at": _at(event),
+        "epoch": event.get("epoch", 0),
+        "who": str(event.get("by") or event.get("who") or ""),
+        "what": str(event.get("what", "")),
+        "text": ": ".join(filter(None, text)),
+    }
+
+
+def _limits(rules: Mapping[str, Any], counts: Mapping[str, int]) -> Mapping[str, Sequence[Limit]]:
+    """Return role -> the caps over it; nothing for rules that can't be obeyed."""
+    try:
+        parsed = parse(rules)
+        return limits_by_role(parsed, resolve(parsed, counts), counts)
+    except UpgradeError:
+        return {}
+
+
+def _parts(limits: Mapping[str, Sequence[Limit]], counts: Mapping[str, int]) -> dict[str, list[str]]:
+    """Return the parts of a fleet that have a cap or could have one, with their roles: all of it, groups, each role."""
+    found: dict[str, list[str]] = {"the fleet": list(counts)}
+    for role in counts:
+        for limit in limits.get(role, ()):
+            if limit.what.startswith("group "):
+                found.setdefault(limit.what, []).append(role)
+        found[f"role {role}"] = [role]
+    return found

@@ -1,0 +1,104 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rollout read from Consul as a whole, and its report in files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .._model.chronicle import BEGINS, chronicle
+from .._model.chronicle_page import page
+from .._model.errors import UpgradeError
+from .._model.fleet import place
+from .._model.names import nearest
+from .._store.store import Store
+
+
+def told(
+    store: Store, version: str | None = None, fleet: Mapping[str, str] | None = None, role_pattern: str | None = None
+) -> dict[str, Any]:
+    """Return a rollout as plain data: a request for the fleet, and one for each 64 entries of the history back to its beginning.
+
+    :param version: of the rollout; the last one to it is taken. None for the one in the ledger.
+    :param fleet: host -> role.
+    :raises UpgradeError: ``no_rollout``, and what :meth:`Store.snapshot` raises.
+    """
+    snapshot = store.snapshot()
+    ledger = snapshot.ledger
+    pattern = role_pattern or (ledger.role_pattern if ledger else None)
+    members = place(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
+    events: list[dict[str, Any]] = []
+    versions, is_newest = [], True
+    for event in store.history(ledger.epoch if ledger is not None else max(store.epochs(), default=0)):
+        events.append(event)
+        if event.get("what") not in BEGINS:
+            continue
+        found = str(event.get("version", ""))
+        if version in (None, found):
+            events.reverse()
+            return chronicle(
+                events,
+                members,
+                snapshot.records,
+                snapshot.reports,
+                int(snapshot.now),
+                is_current=is_newest,
+                is_whole=is_newest,
+            )
+        versions.append(found)
+        events, is_newest = [], False
+    if not versions:
+        raise UpgradeError("no_rollout", f"{store.keys.history} has no rollout, so there is none to tell of.")
+    raise UpgradeError(
+        "no_rollout",
+        f"version: the history has no rollout to {version!r}{nearest(version or '', versions) or '.'} "
+        f"It has those to {', '.join(dict.fromkeys(versions))}.",
+    )
+
+
+def files_of(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return name -> text of the report's files: a page, the same as JSON, and a line for each host as CSV."""
+    name = "rollout-" + re.sub(r"[^A-Za-z0-9._-]", "_", found["version"])
+    return {
+        f"{name}.html": page(found),
+        f"{name}.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n",
+        f"{name}.csv": _csv(found),
+    }
+
+
+def _csv(found: Mapping[str, Any]) -> str:
+    """Return when each host came to which phase last, in unix seconds; empty where it did not, or nobody wrote it down."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("host", "role", "phase", "let_through", "began", "ended", "attempt", "service", "step", "error"))
+    for one in found["hosts"]:
+        since = {phase: start for phase, start, *_rest in one["phases"]}
+        ended = since.get("upgraded", since.get("failed", ""))
+        times = (since.get("let through", ""), since.get("at work", ""), ended)
+        words = (
+            one["host"],
+            one["role"],
+            one["phase"],
+            *times,
+            one["attempt"],
+            one["service"],
+            one["step"],
+            one["error"],
+        )
+        # A spreadsheet would take these for formulas.
+        writer.writerow(
+            [f"'{word}" if isinstance(word, str) and word[:1] in "=+-@" and word else word for word in words]
+        )
+    return text.getvalue()
+
+
+def paths_in(folder: str, files: Mapping[str, str]) -> dict[str, str]:
+    """Return path -> text."""
+    return {str(Path(folder) / name): text for name, text in files.items()}
