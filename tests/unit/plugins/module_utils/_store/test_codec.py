@@ -11,21 +11,11 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
-    FAILED,
-    POST_STATES,
-    RECORD_STATES,
-    STARTED,
-    Record,
-    Report,
     Snapshot,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import Gates, GateValue
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold, Holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import ABORTED, PAUSED, STATES, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import printable
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.trail import Begun, newest
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Entry
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.codec import (
     decode_approval,
     decode_event,
@@ -38,77 +28,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.codec import
     encode_ledger,
     encode_mark,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.records import decode_record, encode_record
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.snapshot import decode_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-
-KEYS = Keys("cloud/")
-NOT_TEXT = b"\xff\xfe\x00"
-
-
-def is_version(text: str) -> bool:
-    return text.isprintable() and "/" not in text and text == text.strip() and text.lower() not in ("true", "false")
-
-
-def read(entries: dict[str, bytes]) -> Snapshot:
-    """Return the snapshot of entries below the prefix, each one younger than the one before it."""
-    return decode_snapshot(
-        KEYS, [Entry(f"cloud/{key}", value, index) for index, (key, value) in enumerate(entries.items(), 5)]
-    )
-
-
-def test_nothing_at_all() -> None:
-    assert read({}) == Snapshot()
-
-
-def test_everything_is_found_in_its_place() -> None:
-    ledger = Ledger(3, "2.0", "1.0")
-    found = read(
-        {
-            "current_version": b"2.0\n",
-            "upgrade/ledger": encode_ledger(ledger).encode(),
-            "upgrade/schema": b"1",
-            "running/versions/1.0/compute1": b"1700000000",
-            "running/versions/2.0/compute2": b"1700000000.5",
-            "config_state/enable_puppet/global": b"False",
-            "config_state/enable_puppet/role/compute": b"true",
-            "config_state/enable_puppet/host/compute1": b"2.0",
-            "upgrade/hosts/compute1": b'{"version": "2.0", "state": "started"}',
-            "upgrade/hold/global": b'{"reason": "freeze", "by": "ann", "at": "noon"}',
-            "upgrade/hold/role/compute": b"{}",
-            "upgrade/hold/host/compute1": b"RAM test",
-        }
-    )
-
-    gates, holds = "cloud/config_state/enable_puppet", "cloud/upgrade/hold"
-    assert found == Snapshot(
-        current_version="2.0",
-        ledger=ledger,
-        reports={"compute1": Report("1.0", 1_700_000_000), "compute2": Report("2.0", 1_700_000_000.5)},
-        records={"compute1": Record("2.0", STARTED)},
-        gates=Gates(
-            GateValue(f"{gates}/global", "False"),
-            {"compute": GateValue(f"{gates}/role/compute", "true")},
-            {"compute1": GateValue(f"{gates}/host/compute1", "2.0")},
-        ),
-        holds=Holds(
-            Hold(f"{holds}/global", "freeze", "ann", "noon"),
-            {"compute": Hold(f"{holds}/role/compute")},
-            {"compute1": Hold(f"{holds}/host/compute1", "RAM test")},
-        ),
-        index=16,
-        version_index=5,
-        ledger_index=6,
-        schema=1,
-    )
-
-
-def test_keys_of_another_prefix_and_of_others_are_left_alone() -> None:
-    entries = [Entry("current_version", b"9", 1), Entry("cloud/current_version.bak", b"9", 2), Entry("x", b"", 3)]
-
-    assert decode_snapshot(KEYS, entries) == Snapshot(index=3)
+from raw_keys import NOT_TEXT, PRINTABLE, read
 
 
 @pytest.mark.parametrize(
@@ -117,113 +40,6 @@ def test_keys_of_another_prefix_and_of_others_are_left_alone() -> None:
 )
 def test_versions(value: bytes, version: str | None) -> None:
     assert decode_version(value) == version
-
-
-def test_folder_placeholders_are_no_entries() -> None:
-    folders = [
-        "running/versions/",
-        "running/versions/2.0/",
-        "config_state/enable_puppet/",
-        "config_state/enable_puppet/host/",
-        "config_state/enable_puppet/role/",
-        "config_state/enable_puppet/role/compute/",
-        "upgrade/hosts/",
-        "upgrade/hold/",
-        "upgrade/hold/host/",
-        "upgrade/hold/global/",
-    ]
-
-    assert read(dict.fromkeys(folders, b"")) == Snapshot(
-        index=4 + len(folders), hold_index=5 + folders.index("upgrade/hold/")
-    )
-
-
-@pytest.mark.parametrize(
-    ("key", "warning"),
-    [
-        (
-            "running/versions/2.0/gb/compute1",
-            "'cloud/running/versions/2.0/gb/compute1' is passed over: it is not running/versions/<version>/<host>.",
-        ),
-        (
-            "running/versions/compute1",
-            "'cloud/running/versions/compute1' is passed over: it is not running/versions/<version>/<host>.",
-        ),
-        (
-            "running/versions//compute1",
-            "'cloud/running/versions//compute1' is passed over: it is not running/versions/<version>/<host>.",
-        ),
-        (
-            "running/versions/2.0/comp\ufffdte1",
-            "'cloud/running/versions/2.0/comp\ufffdte1' is passed over: it is not running/versions/<version>/<host>.",
-        ),
-        (
-            "config_state/enable_puppet/host/gb/compute1",
-            "'cloud/config_state/enable_puppet/host/gb/compute1' is passed over: "
-            "it is no gate of a host, a role or everything.",
-        ),
-        (
-            "config_state/enable_puppet/hosts/compute1",
-            "'cloud/config_state/enable_puppet/hosts/compute1' is passed over: "
-            "it is no gate of a host, a role or everything.",
-        ),
-        (
-            "config_state/enable_puppet/globl",
-            "'cloud/config_state/enable_puppet/globl' is passed over: it is no gate of a host, a role or everything.",
-        ),
-        (
-            "upgrade/hold/compute1",
-            "'cloud/upgrade/hold/compute1' is passed over: it is no hold of a host, a role or everything.",
-        ),
-        (
-            "upgrade/hold/role/a/b",
-            "'cloud/upgrade/hold/role/a/b' is passed over: it is no hold of a host, a role or everything.",
-        ),
-    ],
-)
-def test_a_key_that_means_nothing_is_passed_over_with_a_warning(key: str, warning: str) -> None:
-    assert read({key: b"True"}) == Snapshot(index=5, warnings=(warning,))
-
-
-@pytest.mark.parametrize(("value", "text"), [(b"", ""), (b"Flase", "Flase"), (NOT_TEXT, None)])
-def test_gates_that_can_not_be_read_are_kept_for_whoever_needs_them(value: bytes, text: str | None) -> None:
-    found = read({"config_state/enable_puppet/host/compute1": value}).gates.hosts["compute1"]
-
-    assert found.text == text
-    with pytest.raises(UpgradeError, match="cloud/config_state/enable_puppet/host/compute1"):
-        found.is_open("2.0")
-
-
-# Reports
-
-
-@pytest.mark.parametrize("value", [b"", b"yesterday", NOT_TEXT, b"nan", b"inf", b"-1e300"])
-def test_a_report_counts_even_if_its_time_can_not_be_read(value: bytes) -> None:
-    assert read({"running/versions/1.0/compute1": value}).reports == {"compute1": Report("1.0", None)}
-
-
-@pytest.mark.parametrize(
-    ("entries", "chosen", "passed_over"),
-    [
-        ({"1.0": b"100", "2.0": b"200"}, Report("2.0", 200.0), "1.0"),
-        ({"1.0": b"200", "2.0": b"100"}, Report("1.0", 200.0), "2.0"),
-        ({"1.0": b"100", "2.0": b"soon"}, Report("1.0", 100.0), "2.0"),
-        ({"1.0": b"100", "2.0": b"100"}, Report("1.0", 100.0), "2.0"),
-        ({"1.0": b"", "2.0": b""}, Report("1.0", None), "2.0"),
-        ({"1.0": b"", "2.0": b"0"}, Report("2.0", 0.0), "1.0"),
-    ],
-)
-def test_of_two_reports_the_later_counts_and_in_doubt_the_one_that_leaves_work_to_do(
-    entries: dict[str, bytes], chosen: Report, passed_over: str
-) -> None:
-    reports = {f"running/versions/{version}/compute1": value for version, value in entries.items()}
-    found = read({"current_version": b"2.0", **reports})
-
-    assert found.reports == {"compute1": chosen}
-    assert found.warnings == (
-        f"compute1 reported several versions; {chosen.version!r} is taken, and passed over: "
-        f"cloud/running/versions/{passed_over}/compute1.",
-    )
 
 
 # The ledger and the schema
@@ -251,10 +67,6 @@ def test_a_ledger_is_stored_without_what_goes_without_saying() -> None:
 )
 def test_a_ledger_comes_back_as_it_was(ledger: Ledger) -> None:
     assert decode_ledger("upgrade/ledger", encode_ledger(ledger).encode()) == ledger
-
-
-# What a host or an operator says is made printable when it is read.
-PRINTABLE = st.text().map(printable)
 
 
 @given(
@@ -358,148 +170,6 @@ def test_a_schema_that_can_not_be_read_stops_everything(value: bytes) -> None:
     assert caught.value.message == (
         f"cloud/upgrade/schema holds {value!r}, which is no version of the layout. Restore it from a backup, or delete it."
     )
-
-
-# Records
-
-
-def test_a_full_record() -> None:
-    record = Record(
-        "2.0", FAILED, "nova", "stop", 3, "no quorum", {"started": 5, "failed": 9}, "1.0", ("stop/nova",), "failed",
-        trail=(Begun(5, "nova", "stop"), Begun(9)),
-    )  # fmt: skip
-
-    assert decode_record("k", encode_record(record).encode()) == record
-
-
-TEXTS = st.none() | PRINTABLE
-
-
-@given(
-    st.builds(
-        Record,
-        st.text(min_size=1).filter(is_version),
-        st.sampled_from(RECORD_STATES),
-        TEXTS,
-        TEXTS,
-        st.integers(1, 99),
-        TEXTS,
-        st.dictionaries(st.sampled_from(RECORD_STATES), st.integers(0, 2**40)),
-        TEXTS,
-        st.lists(PRINTABLE).map(tuple),
-        st.none() | st.sampled_from(POST_STATES),
-        TEXTS,
-        st.lists(st.builds(Begun, st.integers(0, 2**40), PRINTABLE, PRINTABLE), max_size=8).map(newest),
-    )
-)
-def test_a_record_comes_back_as_it_was(record: Record) -> None:
-    assert decode_record("k", encode_record(record).encode()) == record
-
-
-def test_a_record_without_units_is_stored_as_before_there_were_any() -> None:
-    assert json.loads(encode_record(Record("2.0", "started"))) == {
-        "version": "2.0",
-        "state": "started",
-        "attempt": 1,
-        "times": {},
-    }
-
-
-@pytest.mark.parametrize(
-    ("trail", "found"),
-    [
-        (7, ()),
-        (None, ()),
-        ([[5, "nova", "stop"], [6, "nova"], ["noon", "a", "b"], [1e999, "a", "b"], [7, 8, "b"], 9, [9, None, "up\x1b"]],
-         (Begun(5, "nova", "stop"), Begun(9, "", "up?"))),
-        ([[at, "nova", "x" * 255] for at in range(99)], tuple(Begun(at, "nova", "x" * 255) for at in range(85, 99))),
-    ],
-)  # fmt: skip
-def test_what_can_not_be_read_of_a_trail_is_left_out_and_the_last_of_it_is_kept(
-    trail: object, found: tuple[Begun, ...]
-) -> None:
-    record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "trail": trail}).encode())
-
-    assert record == Record("2.0", "started", trail=found)
-
-
-def test_a_record_needs_a_version_and_a_state_only() -> None:
-    assert decode_record("k", b'{"version": "2.0", "state": "upgraded", "mood": "good"}') == Record("2.0", "upgraded")
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (b"", "Expecting value: line 1 column 1 (char 0)"),
-        (NOT_TEXT, "can't decode byte"),
-        (b"[]", "no attribute 'get'"),
-        (b"7", "no attribute 'get'"),
-        (b'{"state": "started"}', "no 'version'"),
-        (b'{"version": "2.0"}', "no 'state'"),
-        (b'{"version": 2, "state": "started"}', "version 2, state 'started', attempt 1"),
-        (b'{"version": "2.0", "state": "lost"}', "version '2.0', state 'lost', attempt 1"),
-        (b'{"version": "2.0/compute2", "state": "upgraded"}', "version '2.0/compute2', state 'upgraded', attempt 1"),
-        (b'{"version": "2.0", "state": "started", "times": {"started": 1%s}}' % (b"0" * 400), "is no unix time"),
-        (b"[" * 100_000, "it is nested too deeply"),
-        (b'{"version": "2.0", "state": ["started"]}', "version '2.0', state ['started'], attempt 1"),
-        (b'{"version": "2.0", "state": "started", "attempt": "2"}', "attempt '2'"),
-        (b'{"version": "2.0", "state": "started", "step": 3}', "3 is not a text"),
-        (b'{"version": "2.0", "state": "started", "times": [1]}', "times [1]"),
-        (b'{"version": "2.0", "state": "started", "done": "stop/nova"}', "done 'stop/nova'"),
-        (b'{"version": "2.0", "state": "started", "done": [1]}', "done [1]"),
-        (b'{"version": "2.0", "state": "started", "post": "over"}', "post 'over'"),
-        (b'{"version": "2.0", "state": "started", "post": ["done"]}', "post ['done']"),
-        (b'{"version": "2.0", "state": "started", "times": {"started": "noon"}}', "invalid literal for int()"),
-        (b'{"version": "2.0", "state": "started", "times": {"started": null}}', "int() argument must be"),
-        (b'{"version": "2.0", "state": "started", "times": {"started": 1e999}}', "cannot convert float infinity"),
-    ],
-)
-def test_a_record_that_can_not_be_read_has_failed_and_says_why(value: bytes, reason: str) -> None:
-    record = read({"upgrade/hosts/compute1": value}).records["compute1"]
-
-    assert (record.state, record.version, record.readable) == (FAILED, "", False)
-    assert record.error is not None
-    assert record.error.startswith("the record cloud/upgrade/hosts/compute1 can't be read (")
-    assert record.error.endswith("); let the host report again, or delete the key")
-    assert reason in record.error
-
-
-def test_texts_without_end_in_a_record_are_cut_and_the_last_words_are_kept() -> None:
-    text = f"first words {'x' * 400_000} last words"
-    raw = {"version": "2.0", "state": "failed", "error": text, "service": text, "step": text}
-    found = decode_record("k", json.dumps(raw).encode())
-
-    assert (found.readable, found.version, found.state) == (True, "2.0", "failed")
-    for cut, most in ((found.error, 4200), (found.service, 255), (found.step, 255)):
-        assert cut is not None
-        assert len(cut) == most
-        assert cut.startswith("first words xxx")
-        assert cut.endswith("xxx last words")
-    assert decode_record("k", encode_record(found).encode()) == found
-
-
-@pytest.mark.parametrize(
-    ("more", "reason"),
-    [
-        ({"version": "9" * 300_000}, "version '9999"),
-        ({"version": "9" * 256}, "version '9999"),
-        ({"reported": "9" * 300_000}, "'9999"),
-        ({"done": ["upgrade/nginx"] * 30_000}, "done has more than 20000 characters"),
-        ({"times": {f"state {at}": 1 for at in range(10_000)}}, "times {'state 0': 1"),
-        ({"times": {"x" * 300_000: 1}}, "times {'xxx"),
-    ],
-)
-def test_names_without_end_make_a_record_unreadable(more: dict[str, Any], reason: str) -> None:
-    found = decode_record("k", json.dumps({"version": "2.0", "state": "failed", **more}).encode())
-
-    assert (found.readable, found.version) == (False, "")
-    assert found.error is not None
-    assert found.error.startswith(f"the record k can't be read ({reason}")
-    assert len(found.error) < 500
-
-
-def test_nested_keys_among_the_records_are_no_records() -> None:
-    assert read({"upgrade/hosts/compute1/old": b"{}"}).records == {}
 
 
 # Holds
@@ -694,44 +364,3 @@ def test_marks_and_approvals_are_found_beside_each_other_and_their_folders_are_n
     )
 
     assert found == Snapshot(approvals={"canary": Approval("ann", 7)}, marks={"canary": Mark("2.0", None)}, index=8)
-
-
-# Anything
-
-
-@given(
-    st.dictionaries(
-        st.tuples(
-            st.sampled_from(
-                (
-                    *(
-                        "running/versions/",
-                        "config_state/enable_puppet/",
-                        "upgrade/hosts/",
-                        "upgrade/hold/",
-                        "upgrade/",
-                    ),
-                    *("upgrade/health/", "upgrade/approval/", "upgrade/drivers/"),
-                )
-            ),
-            st.text(alphabet="a1/ glob\ufffd", max_size=8),
-        ).map("".join),
-        st.binary(max_size=12) | st.sampled_from((b"{}", b"True", b"2.0", b"1700000000")),
-    )
-)
-def test_no_key_and_no_bytes_stop_the_reader(entries: dict[str, bytes]) -> None:
-    assert isinstance(read(entries), Snapshot)
-
-
-FIELDS = st.sampled_from(("version", "state", "times", "attempt", "reason", "by", "at", "since", "started"))
-SCALARS = st.none() | st.booleans() | st.floats() | st.text()
-
-
-@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(FIELDS, inner), max_leaves=12))
-def test_no_json_stops_the_reader_of_records_and_holds_marks_and_approvals(data: Any) -> None:
-    value = json.dumps(data).encode()
-
-    assert decode_record("k", value).state in RECORD_STATES
-    assert decode_hold("k", value).key == "k"
-    assert isinstance(decode_mark(value), Mark | None)
-    assert isinstance(decode_approval(value), Approval | None)

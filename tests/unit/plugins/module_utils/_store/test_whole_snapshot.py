@@ -1,0 +1,230 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All keys of a fleet as one snapshot: what is found where, what is passed over, and that nothing stops the reader."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
+    RECORD_STATES,
+    STARTED,
+    Record,
+    Report,
+    Snapshot,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import Gates, GateValue
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold, Holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Entry
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.codec import (
+    decode_approval,
+    decode_hold,
+    decode_mark,
+    encode_ledger,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.records import decode_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.snapshot import decode_snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+from raw_keys import KEYS, NOT_TEXT, read
+
+
+def test_nothing_at_all() -> None:
+    assert read({}) == Snapshot()
+
+
+def test_everything_is_found_in_its_place() -> None:
+    ledger = Ledger(3, "2.0", "1.0")
+    found = read(
+        {
+            "current_version": b"2.0\n",
+            "upgrade/ledger": encode_ledger(ledger).encode(),
+            "upgrade/schema": b"1",
+            "running/versions/1.0/compute1": b"1700000000",
+            "running/versions/2.0/compute2": b"1700000000.5",
+            "config_state/enable_puppet/global": b"False",
+            "config_state/enable_puppet/role/compute": b"true",
+            "config_state/enable_puppet/host/compute1": b"2.0",
+            "upgrade/hosts/compute1": b'{"version": "2.0", "state": "started"}',
+            "upgrade/hold/global": b'{"reason": "freeze", "by": "ann", "at": "noon"}',
+            "upgrade/hold/role/compute": b"{}",
+            "upgrade/hold/host/compute1": b"RAM test",
+        }
+    )
+
+    gates, holds = "cloud/config_state/enable_puppet", "cloud/upgrade/hold"
+    assert found == Snapshot(
+        current_version="2.0",
+        ledger=ledger,
+        reports={"compute1": Report("1.0", 1_700_000_000), "compute2": Report("2.0", 1_700_000_000.5)},
+        records={"compute1": Record("2.0", STARTED)},
+        gates=Gates(
+            GateValue(f"{gates}/global", "False"),
+            {"compute": GateValue(f"{gates}/role/compute", "true")},
+            {"compute1": GateValue(f"{gates}/host/compute1", "2.0")},
+        ),
+        holds=Holds(
+            Hold(f"{holds}/global", "freeze", "ann", "noon"),
+            {"compute": Hold(f"{holds}/role/compute")},
+            {"compute1": Hold(f"{holds}/host/compute1", "RAM test")},
+        ),
+        index=16,
+        version_index=5,
+        ledger_index=6,
+        schema=1,
+    )
+
+
+def test_keys_of_another_prefix_and_of_others_are_left_alone() -> None:
+    entries = [Entry("current_version", b"9", 1), Entry("cloud/current_version.bak", b"9", 2), Entry("x", b"", 3)]
+
+    assert decode_snapshot(KEYS, entries) == Snapshot(index=3)
+
+
+def test_folder_placeholders_are_no_entries() -> None:
+    folders = [
+        "running/versions/",
+        "running/versions/2.0/",
+        "config_state/enable_puppet/",
+        "config_state/enable_puppet/host/",
+        "config_state/enable_puppet/role/",
+        "config_state/enable_puppet/role/compute/",
+        "upgrade/hosts/",
+        "upgrade/hold/",
+        "upgrade/hold/host/",
+        "upgrade/hold/global/",
+    ]
+
+    assert read(dict.fromkeys(folders, b"")) == Snapshot(
+        index=4 + len(folders), hold_index=5 + folders.index("upgrade/hold/")
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "warning"),
+    [
+        (
+            "running/versions/2.0/gb/compute1",
+            "'cloud/running/versions/2.0/gb/compute1' is passed over: it is not running/versions/<version>/<host>.",
+        ),
+        (
+            "running/versions/compute1",
+            "'cloud/running/versions/compute1' is passed over: it is not running/versions/<version>/<host>.",
+        ),
+        (
+            "running/versions//compute1",
+            "'cloud/running/versions//compute1' is passed over: it is not running/versions/<version>/<host>.",
+        ),
+        (
+            "running/versions/2.0/comp\ufffdte1",
+            "'cloud/running/versions/2.0/comp\ufffdte1' is passed over: it is not running/versions/<version>/<host>.",
+        ),
+        (
+            "config_state/enable_puppet/host/gb/compute1",
+            "'cloud/config_state/enable_puppet/host/gb/compute1' is passed over: "
+            "it is no gate of a host, a role or everything.",
+        ),
+        (
+            "config_state/enable_puppet/hosts/compute1",
+            "'cloud/config_state/enable_puppet/hosts/compute1' is passed over: "
+            "it is no gate of a host, a role or everything.",
+        ),
+        (
+            "config_state/enable_puppet/globl",
+            "'cloud/config_state/enable_puppet/globl' is passed over: it is no gate of a host, a role or everything.",
+        ),
+        (
+            "upgrade/hold/compute1",
+            "'cloud/upgrade/hold/compute1' is passed over: it is no hold of a host, a role or everything.",
+        ),
+        (
+            "upgrade/hold/role/a/b",
+            "'cloud/upgrade/hold/role/a/b' is passed over: it is no hold of a host, a role or everything.",
+        ),
+    ],
+)
+def test_a_key_that_means_nothing_is_passed_over_with_a_warning(key: str, warning: str) -> None:
+    assert read({key: b"True"}) == Snapshot(index=5, warnings=(warning,))
+
+
+@pytest.mark.parametrize(("value", "text"), [(b"", ""), (b"Flase", "Flase"), (NOT_TEXT, None)])
+def test_gates_that_can_not_be_read_are_kept_for_whoever_needs_them(value: bytes, text: str | None) -> None:
+    found = read({"config_state/enable_puppet/host/compute1": value}).gates.hosts["compute1"]
+
+    assert found.text == text
+    with pytest.raises(UpgradeError, match="cloud/config_state/enable_puppet/host/compute1"):
+        found.is_open("2.0")
+
+
+@pytest.mark.parametrize("value", [b"", b"yesterday", NOT_TEXT, b"nan", b"inf", b"-1e300"])
+def test_a_report_counts_even_if_its_time_can_not_be_read(value: bytes) -> None:
+    assert read({"running/versions/1.0/compute1": value}).reports == {"compute1": Report("1.0", None)}
+
+
+@pytest.mark.parametrize(
+    ("entries", "chosen", "passed_over"),
+    [
+        ({"1.0": b"100", "2.0": b"200"}, Report("2.0", 200.0), "1.0"),
+        ({"1.0": b"200", "2.0": b"100"}, Report("1.0", 200.0), "2.0"),
+        ({"1.0": b"100", "2.0": b"soon"}, Report("1.0", 100.0), "2.0"),
+        ({"1.0": b"100", "2.0": b"100"}, Report("1.0", 100.0), "2.0"),
+        ({"1.0": b"", "2.0": b""}, Report("1.0", None), "2.0"),
+        ({"1.0": b"", "2.0": b"0"}, Report("2.0", 0.0), "1.0"),
+    ],
+)
+def test_of_two_reports_the_later_counts_and_in_doubt_the_one_that_leaves_work_to_do(
+    entries: dict[str, bytes], chosen: Report, passed_over: str
+) -> None:
+    reports = {f"running/versions/{version}/compute1": value for version, value in entries.items()}
+    found = read({"current_version": b"2.0", **reports})
+
+    assert found.reports == {"compute1": chosen}
+    assert found.warnings == (
+        f"compute1 reported several versions; {chosen.version!r} is taken, and passed over: "
+        f"cloud/running/versions/{passed_over}/compute1.",
+    )
+
+
+@given(
+    st.dictionaries(
+        st.tuples(
+            st.sampled_from(
+                (
+                    *(
+                        "running/versions/",
+                        "config_state/enable_puppet/",
+                        "upgrade/hosts/",
+                        "upgrade/hold/",
+                        "upgrade/",
+                    ),
+                    *("upgrade/health/", "upgrade/approval/", "upgrade/drivers/"),
+                )
+            ),
+            st.text(alphabet="a1/ glob\ufffd", max_size=8),
+        ).map("".join),
+        st.binary(max_size=12) | st.sampled_from((b"{}", b"True", b"2.0", b"1700000000")),
+    )
+)
+def test_no_key_and_no_bytes_stop_the_reader(entries: dict[str, bytes]) -> None:
+    assert isinstance(read(entries), Snapshot)
+
+
+FIELDS = st.sampled_from(("version", "state", "times", "attempt", "reason", "by", "at", "since", "started"))
+
+SCALARS = st.none() | st.booleans() | st.floats() | st.text()
+
+
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(FIELDS, inner), max_leaves=12))
+def test_no_json_stops_the_reader_of_records_and_holds_marks_and_approvals(data: Any) -> None:
+    value = json.dumps(data).encode()
+
+    assert decode_record("k", value).state in RECORD_STATES
+    assert decode_hold("k", value).key == "k"
+    assert isinstance(decode_mark(value), Mark | None)
+    assert isinstance(decode_approval(value), Approval | None)
