@@ -22,6 +22,10 @@ test: setup ## Run everything that checks the project
 bench: setup ## Measure passes over fleets of up to 100,000 hosts
 	@.venv/bin/python tests/benchmarks
 
+.PHONY: docs
+docs: setup ## Make a site of the pages and of the reference of plugins and roles
+	@tools/site/build.sh
+
 .PHONY: build
 build: setup ## Build the artifact that ansible-galaxy installs
 	@.venv/bin/ansible-galaxy collection build --force --output-path .cache/build
