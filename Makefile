@@ -27,6 +27,10 @@ picture: setup ## Take the picture of the first page anew
 	@tools/setup.sh test
 	@.venv/bin/python tools/picture
 
+.PHONY: docs
+docs: setup ## Make a site of the pages and of the reference of plugins and roles
+	@tools/site/build.sh
+
 .PHONY: build
 build: setup ## Build the artifact that ansible-galaxy installs
 	@.venv/bin/ansible-galaxy collection build --force --output-path .cache/build

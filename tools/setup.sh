@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
 # Makes .venv with Ansible and the Consul client, puts this checkout into it as the collection convoy.upgrade,
-# and gets Consul. With "test" as its argument, also installs what checks the project.
+# and gets Consul. With "test" as its argument, also installs what checks the project, with "docs" what makes its site.
 # Quick when repeated: pip is called only when the requirements or the Python have changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -54,6 +54,7 @@ install_requirements() {
 
 if ! { [ -x .venv/bin/python ] && fits .venv/bin/python; }; then make_venv; fi
 install_requirements runtime
+if [ "${1:-}" = docs ]; then install_requirements docs; fi
 if [ "${1:-}" = test ]; then
     install_requirements test
     # What judges the metrics. Without it their test is passed over, and fails in the CI.

@@ -21,6 +21,7 @@ style() { ruff check . && ruff format --check .; }
 changelog() { antsibull-changelog lint; }
 lint() { ansible-lint; }
 docs() { antsibull-docs lint-collection-docs --plugin-docs --validate-collection-refs=self .; }
+site() { tools/site/build.sh; }
 unit() { python -m pytest -q tests/unit; }
 # Side by side, and after that the look back on what all of them have used and seen.
 integration() {
@@ -55,7 +56,7 @@ benchmarks() { python tests/benchmarks --hosts 100 1000 10000 && python tests/be
 matrix() { tools/checks/matrix.sh; }
 
 checks=("$@")
-[ ${#checks[@]} -gt 0 ] || checks=(style types changelog docs lint unit artifact integration push fire services nodes molecule demo benchmarks sanity matrix)
+[ ${#checks[@]} -gt 0 ] || checks=(style types changelog docs site lint unit artifact integration push fire services nodes molecule demo benchmarks sanity matrix)
 
 tools/setup.sh test
 for check in "${checks[@]}"; do

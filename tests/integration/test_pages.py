@@ -1,0 +1,48 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pages that tell what to type: their files are written, their commands typed, and they show what is really printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from devkit.agent import ROOT
+from missing import missing
+from pages.page import rewritten
+from pages.shell import obstacle
+from pages.shown import comparable
+from pages.walk import walk
+
+
+# How Ansible and Consul say things may differ from one release to the next, and a page shows one of them.
+@pytest.mark.one_release
+@pytest.mark.parametrize("name", ["first_upgrade", "writing_a_service"])
+def test_a_page_shows_what_its_commands_print(name: str, tmp_path: Path) -> None:
+    if reason := obstacle():
+        missing(reason)
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    typed = 0
+    for command, printed in walk(page, tmp_path):
+        assert comparable(printed) == comparable(command.shown), (
+            f"docs/{name}.md: $ {command.typed}\nIf the page is what has to change: .venv/bin/python tests/pages docs/{name}.md"
+        )
+        typed += 1
+    assert typed == page.count("\n$ ")
+
+
+def test_nothing_else_of_a_page_is_rewritten() -> None:
+    page = "Text\n\n```console\n$ one\nold\n$ two\n```\n\n```text\n$ kept\n```\n"
+    assert rewritten(page, ["new\n", ""]) == page.replace("old", "new")
+
+
+def test_what_is_not_compared_is_times_ids_and_looks() -> None:
+    one = (
+        "10:00:00 web1 pending -> upgrading: started\n10:00:01 -- 2.0: web 0/2\nweb2 waits since 2026-01-01 10:00:00\n"
+    )
+    other = "23:11:09 web1 pending -> upgrading: the gate is True\nweb2 waits since 2027-11-21 01:02:03\n"
+    assert comparable(one) == comparable(other)
+    assert comparable(one) != comparable(other.replace("web2", "web3"))
+    assert comparable(one) != comparable(other.replace("upgrading", "failed"))
+    assert comparable("web  2  1") != comparable("web  1  2")
