@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Re
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.kv import RawKV
+from integration.support.browser import Browser, colours, lightness
 from integration.support.fleet import history, names, record, seed
 from integration.support.playbook import Runner, Task
 from integration.support.shipped import Shipped
@@ -92,26 +92,17 @@ def test_without_a_rollout_there_is_nothing_to_tell(run: Runner) -> None:
     assert found["failure"]["code"] == "no_rollout"
 
 
-@pytest.fixture(scope="module")
-def chromium() -> str:
-    found = shutil.which("chromium")
-    if found is None:
-        missing("no chromium here")
-    return str(found)
-
-
-def shown(chromium: str, file: Path, home: Path, *arguments: str) -> str:
-    """Return the page as a browser has it after loading."""
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={home}"]
-    done = subprocess.run(
-        [*command, *arguments, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=90, check=True
-    )
-    return done.stdout
+@pytest.fixture
+def browser(tmp_path: Path) -> Browser:
+    try:
+        return Browser(tmp_path)
+    except OSError as error:
+        missing(f"no browser here: {error}")
 
 
 @pytest.mark.parametrize("computes", [10, 200, 2000])
 def test_a_browser_shows_every_host_and_runs_nothing(
-    play: Shipped, store: Store, consul: RawKV, tmp_path: Path, chromium: str, computes: int
+    play: Shipped, store: Store, consul: RawKV, tmp_path: Path, browser: Browser, computes: int
 ) -> None:
     seed(consul, names(compute=computes), "2")
     under_way(store, computes)
@@ -121,21 +112,35 @@ def test_a_browser_shows_every_host_and_runs_nothing(
     assert ran.returncode == 0, ran.stdout
     page = tmp_path / "rollout-3.html"
     assert str(page) in ran.stdout
-    dom = shown(chromium, page, tmp_path / "profile")
+    dom = browser.dom(page)
     assert re.search("<title>(.*?)</title>", dom)[1] == "Rollout to 3 from 2"  # type: ignore[index]
     assert "<script" not in dom
     assert dom.count("<g><title>") == computes
     assert "&lt;script&gt;document.title='owned'&lt;/script&gt;" in dom
 
 
-def test_it_follows_light_and_dark(store: Store, consul: RawKV, play: Shipped, tmp_path: Path, chromium: str) -> None:
-    rolled(store, consul)
-    play("report", report_folder=str(tmp_path))
+def test_what_it_shows_is_told_apart_in_light_in_dark_and_without_colours(
+    store: Store, consul: RawKV, run: Runner, browser: Browser
+) -> None:
+    # A host in each state, and steps; so many that bars are too thin for a texture.
+    seed(consul, names(compute=500))
+    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 400}}))
+    for host in range(1, 301):
+        state = "upgraded" if host <= 100 else "failed" if host <= 200 else "started"
+        step = None if state != "started" else "stop" if host <= 250 else "start"
+        report(store, Word(f"compute{host}", "2", state, step=step))
+    # All of it has happened within a few seconds, which fill the width of the page.
+    began = json.loads(consul.get("upgrade/history/1") or b"{}")
+    consul.put("upgrade/history/1", json.dumps(began | {"at": began["at"] - 20}))
+    (done,) = run([write(folder=str(run.folder))])
 
-    pictures = []
-    for theme in ("0", "1"):
-        picture = tmp_path / f"{theme}.png"
-        screen = (f"--screenshot={picture}", f"--blink-settings=preferredColorScheme={theme}", "--window-size=1280,900")
-        shown(chromium, tmp_path / "rollout-3.html", tmp_path / "profile", *screen)
-        pictures.append(picture.read_bytes())
-    assert pictures[0] != pictures[1]
+    for dark in (False, True):
+        found = colours(browser.picture(Path(done["files"][0]), dark=dark, height=1400))
+        # Lines of text and their smoothed edges have fewer pixels of one colour.
+        areas = sorted((lightness(colour), colour) for colour, pixels in found.items() if pixels > 5000)
+        page = {colour for colour, pixels in found.most_common(1)}
+        assert (lightness(page.pop()) < 50) == dark
+        # The page itself, waits, let through, two steps, failed, upgraded.
+        assert len(areas) >= 7, areas
+        states = [light for light, _colour in areas]
+        assert all(b - a > 3 for a, b in itertools.pairwise(states)), areas

@@ -11,7 +11,6 @@ from html import escape
 from typing import Any
 
 from .chronicle_host import BROKE, DONE, OPEN, PHASES, WAITS, WORKS
-from .names import in_order
 
 _LEFT, _WIDTH = 180, 1000
 _CLASSES = {WAITS: "w", OPEN: "o", WORKS: "k", BROKE: "f", DONE: "d"}
@@ -46,8 +45,8 @@ def lasting(seconds: float) -> str:
 
 def numbers_of(told: Mapping[str, Any]) -> dict[str, int]:
     """Return step -> the number and the colour that it has in this report; a service without steps counts as one."""
-    names = {one["step"] or one["service"] for one in told["steps"]}
-    return {name: at for at, name in enumerate(in_order(names), 1)}
+    names = dict.fromkeys(one["step"] or one["service"] for one in told["steps"])
+    return {name: at for at, name in enumerate(names, 1)}
 
 
 def timeline(told: Mapping[str, Any]) -> str:

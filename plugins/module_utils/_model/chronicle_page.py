@@ -22,7 +22,7 @@ _STYLE = """
 --d:#3a7a45}}
 body{background:var(--bg);color:var(--fg);font:14px/1.45 system-ui,sans-serif;margin:1.5em auto;max-width:1240px;padding:0 1em}
 h1{font-size:1.5em;margin:.2em 0}h2{font-size:1.15em;margin:1.6em 0 .4em}
-table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid var(--line);padding:.2em .6em;text-align:left;vertical-align:top}
+table{border-collapse:collapse;width:100%;margin-bottom:1em}td,th{border-bottom:1px solid var(--line);padding:.2em .6em;text-align:left;vertical-align:top}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td.t{white-space:nowrap;font-variant-numeric:tabular-nums}
 td,pre{overflow-wrap:anywhere}pre{white-space:pre-wrap;border:1px solid var(--line);padding:.6em}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--fg);font:11px system-ui,sans-serif}
@@ -47,11 +47,11 @@ def page(told: Mapping[str, Any]) -> str:
         f"<p>{escape(told['state'])}, begun {when(told['begun'])}, until {when(told['end'])} "
         f"({lasting(told['end'] - told['begun'])}): {done} of {plural(len(told['hosts']), 'host')} upgraded, "
         f"{plural(len(broken), 'failure')}</p>",
+        _section("Hosts over time", timeline(told)),
+        _section("Down at once, and the caps", "".join(curve(told, name) for name in told["concurrency"])),
         _section("Failures", _table(("host", "role", "where", "error"), [_failure(one) for one in broken]))
         if broken
         else "",
-        _section("Hosts over time", timeline(told)),
-        _section("Down at once, and the caps", "".join(curve(told, name) for name in told["concurrency"])),
         _section("How long hosts took", _took(told)),
         _section("Who did what when", _table(("when", "who", "what", "why"), [_word(one) for one in told["words"]])),
         _section("Rules", f"<pre>{escape(json.dumps(told['rules'], indent=2, ensure_ascii=False))}</pre>"),

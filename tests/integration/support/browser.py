@@ -1,0 +1,113 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A real browser without a screen, and what is seen in it."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import zlib
+from collections import Counter
+from pathlib import Path
+
+from devkit.agent import ROOT
+
+Colour = tuple[int, int, int]
+
+
+def binary() -> str:
+    """Return the path of a browser.
+
+    :raises OSError: where there is none and none can be had; it says why.
+    """
+    found = subprocess.run([ROOT / "tools/browser.sh"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise OSError(found.stderr.strip())
+    return found.stdout.strip()
+
+
+class Browser:
+    """A browser of its own for one test.
+
+    :param home: a folder for its files.
+    """
+
+    def __init__(self, home: Path) -> None:
+        """Find it; nothing is started yet."""
+        self._binary = binary()
+        self._home = home
+
+    def dom(self, page: Path) -> str:
+        """Return a page as it is after it was loaded."""
+        return self._run(page, "--dump-dom")
+
+    def picture(self, page: Path, *, dark: bool, height: int = 900) -> Path:
+        """Return what somebody sees who likes dark or light pages, 1280 pixels wide, as a PNG."""
+        picture = self._home / f"{page.stem}-{'dark' if dark else 'light'}.png"
+        self._run(
+            page,
+            f"--screenshot={picture}",
+            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+            f"--window-size=1280,{height}",
+        )
+        return picture
+
+    def _run(self, page: Path, *arguments: str) -> str:
+        command = [self._binary, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        profile = f"--user-data-dir={self._home / 'profile'}"
+        done = subprocess.run(
+            [*command, profile, *arguments, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        )
+        return done.stdout
+
+
+def colours(picture: Path) -> Counter[Colour]:
+    """Return how many pixels of a PNG (8 bits, RGB or RGBA, not interlaced) have which colour."""
+    data = picture.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    at, packed, width, depth = 8, b"", 0, 0
+    while at < len(data):
+        (length,), kind = struct.unpack(">I", data[at : at + 4]), data[at + 4 : at + 8]
+        body = data[at + 8 : at + 8 + length]
+        if kind == b"IHDR":
+            width, _height, bits, colour, _method, _filter, interlaced = struct.unpack(">IIBBBBB", body)
+            assert (bits, interlaced) == (8, 0)
+            depth = {2: 3, 6: 4}[colour]
+        packed += body if kind == b"IDAT" else b""
+        at += 12 + length
+    raw, size = zlib.decompress(packed), width * depth
+    before = bytearray(size)
+    found: Counter[Colour] = Counter()
+    for start in range(0, len(raw), size + 1):
+        line = _unfiltered(raw[start], bytearray(raw[start + 1 : start + 1 + size]), before, depth)
+        found.update(zip(line[0::depth], line[1::depth], line[2::depth], strict=True))
+        before = line
+    return found
+
+
+def _unfiltered(kind: int, line: bytearray, above: bytearray, depth: int) -> bytearray:
+    """Return a line of a PNG as it was before its filter (RFC 2083, 6)."""
+    for at in range(len(line)):
+        left = line[at - depth] if at >= depth else 0
+        corner = above[at - depth] if at >= depth else 0
+        if kind == 1:
+            line[at] = (line[at] + left) & 255
+        elif kind == 2:
+            line[at] = (line[at] + above[at]) & 255
+        elif kind == 3:
+            line[at] = (line[at] + (left + above[at]) // 2) & 255
+        elif kind == 4:
+            guess = left + above[at] - corner
+            near = min((left, above[at], corner), key=lambda one: abs(guess - one))
+            line[at] = (line[at] + near) & 255
+    return line
+
+
+def lightness(colour: Colour) -> float:
+    """Return how light a colour is for an eye that sees no colours: L* of CIELAB, 0 for black and 100 for white."""
+    linear = [
+        one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in (part / 255 for part in colour)
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return float(116 * luminance ** (1 / 3) - 16 if luminance > 0.008856 else 903.3 * luminance)
