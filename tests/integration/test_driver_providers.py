@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.run import Run, Unit
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.run import Unit
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.server import Driver
 from devkit.kv import RawKV
+from integration.support.drivers import Begin, Drivers, admit, admit_apart, end, entry, finish, step
 from integration.support.fleet import seed
 
 pytestmark = pytest.mark.one_release
@@ -29,25 +29,18 @@ LOCK = "upgrade/once/2/provider/cloud"
 # So long, somebody who waits is given to do otherwise (seconds), and somebody who does not wait to be done.
 SHORT, LONG = 1.0, 30.0
 
-Begin = Callable[..., Driver]
-
 
 @pytest.fixture
 def drivers(store: Store, consul: RawKV) -> Iterator[Begin]:
     """Begin a rollout to a version, and start drivers for it."""
     seed(consul, FLEET)
-    running: list[Driver] = []
+    running = Drivers(store, FLEET)
 
     def begin(units: Mapping[str, tuple[Unit, ...]] | None = None, version: str = "2", **more: Any) -> Driver:
-        make_pass(store, Request(version, {"rolling_rules": {"global": 9}}, fleet=FLEET, limit=[]))
-        units = units or {"web": CLOUD, "app": CLOUD}
-        driver = Driver(Run(store.settings, "", version, "upgrade", FLEET, units, tuple(FLEET), **more))
-        running.append(driver)
-        return driver
+        return running.begin(units or {"web": CLOUD, "app": CLOUD}, version, **more)
 
     yield begin
-    for driver in running:
-        driver.session.close()
+    running.close()
 
 
 @pytest.fixture
@@ -57,38 +50,8 @@ def aside() -> Iterator[Callable[..., Future[Any]]]:
         yield pool.submit
 
 
-def admit(driver: Driver, *hosts: str) -> None:
-    answer = driver.answer({"do": "wave", "hosts": list(hosts)})["hosts"]
-    assert all(one["go"] for one in answer.values()), answer
-
-
-def admit_apart(driver: Driver, *hosts: str) -> None:
-    """Let hosts through that do not take each task together."""
-    with ThreadPoolExecutor() as pool:
-        answers = list(pool.map(lambda host: driver.answer({"do": "admit", "host": host}), hosts))
-    assert all(one["go"] for one in answers), answers
-
-
-def step(driver: Driver, host: str, unit: str, *, whole: bool = True) -> bool:
-    message = {"do": "step", "host": host, "unit": unit, "chosen": True, "whole": whole, "skipped": False}
-    return bool(driver.answer(message)["run"])
-
-
-def finish(driver: Driver, host: str, unit: str) -> None:
-    driver.answer({"do": "finish", "host": host, "unit": unit})
-
-
-def end(driver: Driver, host: str) -> str:
-    return str(driver.answer({"do": "end", "host": host})["state"])
-
-
 def waits(future: Future[Any]) -> bool:
     return bool(wait([future], timeout=SHORT).not_done)
-
-
-def entry(consul: RawKV, key: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(consul.get(key) or b"{}")
-    return found
 
 
 def taken_by(consul: RawKV, host: str, key: str = LOCK) -> None:
