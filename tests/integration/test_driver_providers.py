@@ -9,15 +9,17 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import provider
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.run import Run, Unit
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.run import Unit
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.server import Driver
 from devkit.kv import RawKV
+from integration.support.drivers import Begin, Drivers, admit, admit_apart, end, entry, finish, step
 from integration.support.fleet import seed
 
 pytestmark = pytest.mark.one_release
@@ -29,25 +31,18 @@ LOCK = "upgrade/once/2/provider/cloud"
 # So long, somebody who waits is given to do otherwise (seconds), and somebody who does not wait to be done.
 SHORT, LONG = 1.0, 30.0
 
-Begin = Callable[..., Driver]
-
 
 @pytest.fixture
 def drivers(store: Store, consul: RawKV) -> Iterator[Begin]:
     """Begin a rollout to a version, and start drivers for it."""
     seed(consul, FLEET)
-    running: list[Driver] = []
+    running = Drivers(store, FLEET)
 
     def begin(units: Mapping[str, tuple[Unit, ...]] | None = None, version: str = "2", **more: Any) -> Driver:
-        make_pass(store, Request(version, {"rolling_rules": {"global": 9}}, fleet=FLEET, limit=[]))
-        units = units or {"web": CLOUD, "app": CLOUD}
-        driver = Driver(Run(store.settings, "", version, "upgrade", FLEET, units, tuple(FLEET), **more))
-        running.append(driver)
-        return driver
+        return running.begin(units or {"web": CLOUD, "app": CLOUD}, version, **more)
 
     yield begin
-    for driver in running:
-        driver.session.close()
+    running.close()
 
 
 @pytest.fixture
@@ -57,38 +52,8 @@ def aside() -> Iterator[Callable[..., Future[Any]]]:
         yield pool.submit
 
 
-def admit(driver: Driver, *hosts: str) -> None:
-    answer = driver.answer({"do": "wave", "hosts": list(hosts)})["hosts"]
-    assert all(one["go"] for one in answer.values()), answer
-
-
-def admit_apart(driver: Driver, *hosts: str) -> None:
-    """Let hosts through that do not take each task together."""
-    with ThreadPoolExecutor() as pool:
-        answers = list(pool.map(lambda host: driver.answer({"do": "admit", "host": host}), hosts))
-    assert all(one["go"] for one in answers), answers
-
-
-def step(driver: Driver, host: str, unit: str, *, whole: bool = True) -> bool:
-    message = {"do": "step", "host": host, "unit": unit, "chosen": True, "whole": whole, "skipped": False}
-    return bool(driver.answer(message)["run"])
-
-
-def finish(driver: Driver, host: str, unit: str) -> None:
-    driver.answer({"do": "finish", "host": host, "unit": unit})
-
-
-def end(driver: Driver, host: str) -> str:
-    return str(driver.answer({"do": "end", "host": host})["state"])
-
-
 def waits(future: Future[Any]) -> bool:
     return bool(wait([future], timeout=SHORT).not_done)
-
-
-def entry(consul: RawKV, key: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(consul.get(key) or b"{}")
-    return found
 
 
 def taken_by(consul: RawKV, host: str, key: str = LOCK) -> None:
@@ -251,3 +216,73 @@ def test_what_another_rollout_has_taken_on_is_not_written_over(drivers: Begin, c
         finish(driver, "web1", CLOUD[0].name)
     assert gone.value.code == "provider_gone"
     assert entry(consul, "upgrade/providers/cloud") == theirs
+
+
+def overtaken_at(drivers: Begin, consul: RawKV, **more: Any) -> Driver:
+    """Return a driver on the way to 2 that has let web1 through, after which the fleet and its cloud got to 3."""
+    driver = drivers(**more)
+    admit_apart(driver, "web1")
+    drivers(version="3")
+    consul.put("upgrade/providers/cloud", json.dumps({"version": "3"}))
+    return driver
+
+
+def test_a_run_that_was_overtaken_takes_no_provider_back(drivers: Begin, consul: RawKV) -> None:
+    driver = overtaken_at(drivers, consul, providers={"cloud": "1"})
+    with pytest.raises(UpgradeError) as caught:
+        step(driver, "web1", CLOUD[0].name)
+    assert caught.value.code == "overtaken"
+    assert caught.value.message == (
+        "The fleet should run '3' now, and not '2' any more, so web1 begins nothing more of the provider cloud."
+    )
+    assert entry(consul, "upgrade/providers/cloud") == {"version": "3"}
+    assert consul.get(LOCK) is None
+
+
+@pytest.mark.parametrize("is_overtaken", [True, False])
+def test_a_host_with_nothing_left_of_a_provider_brings_it_along_unless_it_was_overtaken(
+    drivers: Begin, consul: RawKV, *, is_overtaken: bool
+) -> None:
+    off_its_way = Unit("upgrade/cloud@2", "upgrade", "cloud", once=False, point="cloud@2", provider=True)
+    given: dict[str, Any] = {"units": {"web": (off_its_way,), "app": ()}, "providers": {"cloud": "1"}}
+    if is_overtaken:
+        driver = overtaken_at(drivers, consul, **given)
+    else:
+        driver = drivers(**given)
+        admit_apart(driver, "web1")
+        consul.put("upgrade/providers/cloud", json.dumps({"version": "1"}))
+    assert end(driver, "web1") == "upgraded"
+    assert entry(consul, "upgrade/providers/cloud")["version"] == ("3" if is_overtaken else "2")
+
+
+@pytest.mark.parametrize("has_units", [True, False])
+def test_a_provider_that_is_not_any_more_where_its_way_begins_is_left_alone(
+    drivers: Begin, consul: RawKV, *, has_units: bool
+) -> None:
+    units = CLOUD if has_units else tuple(replace(unit, point="cloud@2") for unit in CLOUD)
+    driver = drivers({"web": units, "app": units}, providers={"cloud": "1"})
+    admit_apart(driver, "web1")
+    consul.put("upgrade/providers/cloud", json.dumps({"version": "1.5"}))
+    with pytest.raises(UpgradeError) as caught:
+        if has_units:
+            step(driver, "web1", CLOUD[0].name)
+        else:
+            end(driver, "web1")
+    assert caught.value.code == "provider_moved"
+    assert caught.value.message == (
+        "The provider cloud is at 1.5 by now, and this run worked out its way from 1. Run the same command again with "
+        "-e retry_failed=true; it works out the way from there."
+    )
+    assert entry(consul, "upgrade/providers/cloud") == {"version": "1.5"}
+    assert consul.get(LOCK) is None
+
+
+def test_a_rollout_that_begins_between_a_look_and_a_write_is_not_passed_over(
+    drivers: Begin, consul: RawKV, store: Store
+) -> None:
+    driver = drivers()
+    found = provider.look(store, "2", "cloud", "web1", driver.session.name)
+    drivers(version="3")
+    unit = CLOUD[0].name
+    assert not provider.begin(store, driver.session.name, "2", "cloud", "web1", unit, "1", [unit], found)
+    assert consul.get("upgrade/providers/cloud") is None

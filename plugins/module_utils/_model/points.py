@@ -7,6 +7,10 @@ from __future__ import annotations
 
 _SIGN = "@"
 
+# How many characters the names of the units have together that a record or a provider's key says are finished. A planner reads
+# the records of all hosts at once.
+MOST_DONE = 20_000
+
 
 def point_name(service: str, version: str) -> str:
     """Return what a point is called, such as ``nginx@2.4``; no service has that sign in its name."""

@@ -12,8 +12,10 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from .._model.errors import UpgradeError
 from .._model.points import is_of_path
-from .._model.providers import Provider
+from .._model.providers import UPGRADED, Provider
+from .._store.codec import decode_version
 from .._store.errors import Conflict
 from .._store.operations import compare, compare_and_put, lock, remove, unlock
 from .._store.provider_codec import decode_provider, encode_provider
@@ -26,11 +28,14 @@ class Look:
     """A provider, and the host that is at it or was.
 
     :param index: the ModifyIndex of its key, 0 where there is none.
+    :param wanted: the version that the fleet should run, None where none is set; ``wanted_index`` is its ModifyIndex.
     """
 
     provider: Provider
     index: int = 0
     holder: once.Once | None = None
+    wanted: str | None = None
+    wanted_index: int = 0
 
     def has_done(self, unit: str, version: str) -> bool:
         """Return whether nothing of a unit is left to do on the way to a version."""
@@ -54,8 +59,9 @@ def look(store: Store, version: str, name: str, host: str = "", session: str = "
     :param session: the asking run's.
     """
     key, held = store.keys.provider(name), store.keys.once(version, lock_of(name))
-    entries = {entry.key: entry for entry in store.client.read((key, held), "consistent")}
-    found, entry = entries.get(key), entries.get(held)
+    current = store.keys.current_version
+    entries = {entry.key: entry for entry in store.client.read((key, held, current), "consistent")}
+    found, entry, wanted = entries.get(key), entries.get(held), entries.get(current)
     there = decode_provider(key, found.value) if found is not None else Provider()
     holder = once.decode(entry, lock_of(name)) if entry is not None else None
     is_midway = bool(there.target and there.unit and not there.error)
@@ -63,7 +69,29 @@ def look(store: Store, version: str, name: str, host: str = "", session: str = "
         driver = claims.session_of(store, there.host)
         if driver not in ("", session):
             holder = once.Once(once.RUNNING, there.host)
-    return Look(there, found.modify_index if found is not None else 0, holder)
+    return Look(
+        there,
+        found.modify_index if found is not None else 0,
+        holder,
+        decode_version(wanted.value) if wanted is not None else None,
+        wanted.modify_index if wanted is not None else 0,
+    )
+
+
+def refuse_to_begin(found: Look, version: str, name: str, host: str, origin: str) -> None:
+    """Refuse to let a host begin a unit of a provider that has gone elsewhere, or of a rollout that is not the fleet's any more.
+
+    :param version: where the host's rollout leads.
+    :param origin: as for :func:`begin`.
+    :raises UpgradeError: ``overtaken``, ``provider_moved``.
+    """
+    if found.wanted != version:
+        raise UpgradeError(
+            "overtaken",
+            f"The fleet should run {found.wanted!r} now, and not {version!r} any more, so {host} begins nothing more of the "
+            f"provider {name}.",
+        )
+    _refuse_moved(found.provider, name, origin)
 
 
 def begin(
@@ -82,12 +110,13 @@ def begin(
     :param origin: the version that it comes from, as far as that is known; after a way back that did not end, it is not what
         its key says.
     :param units: the provider's, as far as they are on its way.
-    :param found: what :func:`look` gave; nothing is written if it is not so any more.
+    :param found: what :func:`look` gave, and :func:`refuse_to_begin` let pass; nothing is written if it is not so any more.
     """
     before = found.provider
     after = Provider(origin or before.version, version, host, unit, _kept(before, version, units), at=int(time.time()))
     held = store.keys.once(version, lock_of(name))
     operations = [
+        compare(store.keys.current_version, found.wanted_index),
         compare(held, found.holder.index if found.holder else 0),
         lock(held, once.value(once.RUNNING, host), session),
         compare_and_put(store.keys.provider(name), encode_provider(after), found.index),
@@ -111,14 +140,19 @@ def record(
     done: Collection[str] = (),
     is_complete: bool = False,
     error: str = "",
+    origin: str = "",
 ) -> bool:
     """Write down how far the host that is at a provider has come; return whether it still was at it.
+
+    Where the fleet should run another version by now, a host that has begun nothing says nothing.
 
     :param units: the provider's, as far as they are on its way.
     :param has_begun: whether it has begun a unit, so that the provider's key has to say so still.
     :param done: the units that it has finished, in addition to those before.
     :param is_complete: whether that was all, so that the provider is at the version.
     :param error: why the unit under way failed.
+    :param origin: as for :func:`begin`.
+    :raises UpgradeError: ``provider_moved`` where it has begun nothing, and the provider has gone elsewhere.
     :raises Conflict: if somebody wrote in between; then it may be tried again.
     """
     found = look(store, version, name, host, session)
@@ -129,6 +163,10 @@ def record(
     if has_begun and (found.provider.target, found.provider.host) != (version, host):
         # Another rollout took it on meanwhile, and may be through with it.
         return False
+    if not has_begun:
+        if found.wanted != version:
+            return True
+        _refuse_moved(found.provider, name, origin)
     before, now = found.provider, int(time.time())
     every = tuple(dict.fromkeys((*_kept(before, version, units), *done)))
     unit = before.unit if error else ""
@@ -143,6 +181,8 @@ def record(
         lock(held, once.value(state, host, error), session),
         compare_and_put(store.keys.provider(name), encode_provider(after), found.index),
     ]
+    if not has_begun:
+        operations.append(compare(store.keys.current_version, found.wanted_index))
     if state != once.RUNNING:
         operations.append(unlock(held, once.value(state, host, error), session))
     store.client.write(operations)
@@ -158,6 +198,15 @@ def release(store: Store, version: str, name: str, host: str) -> None:
     if found.holder is not None and (found.holder.state, found.holder.host) == (once.RUNNING, host):
         held = store.keys.once(version, lock_of(name))
         store.client.write([compare(held, found.holder.index), remove(held)])
+
+
+def _refuse_moved(provider: Provider, name: str, origin: str) -> None:
+    if origin and provider.state == UPGRADED and provider.version not in ("", origin):
+        raise UpgradeError(
+            "provider_moved",
+            f"The provider {name} is at {provider.version} by now, and this run worked out its way from {origin}. Run the same "
+            "command again with -e retry_failed=true; it works out the way from there.",
+        )
 
 
 def _kept(provider: Provider, version: str, units: Collection[str]) -> tuple[str, ...]:

@@ -9,12 +9,12 @@ import json
 
 from .._model.errors import UpgradeError
 from .._model.names import check_version
+from .._model.points import MOST_DONE
 from .._model.providers import Provider
 from .._model.shown import bounded, printable, shown
 from .codec import MOST, decode_data
 
 _LONGEST_ERROR = 4200
-_MOST_DONE = 20_000
 
 
 def decode_provider(key: str, value: bytes) -> Provider:
@@ -31,8 +31,8 @@ def decode_provider(key: str, value: bytes) -> Provider:
                 check_version(texts[name], name)
         if not (isinstance(done, list) and all(isinstance(unit, str) for unit in done)):
             raise ValueError(f"done {shown(done)}")
-        if sum(map(len, done)) > _MOST_DONE:
-            raise ValueError(f"done has more than {_MOST_DONE} characters")
+        if sum(map(len, done)) > MOST_DONE:
+            raise ValueError(f"done has more than {MOST_DONE} characters")
         if not isinstance(at, int) or abs(at) >= MOST:
             raise ValueError(f"at {shown(at)}")
         error = bounded(printable(texts["error"]), _LONGEST_ERROR)

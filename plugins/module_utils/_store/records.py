@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from .._model.errors import UpgradeError
 from .._model.fleet import FAILED, POST_STATES, RECORD_STATES, Record
 from .._model.names import check_version
+from .._model.points import MOST_DONE
 from .._model.shown import bounded, printable, shown
 from .._model.trail import Begun, newest
 from .codec import MOST, decode_data, decode_time
@@ -19,7 +20,6 @@ from .codec import MOST, decode_data, decode_time
 # Consul takes no more than half a megabyte.
 _LONGEST_ERROR = 4200
 _LONGEST_NAME = 255
-_MOST_DONE = 20_000
 _MOST_TIMES = 20
 
 
@@ -89,8 +89,8 @@ def _optional_text(value: object) -> str | None:
 def _units(value: object) -> tuple[str, ...]:
     if value is not None and not (isinstance(value, list) and all(isinstance(unit, str) for unit in value)):
         raise ValueError(f"done {shown(value)}")
-    if sum(map(len, value or ())) > _MOST_DONE:
-        raise ValueError(f"done has more than {_MOST_DONE} characters")
+    if sum(map(len, value or ())) > MOST_DONE:
+        raise ValueError(f"done has more than {MOST_DONE} characters")
     return tuple(map(printable, value or ()))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils._model.names import in_order, nearest, some
+from ...module_utils._model.points import MOST_DONE
 from .._inventory import check_roles
 from .errors import refusal
 from .order import Among, Needs, among, refuse_cycle, within
@@ -129,6 +130,7 @@ def compose(
                 f"upgrade_roles.{one.name}: none of its services ({names}) has a task between {STEPS[1]} and "
                 f"{STEPS[-1]}, so its hosts count as upgraded without anything being done on them."
             )
+    _refuse_too_many(composed)
     if hosts is not None:
         _refuse_once_nowhere(composed, hosts)
     return Composition(composed, among(needs), tuple(warnings))
@@ -241,6 +243,25 @@ def _role(
                 seen += [(entry, service, piece) for piece in kept]
             units += units_of(step, entry.name, kept, provider=is_provider and step != POST)
     return Role(name, stage, tuple(ordered), tuple(units), tuple(dropped))
+
+
+def _refuse_too_many(roles: Mapping[str, Role]) -> None:
+    """Refuse roles of which a host's record, or a provider's key, could not hold all that is finished.
+
+    The units of a provider are among those of each role that has it.
+    """
+    for role in roles.values():
+        upgrade = [unit.name for unit in role.units if unit.step in STEPS[1:]]
+        after = [unit.name for unit in role.units if unit.step == POST]
+        for names in (upgrade, after):
+            length = sum(map(len, names))
+            if length > MOST_DONE:
+                raise refusal(
+                    f"upgrade_roles.{role.name}",
+                    f"the names of its {len(names)} units, such as {names[0]}, have {length} characters together, and a record of "
+                    f"what is finished on a host holds {MOST_DONE}. Take away points that no host comes from any more, or spread "
+                    "the services over several roles.",
+                )
 
 
 def _refuse_once_nowhere(roles: Mapping[str, Role], hosts: Mapping[str, int]) -> None:

@@ -22,6 +22,7 @@ from ...module_utils._store.keys import Keys
 from ...module_utils._store.old_keys import OldKeys
 from ...module_utils._store.store import Store
 from ...module_utils._store.watch import Watch
+from .behind import gone_on
 from .pool import Pool
 from .run import AFTER, Run
 
@@ -257,7 +258,18 @@ class Admission:
         return make_plan(outcome.snapshot, outcome.members, outcome.rules, None if limit is None else [*limit])
 
     def _verdict(self, look: Look, host: str) -> Verdict | None:
-        """Return the verdict on a host, None for one that has to wait.
+        """Return the verdict on a host, None for one that has to wait. One that is not where its way begins does not go."""
+        verdict, view = self._by_state(look, host), look.hosts[host]
+        if verdict is not None and not verdict.go:
+            return verdict
+        version = gone_on(self._run, host, view)
+        if not version:
+            return verdict
+        why = f"it is at {version} by now, and this run worked out its way from {self._run.origins[host]}"
+        return Verdict(go=False, state=view.state, reason=f"{why}; run the same command again")
+
+    def _by_state(self, look: Look, host: str) -> Verdict | None:
+        """Return the verdict on a host by its state, None for one that has to wait.
 
         One that failed holds its slot, and so needs none; what keeps others from beginning keeps it from beginning again,
         but for a budget, which it may have used up itself.

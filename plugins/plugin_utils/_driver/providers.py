@@ -46,7 +46,7 @@ class Providers:
             is passed.
         :returns: :data:`BEGUN`; :data:`DONE` where nothing is left to do; :data:`PASSED`; :data:`IN_PART` where another host
             of this run did what tags chose of it.
-        :raises UpgradeError: ``provider_failed``, ``unreadable_provider``.
+        :raises UpgradeError: ``provider_failed``, ``provider_moved``, ``unreadable_provider``, ``overtaken``.
         """
         name, version = unit.service, self._run.version
         index = 0
@@ -56,6 +56,7 @@ class Providers:
                 return DONE
             if unit.name in self._in_part:
                 return IN_PART
+            provider.refuse_to_begin(found, version, name, host, self._origin(name))
             holder = found.holder
             if holder is not None and holder.state == once.FAILED:
                 self._refuse_failed(host, name, holder)
@@ -113,6 +114,7 @@ class Providers:
         """End what a host has to do with providers, as its turn ends: complete what is complete, and let go of the rest.
 
         :param done: the units that it has finished.
+        :raises UpgradeError: ``provider_gone``, ``provider_moved``.
         """
         mine = self._at.pop(host, {})
         for name in self._run.providers_of(host):
@@ -157,7 +159,8 @@ class Providers:
     def _keys(self, name: str, holder: once.Once | None) -> list[str]:
         """Return the keys of which one changes before a host may begin that could not now."""
         with self._pool.store() as store:
-            keys = [store.keys.provider(name), store.keys.once(self._run.version, provider.lock_of(name))]
+            held = store.keys.once(self._run.version, provider.lock_of(name))
+            keys = [store.keys.provider(name), held, store.keys.current_version]
             # What another rollout's host is at is known by its claim.
             return keys if holder is None or holder.index else [*keys, store.keys.driver(holder.host)]
 
@@ -170,12 +173,15 @@ class Providers:
 
     def _begin(self, host: str, unit: Unit, found: provider.Look) -> bool:
         name, version = unit.service, self._run.version
-        origin, units = self._run.providers.get(name, ""), self._units(host, name)
+        origin, units = self._origin(name), self._units(host, name)
         return self._pool.stubbornly(
             lambda store: provider.begin(
                 store, self._session.name, version, name, host, unit.name, origin, units, found
             )
         )
+
+    def _origin(self, name: str) -> str:
+        return self._run.providers.get(name, "")
 
     def _units(self, host: str, name: str) -> list[str]:
         return [unit.name for unit in self._run.units_of(host) if unit.provider and unit.service == name]
@@ -205,6 +211,7 @@ class Providers:
                 done=finished,
                 is_complete=is_complete,
                 error=error,
+                origin=self._origin(name),
             )
 
         if not self._pool.stubbornly(act):

@@ -11,6 +11,13 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.providers import Provider
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.provider_codec import (
+    decode_provider,
+    encode_provider,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.records import decode_record, encode_record
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
 from written_services import META, POST, TASKS, Roles
 
@@ -185,3 +192,34 @@ def test_a_provider_that_no_host_has_is_refused(roles: Roles) -> None:
     with pytest.raises(UpgradeError, match="cloud has tasks that one host runs for all, and no host has it"):
         roles.compose(given, {"node": 0})
     assert roles.compose(given, {"node": 1}).roles
+
+
+@pytest.mark.parametrize("more", ["", "provider: true\n"])
+def test_more_points_than_a_record_can_say_are_refused(roles: Roles, more: str) -> None:
+    # The service's own unit has 208 characters, and each of its points six more.
+    name, most = "s" * 200, [f"2.{at}" for at in range(101, 193)]
+    path = "upgrade_path: [{}]\n" + more
+    add(roles, name, dict.fromkeys(most, TASK), path.format(", ".join(map(repr, most))))
+    found = tuple(units(roles, name))
+    assert sum(map(len, found)) == 92 * 214 + 208
+    there = decode_record("k", encode_record(Record("2", "started", done=found)).encode())
+    assert (there.readable, there.done) == (True, found)
+    cloud = decode_provider("k", encode_provider(Provider("1", "2", done=found)).encode())
+    assert (cloud.readable, cloud.done) == (True, found)
+
+    many = [*most, "2.193"]
+    add(roles, name, dict.fromkeys(many, TASK), path.format(", ".join(map(repr, many))))
+    assert refused(roles, name) == (
+        f"upgrade_roles.node: the names of its 94 units, such as upgrade/{name}@2.101, have 20110 characters together, and a "
+        "record of what is finished on a host holds 20000. Take away points that no host comes from any more, or spread the "
+        "services over several roles."
+    )
+
+
+def test_checks_and_what_comes_after_the_upgrade_are_counted_apart(roles: Roles) -> None:
+    name = "s" * 200
+    versions = [f"2.{at}" for at in range(101, 141)]
+    tasks = "".join(f"- command: x\n  tags: {step}\n" for step in ("validate", "upgrade", "start"))
+    add(roles, name, dict.fromkeys(versions, tasks), tasks=tasks)
+    found = units(roles, name)
+    assert sum(map(len, found)) > 20_000 > sum(len(unit) for unit in found if not unit.startswith("validate/"))
