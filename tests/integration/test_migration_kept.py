@@ -9,13 +9,14 @@ import json
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.retry import retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.kv import RawKV
-from integration.support.fleet import names, record
-from integration.support.old_fleet import load, migrated, old_gates
+from integration.support.fleet import gates, names, record
+from integration.support.old_fleet import load, migrated, old_gates, old_reports
 
 pytestmark = pytest.mark.one_release
 
@@ -38,3 +39,24 @@ def test_a_host_that_an_operator_put_back_has_not_reported_by_that(store: Store,
     report(store, Word("web1", "v2", "started"))
     assert "web1" not in migrated(store).waiting
     assert json.loads(consul.get("upgrade/hosts/web1") or b"")["state"] == "started"
+
+
+@pytest.mark.parametrize("state", ["kept", "running", "removing"])
+def test_what_an_old_tool_opened_while_a_rollout_runs_opens_nothing_when_the_old_keys_are_removed(
+    store: Store, consul: RawKV, state: str
+) -> None:
+    load(consul, {"current_version": "v1", **old_reports(list(names(web=4)), "v1"), **old_gates({"role/web": "True"})})
+    migrated(store)
+    make_pass(store, Request("v2", {"rolling_rules": {"global": 1}}))
+    set_gate(store, "role", "web", value=False)
+    closed = gates(consul)
+    assert closed == {"global": "False", "role/web": "False", "host/web1": "True"}
+    # By the old tool, and where the state is another one, after a migrator was killed.
+    consul.put("config_state/role/web/enable_puppet", "True")
+    consul.put("upgrade/migration", json.dumps({"state": state, "from": 0, "to": 1}))
+    shown = migrated(store, dry=True, remove_old=True)
+    done = migrated(store, remove_old=True)
+    assert gates(consul) == closed
+    assert {one.key for one in shown.real_changes()} == {one.key for one in done.real_changes()}
+    assert not consul.tree("config_state/role/")
+    assert [one.host for one in make_pass(store, Request()).openings] == []

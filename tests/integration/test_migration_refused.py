@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.abort import abort
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.retry import retry
@@ -220,6 +220,48 @@ def test_a_newer_layout_is_refused_with_the_release_to_install(store: Store, con
         assert "Install convoy.upgrade 2.14.3 or later." in caught.value.message
     consul.put("upgrade/schema", "7")
     assert "Install the release that the other planners use." in refusal(store).message
+
+
+def test_what_a_newer_layout_made_of_the_ledger_is_not_told_to_be_deleted_and_nothing_is_held(
+    store: Store, consul: RawKV
+) -> None:
+    seed(consul, HOSTS[:3])
+    consul.put("upgrade/ledger", '{"schema": 2, "rollouts": []}')
+    assert consul.call("PUT", f"kv/upgrade/schema?flags={2_014_003}", b"2")[0] == 200
+    before = consul.tree()
+    acts: list[Any] = [
+        store.snapshot,
+        lambda: make_pass(store, Request(version="2")),
+        lambda: set_holds(store, Whom(hosts=["compute1"]), "its disk"),
+        lambda: end_holds(store, Whom(hosts=["compute1"])),
+    ]
+    for act in acts:
+        with pytest.raises(UpgradeError) as caught:
+            act()
+        assert caught.value.code == "newer_schema"
+        assert "Install convoy.upgrade 2.14.3 or later." in caught.value.message
+    assert consul.tree() == before
+
+
+def test_a_layout_that_gets_newer_while_a_hold_reads_is_refused_too(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed(consul, HOSTS[:3])
+    consul.put("upgrade/ledger", "{")
+    read, reads = store.client.read, 0
+
+    def others_migrate(*asked: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        if reads == 2:
+            consul.put("upgrade/schema", "2")
+        return read(*asked)
+
+    monkeypatch.setattr(store.client, "read", others_migrate)
+    with pytest.raises(UpgradeError) as caught:
+        set_holds(store, Whom(hosts=["compute1"]), "its disk")
+    assert (caught.value.code, reads) == ("newer_schema", 2)
+    assert not consul.tree("upgrade/hold/")
 
 
 def test_there_is_no_way_back_and_none_beyond_the_newest(store: Store, consul: RawKV) -> None:

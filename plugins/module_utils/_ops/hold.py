@@ -19,6 +19,7 @@ from .._model.shown import bounded, printable
 from .._store.client import Operation
 from .._store.codec import encode_hold
 from .._store.errors import Conflict
+from .._store.layout import refuse_newer_among
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.old_keys import OldKeys
 from .._store.operations import Change, compare, compare_and_put, put, real_changes, remove
@@ -165,8 +166,9 @@ def _read(store: Store) -> tuple[Snapshot, list[str]]:
             raise
     keys = store.keys
     reports = (keys.reports, OldKeys(keys.prefix).reports)
-    folders = (keys.current_version, keys.ledger, keys.records, keys.holds, *reports)
+    folders = (keys.schema, keys.current_version, keys.ledger, keys.records, keys.holds, *reports)
     entries = store.client.read(folders, "consistent")
+    refuse_newer_among(keys, entries)
     snapshot = decode_snapshot(keys, (entry for entry in entries if entry.key != keys.ledger))
     index = next((entry.modify_index for entry in entries if entry.key == keys.ledger), 0)
     said = f"The ledger {keys.ledger} can't be read, so the history does not tell of this. It holds all the same."

@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
 from .._model.migration import RUNNING
+from .client import Entry
 from .keys import SCHEMA, Keys
+from .migration_codec import decode_schema, release_of
 
 # The first release that knows layout SCHEMA.
 RELEASE = "0.1.0"
@@ -33,6 +37,18 @@ def refuse_newer(keys: Keys, schema: int | None, release: str, newest: int = SCH
         schema=schema,
         release=release,
     )
+
+
+def refuse_newer_among(keys: Keys, entries: Iterable[Entry]) -> None:
+    """Refuse keys of a layout that this release does not know, before anything else is made of them.
+
+    What they hold may have another form there, so nothing that they seem to say is to be told.
+
+    :raises UpgradeError: ``newer_schema``, ``unreadable_schema``.
+    """
+    for entry in entries:
+        if entry.key == keys.schema:
+            refuse_newer(keys, decode_schema(entry.key, entry.value), release_of(entry.flags))
 
 
 def _under_way(keys: Keys, snapshot: Snapshot) -> str | None:

@@ -20,7 +20,7 @@ from .client import MOST_OPERATIONS, ConsulClient, Entry
 from .codec import decode_event
 from .errors import Conflict
 from .keys import Keys
-from .layout import refuse_newer
+from .layout import refuse_newer_among
 from .old_keys import OldKeys
 from .settings import Settings
 from .snapshot import decode_snapshot
@@ -46,7 +46,7 @@ class Store:
         """Return all that a planner needs, as it was at one moment: one request, at any number of hosts.
 
         :param epoch: whose commit is wanted too, 0 for none; where its entry is gone, that costs a second request.
-        :raises UpgradeError: what :meth:`ConsulClient.read` raises, ``unreadable_ledger``, ``newer_schema``.
+        :raises UpgradeError: what :meth:`ConsulClient.read` raises, ``unreadable_ledger``, ``newer_schema``, ``unreadable_schema``.
         """
         keys = self.keys
         old = OldKeys(keys.prefix)
@@ -59,12 +59,11 @@ class Store:
             entries = self.client.read(wanted, consistency, [keys.event(epoch)] if epoch else [])
         except Conflict:
             entries = self.client.read(wanted, consistency)
+        refuse_newer_among(keys, entries)
         self.distrust_silence(entries, folders)
         events = _events(entry for entry in entries if epoch and entry.key == keys.event(epoch))
         commits = {epoch: str(events[0].get("commit", ""))} if events else {}
-        snapshot = replace(decode_snapshot(keys, entries), now=now, commits=commits)
-        refuse_newer(keys, snapshot.schema, snapshot.release)
-        return snapshot
+        return replace(decode_snapshot(keys, entries), now=now, commits=commits)
 
     def distrust_silence(self, entries: Sequence[Entry], folders: Iterable[str]) -> None:
         """Make sure that the folders that came back empty are empty, and not hidden.

@@ -99,6 +99,9 @@ def _copy(found: Found, place: _Place, gate: _Gate, there: _Gate | None) -> list
     # Both are set at once by all that knows of both; so where they differ, one was set later by something that does not.
     if there is not None and (there.value == gate.value or there.entry.modify_index >= index or not found.begun):
         return []
+    if there is not None and gate.is_open and not there.is_open and found.keys.ledger in found.entries:
+        # A rollout keeps it closed, and whoever set the other one knew nothing of its caps.
+        return []
     target = found.keys.gate(*place)
     operations = (compare(key, index), compare_and_put(target, gate.value, found.index(target)))
     change = Change(target, there.text if there is not None else None, gate.value)

@@ -162,6 +162,18 @@ def test_gates_that_disagree_stand_in_the_way_until_it_has_begun_and_then_the_la
     assert changes({old: "True", new: "False"}, begun=True) == {}
 
 
+@pytest.mark.parametrize("place", ["global", "role/web", "host/web1"])
+def test_in_a_fleet_with_a_ledger_no_gate_that_is_closed_is_opened_by_one_in_the_old_place(place: str) -> None:
+    old, new, rollout = (
+        f"config_state/{place}/enable_puppet", f"config_state/enable_puppet/{place}", {"upgrade/ledger": "{}"},
+    )  # fmt: skip
+    for switched in (False, True):
+        assert changes({**rollout, new: "False", old: "True"}, begun=True, switched=switched) == {}
+        assert changes({**rollout, "current_version": "v2", new: "v1", old: "v2"}, begun=True, switched=switched) == {}
+        # One that closes is obeyed, whoever set it.
+        assert changes({**rollout, new: "True", old: "False"}, begun=True, switched=switched) == {new: "False"}
+
+
 @pytest.mark.parametrize(
     ("ledger", "text", "made"),
     [(False, "False", True), (True, "False", False), (False, "True", False), (False, "v1", True)],
