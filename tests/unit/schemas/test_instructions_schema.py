@@ -130,7 +130,7 @@ def mistaken(draw: st.DrawFn) -> dict[str, Any]:
         what = draw(st.sampled_from(("replace", "replace", "drop", "add")))
         target = node[path[-1]] if path else rules
         if what == "add" or not path:
-            (target if isinstance(target, dict) else rules)[draw(FIELDS)] = draw(ODD)
+            (target if isinstance(target, dict) else rules)[draw(FIELDS)] = copy.deepcopy(draw(ODD))
         elif what == "drop":
             del node[path[-1]]
         else:
