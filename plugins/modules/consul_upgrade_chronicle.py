@@ -11,10 +11,10 @@ short_description: Write a report of a rollout, as a page, JSON and CSV
 version_added: 0.3.0
 description:
   - Reads a rollout, the current one or a former one, from the history and the records in Consul, and writes it into a folder.
-  - The page is one file without scripts that needs nothing from elsewhere. It has a bar for each host, how many were down at once
-    against the caps, failures, how long hosts took, the rules, and who did what when.
-  - When a host was at work stands in its record, which has the last move only. Of former rollouts it is known when hosts were let
-    through.
+  - The page is one file without scripts that needs nothing from elsewhere. It has a bar for each host with its states and steps, how many
+    were down at once against the caps, failures, how long hosts and steps took, the rules, and who did what when.
+  - When a host was at which step stands in its record, which has the last move only. Of former rollouts it is known when hosts were let
+    through, and what else the history has.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul

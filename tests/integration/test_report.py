@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
@@ -122,25 +123,42 @@ def test_a_browser_shows_every_host_and_runs_nothing(
 def test_what_it_shows_is_told_apart_in_light_in_dark_and_without_colours(
     store: Store, consul: RawKV, run: Runner, browser: Browser
 ) -> None:
-    # A host in each state, and steps; so many that bars are too thin for a texture.
-    seed(consul, names(compute=500))
+    # Hosts in each state and at two steps, and so many that bars are too thin for textures and numbers.
+    seed(consul, names(compute=450))
     make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 400}}))
-    for host in range(1, 301):
-        state = "upgraded" if host <= 100 else "failed" if host <= 200 else "started"
-        step = None if state != "started" else "stop" if host <= 250 else "start"
-        report(store, Word(f"compute{host}", "2", state, step=step))
-    # All of it has happened within a few seconds, which fill the width of the page.
-    began = json.loads(consul.get("upgrade/history/1") or b"{}")
-    consul.put("upgrade/history/1", json.dumps(began | {"at": began["at"] - 20}))
+    begun = history(consul)[0]["at"] - 20
+    step = [[begun + 5, "", "stop"], [begun + 10, "", "start"]]
+    kinds = [("upgraded", []), ("failed", []), ("started", step)]
+    consul.load(
+        [
+            (f"upgrade/hosts/compute{host}", json.dumps(
+                {"version": "2", "state": kind, "times": {"started": begun + 5, kind: begun + 15}, "trail": trail}
+            ))
+            for host in range(1, 301)
+            for kind, trail in (kinds[host // 101],)
+        ]
+    )  # fmt: skip
+    operator.abort(store, operator.Word("ann"))
+    # What happened is a while ago.
+    for event in history(consul):
+        consul.put(f"upgrade/history/{event['epoch']}", json.dumps(event | {"at": begun}))
     (done,) = run([write(folder=str(run.folder))])
+    page = Path(done["files"][0])
+    style = re.findall(r"--(\w+):#(\w+)", page.read_text())
+    steps = [bytes.fromhex(colour) for colour in re.findall(r"\.s[0-5]{fill:#(\w{6})}", page.read_text())]
 
     for dark in (False, True):
-        found = colours(browser.picture(Path(done["files"][0]), dark=dark, height=1400))
-        # Lines of text and their smoothed edges have fewer pixels of one colour.
-        areas = sorted((lightness(colour), colour) for colour, pixels in found.items() if pixels > 5000)
-        page = {colour for colour, pixels in found.most_common(1)}
-        assert (lightness(page.pop()) < 50) == dark
-        # The page itself, waits, let through, two steps, failed, upgraded.
-        assert len(areas) >= 7, areas
-        states = [light for light, _colour in areas]
-        assert all(b - a > 3 for a, b in itertools.pairwise(states)), areas
+        seen = colours(browser.picture(page, dark=dark))
+        # The dark ones come after the light ones.
+        named = {
+            name: bytes.fromhex(colour) for name, colour in (style if dark else reversed(style)) if len(colour) == 6
+        }
+        assert seen.most_common(1)[0][0] == (tuple(named["bg"]) if dark else (255, 255, 255))
+        shown = [named["f"], named["d"], *steps[:2], named["o"], named["w"]]
+        assert [colour.hex() for colour in shown if seen[tuple(colour)] < 500] == []
+        light = {name: lightness(tuple(named[name])) for name in "fdow"}
+        ranges = [(light[name], light[name]) for name in "fdow"] + [
+            (min(lightness(tuple(one)) for one in steps), max(lightness(tuple(one)) for one in steps))
+        ]
+        ranges.sort()
+        assert all(above[0] - below[1] > 8 for below, above in itertools.pairwise(ranges)), ranges

@@ -46,7 +46,8 @@ def chronicle(
     version, begun = str(first.get("version", "")), _at(first)
     over = next((event["what"] for event in reversed(events) if event.get("what") in (*_ENDS, "abort")), "")
     end = max(begun, until if is_whole and over not in _ENDS else _at(last))
-    opened, put_back = _openings(events, members), _put_back(events)
+    opened, put_back, published = _openings(events, members), _put_back(events), _published(events)
+    at_last = next((_at(event) for event in events if event.get("what") in _ENDS), None)
     hosts = []
     for host in in_order({*opened, *members} if is_whole else opened):
         record, report = records.get(host), reports.get(host)
@@ -60,6 +61,8 @@ def chronicle(
                 report if report is not None and report.version == version else None,
                 begun,
                 end,
+                published.get(host),
+                None if is_whole else at_last,
             )
         )
     by_role: dict[str, list[dict[str, Any]]] = {}
@@ -118,6 +121,16 @@ def _put_back(events: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
         if event.get("what") == "retry":
             for host in _mapping(event.get("hosts")):
                 found.setdefault(host, []).append(_at(event))
+    return found
+
+
+def _published(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for event in events:
+        if event.get("what") == "publish":
+            for host, version in _mapping(event.get("hosts")).items():
+                if version == event.get("version"):
+                    found.setdefault(host, _at(event))
     return found
 
 

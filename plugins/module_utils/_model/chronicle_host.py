@@ -46,12 +46,16 @@ def host_told(
     report: Report | None,
     begun: int,
     end: int,
+    published: int | None = None,
+    at_last: int | None = None,
 ) -> dict[str, Any]:
     """Return a host's part of the chronicle as plain data.
 
     :param opened: when it was let through, and ``put_back`` when an operator put it back (unix seconds).
     :param record: its record of this rollout, ``report`` what it reported, None where it is of another or not known.
     :param begun: when the rollout began, and ``end`` where it ends in the report (unix seconds).
+    :param published: when planners published that it is upgraded.
+    :param at_last: when every host was upgraded. Of one whose end nobody wrote down it is the latest time that it can have been.
     """
     said = list(_turns(record)) if record is not None else []
     now = _PHASE_OF[record.state] if record is not None else None
@@ -63,11 +67,17 @@ def host_told(
     if report is not None and not any(one.phase == DONE for one in turns):
         # It stands there since before the rollout began, or tells by that alone that it is done.
         turns.append(_Turn(int(report.at or begun), DONE))
+    is_told = any(one.phase == DONE for one in turns)
+    for at, tells in ((published, True), (at_last, False)):
+        if at is not None and record is None and not any(one.phase == DONE for one in turns):
+            turns.append(_Turn(at, DONE))
+            is_told = tells
     phases = _phases([one._replace(at=min(max(one.at, begun), end)) for one in turns], begun, end)
     return {
         "host": host,
         "role": role,
         "phase": phases[-1].phase,
+        "end_known": is_told or phases[-1].phase != DONE,
         "phases": [list(one) for one in phases],
         "attempt": record.attempt if record else 0,
         "service": (record.service if record else "") or "",

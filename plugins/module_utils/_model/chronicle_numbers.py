@@ -31,12 +31,14 @@ def concurrency(hosts: Iterable[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def durations(hosts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return in seconds how long hosts that are upgraded were down."""
+    """Return in seconds how long hosts that are upgraded were down, as far as it is known when they were done."""
     return _summed(
         [
             sum(end - start for phase, start, end, *_step in one["phases"] if phase in DOWN)
             for one in hosts
-            if one["phase"] == DONE and any(phase in (OPEN, WORKS) for phase, *_rest in one["phases"])
+            if one["phase"] == DONE
+            and one["end_known"]
+            and any(phase in (OPEN, WORKS) for phase, *_rest in one["phases"])
         ]
     )
 

@@ -17,7 +17,7 @@ from .names import plural
 # Without colours they differ by how light they are: failed, upgraded, at work, let through, waits, from one end to the other; on a
 # dark page the first is the brightest. Steps are between these, and black is read on each of them.
 _STYLE = """
-:root{color-scheme:light dark;--bg:#fff;--fg:#1a1a1a;--line:#ccc;--w:#f4f4f4;--o:#c6e2f5;--k:#6b9fd8;--f:#8e0d0d;--d:#2e7d32}
+:root{color-scheme:light dark;--bg:#fff;--fg:#1a1a1a;--line:#ccc;--w:#f9f9f9;--o:#c6e2f5;--k:#6b9fd8;--f:#8e0d0d;--d:#2e7d32}
 @media (prefers-color-scheme:dark){:root{--bg:#16181c;--fg:#e8e8e8;--line:#444;--w:#25282d;--o:#34495e;--k:#6b9fd8;--f:#ffd8d2;
 --d:#3a7a45}}
 body{background:var(--bg);color:var(--fg);font:14px/1.45 system-ui,sans-serif;margin:1.5em auto;max-width:1240px;padding:0 1em}

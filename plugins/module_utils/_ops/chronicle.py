@@ -80,7 +80,7 @@ def _csv(found: Mapping[str, Any]) -> str:
     writer.writerow(("host", "role", "phase", "let_through", "began", "ended", "attempt", "service", "step", "error"))
     for one in found["hosts"]:
         since = {phase: start for phase, start, *_rest in one["phases"]}
-        ended = since.get("upgraded", since.get("failed", ""))
+        ended = since.get("upgraded", since.get("failed", "")) if one["end_known"] else ""
         times = (since.get("let through", ""), since.get("at work", ""), ended)
         words = (
             one["host"],

@@ -42,14 +42,14 @@ class Browser:
         """Return a page as it is after it was loaded."""
         return self._run(page, "--dump-dom")
 
-    def picture(self, page: Path, *, dark: bool, height: int = 900) -> Path:
-        """Return what somebody sees who likes dark or light pages, 1280 pixels wide, as a PNG."""
+    def picture(self, page: Path, *, dark: bool) -> Path:
+        """Return what somebody sees who likes dark or light pages, 800 by 900 pixels, as a PNG."""
         picture = self._home / f"{page.stem}-{'dark' if dark else 'light'}.png"
         self._run(
             page,
             f"--screenshot={picture}",
             f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-            f"--window-size=1280,{height}",
+            "--window-size=800,900",
         )
         return picture
 
@@ -88,19 +88,18 @@ def colours(picture: Path) -> Counter[Colour]:
 
 def _unfiltered(kind: int, line: bytearray, above: bytearray, depth: int) -> bytearray:
     """Return a line of a PNG as it was before its filter (RFC 2083, 6)."""
-    for at in range(len(line)):
+    for at in range(len(line) if kind else 0):
         left = line[at - depth] if at >= depth else 0
-        corner = above[at - depth] if at >= depth else 0
-        if kind == 1:
-            line[at] = (line[at] + left) & 255
-        elif kind == 2:
-            line[at] = (line[at] + above[at]) & 255
+        guess = left
+        if kind == 2:
+            guess = above[at]
         elif kind == 3:
-            line[at] = (line[at] + (left + above[at]) // 2) & 255
+            guess = (left + above[at]) // 2
         elif kind == 4:
-            guess = left + above[at] - corner
-            near = min((left, above[at], corner), key=lambda one: abs(guess - one))
-            line[at] = (line[at] + near) & 255
+            corner = above[at - depth] if at >= depth else 0
+            apart = left + above[at] - corner
+            guess = min((left, above[at], corner), key=lambda one, apart=apart: abs(apart - one))  # type: ignore[misc]
+        line[at] = (line[at] + guess) & 255
     return line
 
 

@@ -136,14 +136,24 @@ def test_times_that_no_clock_shows_are_passed_over() -> None:
 def test_of_a_former_rollout_nothing_is_guessed() -> None:
     later = {host: Record("3", "upgraded", times={"started": 400, "upgraded": 500}) for host in MEMBERS}
 
-    found = chronicle(
-        [*EVENTS, entry(300, "converge", reason="all")], MEMBERS, later, {}, 900, is_current=False, is_whole=False
-    )
-
-    assert (found["state"], found["end"]) == ("converge", 300)
-    assert {one["host"]: one["phase"] for one in found["hosts"]} == dict.fromkeys(
+    left = chronicle(EVENTS, MEMBERS, later, {}, 900, is_current=False, is_whole=False)
+    assert (left["state"], left["end"]) == ("left", 190)
+    assert {one["host"]: one["phase"] for one in left["hosts"]} == dict.fromkeys(
         ("controller1", "compute1", "compute2"), "let through"
     )
+
+    events = [
+        *EVENTS,
+        entry(220, "publish", hosts={"compute1": "2", "compute2": "1"}),
+        entry(300, "converge", reason="all"),
+    ]
+    found = chronicle(events, MEMBERS, later, {}, 900, is_current=False, is_whole=False)
+    assert (found["state"], found["end"]) == ("converge", 300)
+    # All were upgraded when it ended. When the others were done is not known, so it is not counted how long they took.
+    assert {one["host"]: (one["phases"][-1][:2], one["end_known"]) for one in found["hosts"]} == {
+        "controller1": (["upgraded", 300], False), "compute1": (["upgraded", 220], True), "compute2": (["upgraded", 300], False),
+    }  # fmt: skip
+    assert found["durations"]["compute"] == {"hosts": 1, "median": 70, "longest": 70}
 
 
 def test_a_host_without_a_record_is_upgraded_by_its_report() -> None:
