@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNE
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.notices import EVENTS
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import BROKEN
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.notices import Sight, news, recall, see
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.notices import Sight, news, remember, see
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.process import make_folder
@@ -81,8 +81,7 @@ class ActionModule(ActionBase):
         return {"notifier": folder, "process": process, "untold": []}
 
     def _preview(self, store: Store, sight: Sight, hook: Hook, expects: list[str]) -> dict[str, Any]:
-        told = recall(store)
-        notices = news(store, sight, told, catching_up=True)[0] if told is not None else []
+        notices = news(store, sight, remember(store, sight, dry=True))[0]
         untold = [sight.payload(notice)["text"] for notice in notices]
         lines = [f"{hook.file} would be called with the events {', '.join(expects)}, and is not, as this is a check."]
         for line in [*lines, *(f"Of what was so far, it would be told: {text}" for text in untold)]:

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -63,40 +63,46 @@ def see(store: Store, fleet: Mapping[str, str] | None) -> Sight:
     return Sight(view, watched(view.snapshot, view.plan))
 
 
-def news(store: Store, sight: Sight, told: Told, *, catching_up: bool = False) -> tuple[list[Notice], Told]:
+def news(store: Store, sight: Sight, told: Told) -> tuple[list[Notice], Told]:
     """Return what is to be told, and what was told after that: a request for each 64 entries that are new.
 
-    :param catching_up: whether a run has just begun; what it leaves out is in :func:`caught_up`.
     :raises UpgradeError: what :meth:`Store.events` raises.
     """
     if told.epoch > sight.epoch:
         # Consul was put back to an earlier time, so what was told is of another history.
         return [], sight.all_told
-    entries: Sequence[Mapping[str, Any]] = store.events(range(told.epoch + 1, sight.epoch + 1))
-    snapshot = sight.view.snapshot
-    if catching_up and (kept := caught_up(snapshot.ledger, entries)) != entries:
-        entries = kept
-        if not kept:
-            return [], sight.all_told
-    return untold(snapshot, sight.view.plan, sight.hosts, entries, told)
+    return untold(sight.view.snapshot, sight.view.plan, sight.hosts, _entries(store, sight, told), told)
 
 
-def remember(store: Store, sight: Sight) -> Told:
-    """Return what was told so far; where no run ever had a hook, that is all there is. Two requests at most.
+def _entries(store: Store, sight: Sight, told: Told) -> list[dict[str, Any]]:
+    return store.events(range(told.epoch + 1, sight.epoch + 1))
 
+
+def remember(store: Store, sight: Sight, *, dry: bool = False) -> Told:
+    """Return what counts as told to a run that begins: what was, and what came before the rollout that is on its way.
+
+    Where no run ever had a hook, it is all that happened so far, and that is written down. Three requests, and one more for each
+    64 entries that are new.
+
+    :param dry: write nothing.
     :raises UpgradeError: what :meth:`ConsulClient.write` raises.
     """
     key = store.keys.notified
-    told = _decoded(store.client.get(key))
-    if told is not None:
-        return told
     entry = store.client.get(key)
-    told = sight.all_told
-    with contextlib.suppress(Conflict):
-        # Otherwise another run was faster.
-        store.client.write([compare_and_put(key, _encoded(told), entry.modify_index if entry is not None else 0)])
+    told = _decoded(entry)
+    if told is None:
+        told = sight.all_told
+        with contextlib.suppress(Conflict):
+            # Otherwise another run was faster, which has seen what there was too.
+            if not dry:
+                index = entry.modify_index if entry is not None else 0
+                store.client.write([compare_and_put(key, _encoded(told), index)])
         return told
-    return _decoded(store.client.get(key)) or told
+    entries = _entries(store, sight, told)
+    kept = caught_up(sight.view.snapshot.ledger, entries)
+    if len(kept) == len(entries):
+        return told
+    return Told(int(kept[0]["epoch"]) - 1) if kept else sight.all_told
 
 
 def recall(store: Store) -> Told | None:
@@ -121,7 +127,7 @@ class Memory:
     def take(self, told: Told) -> Told | None:
         """Lock the key; return what was told so far, None where another run has it, which tells what there is then.
 
-        :param told: for a key that is gone or can't be read.
+        :param told: what counts as told in any case.
         :raises UpgradeError: what :meth:`ConsulClient.write` raises.
         """
         if not self._session:
@@ -130,7 +136,8 @@ class Memory:
             )
             threading.Thread(target=self._renew, args=(self._session,), daemon=True).start()
         entry = self._store.client.get(self._key)
-        found = _decoded(entry) or told
+        found = _decoded(entry)
+        found = told if found is None or found.epoch < told.epoch else found
         index = entry.modify_index if entry is not None else 0
         pid = os.getpid()
         self._holder = asdict(

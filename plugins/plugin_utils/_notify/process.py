@@ -130,7 +130,6 @@ class Teller:
         self._over = threading.Event()
         self._memory = Memory(self._store)
         self._is_ours = False
-        self._catching_up = True
         # Of a look, in seconds.
         self._cost = 0.0
         self._retried = dict(notifier.retried)
@@ -187,12 +186,11 @@ class Teller:
         if not self._is_ours:
             found = self._memory.take(self._told)
             self._is_ours = found is not None
-            self._told = found or recall(self._store) or self._told
+            self._told = found or self._newest_told()
         told = self._without_retried(sight, self._told)
-        notices, after = news(self._store, sight, told, catching_up=self._catching_up)
+        notices, after = news(self._store, sight, told)
         if not self._is_ours:
             return not notices
-        self._catching_up = False
         for notice in notices:
             event = sight.payload(notice)
             why = self._notifier.hook.call(event)
@@ -208,6 +206,11 @@ class Teller:
         if after != self._told:
             self._note(after)
         return self._is_ours
+
+    def _newest_told(self) -> Told:
+        """Return what was told by the run that has the lock."""
+        found = recall(self._store)
+        return self._told if found is None or found.epoch < self._told.epoch else found
 
     def _note(self, told: Told) -> None:
         self._told = told
