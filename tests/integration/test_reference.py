@@ -18,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings imp
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
+from integration.support.hook import example
 from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, Task, plan
 from integration.support.push import WATCHED, composed, prepared, started, step, turn
@@ -73,9 +74,16 @@ def _for_control(_roles: Roles) -> list[Task]:
     return [plan(version="2.10", instructions={"rolling_rules": {"global": 0}})]
 
 
+def _for_a_hook(roles: Roles) -> list[Task]:
+    """Write the file that the examples name, where they are run."""
+    example(roles.folder.parent)
+    return []
+
+
 # What has to be there before the examples of a plugin.
 BEFORE = {
     "consul_upgrade_control": _for_control,
+    "consul_upgrade_notify": _for_a_hook,
     "upgrade_driver": _for_a_run,
     "upgrade_turn": _for_a_turn,
     "upgrade_step": _for_a_step,

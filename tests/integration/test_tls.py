@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import lo
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.agent import Agent
+from integration.support.hook import example
 from integration.support.playbook import Runner, ask, gate, health, info, plan, report
 from integration.support.push import WATCHED, driver, prepared, stopped
 from integration.support.seen import Seen
@@ -103,6 +104,11 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
     looks = [("schema", options), ("follow", {**options, "kv_prefix": "elsewhere"})]
     looked = run([{f"convoy.upgrade.consul_upgrade_{name}": given} for name, given in looks])
     assert [result["failed"] for result in looked] == [False] * 2, looked.stdout
+    noted = run(
+        [{"convoy.upgrade.consul_upgrade_notify": {"hook": str(example(tmp_path)), **options}}], environ=WATCHED
+    )
+    assert noted[0]["process"] > 0, noted.stdout
+    assert b'"epoch": ' in (secure.agent.kv.get("upgrade/notified") or b"")
     by_options = run([info(**options), ask("compute1", **options)])
     nothing = {"version": "1", "fleet": {"compute1": "compute"}, "composition": {"roles": {}}, "scope": ["compute1"]}
     driven = [driver(state="started", **nothing, **options), driver(state="settled", scope=["compute1"]), stopped()]

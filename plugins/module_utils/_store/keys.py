@@ -124,6 +124,11 @@ class Keys:
         return f"{self.history}{epoch}"
 
     @property
+    def notified(self) -> str:
+        """What was told of the rollout by a hook; locked by the run that tells it."""
+        return f"{self.upgrade}notified"
+
+    @property
     def schema(self) -> str:
         """The version of this layout."""
         return f"{self.upgrade}schema"

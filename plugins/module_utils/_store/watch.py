@@ -54,6 +54,10 @@ class Watch:
         with self._news:
             return self._news.wait_for(lambda: self._count > mark, seconds)
 
+    def wake(self) -> None:
+        """End all waiting, as a change would."""
+        self._tell()
+
     def _watch(self, prefix: str) -> None:
         client = ConsulClient(self._settings)
         index, filled = 0, True

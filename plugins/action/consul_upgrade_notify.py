@@ -1,0 +1,126 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Starts the notifier of a run: the process that calls the operator's hook when something happens to the rollout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.notices import EVENTS
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import BROKEN
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.notices import Sight, news, remember, see
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.process import make_folder
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.watch import SIGN
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import watch
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import Hook
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.process import Notifier, start
+
+_PLAIN = {name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    **_PLAIN,
+    "kv_prefix": {"type": "str", "default": ""},
+    "hook": {"type": "path", "required": True},
+    "hook_timeout": {"type": "float", "default": 60.0},
+    "fleet": {"type": "dict", "default": {}},
+    "expects": {"type": "list", "elements": "str", "choices": list(EVENTS), "default": list(EVENTS)},
+    "retry_failed": {"type": "bool", "default": False},
+}
+
+
+class ActionModule(ActionBase):
+    """The action behind the module of the same name."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Start it, or in check mode tell what it would tell."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _checked, options = self.validate_argument_spec(_OPTIONS)
+        try:
+            return {**result, "changed": False, **self._act(options)}
+        except UpgradeError as error:
+            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
+
+    def _act(self, options: dict[str, Any]) -> dict[str, Any]:
+        known = watch.known()
+        if known is not None:
+            # A playbook that goes on with another one has it already.
+            return {"notifier": known[1], "process": known[0], "untold": []}
+        if os.environ.get(SIGN) != str(os.getppid()):
+            raise UpgradeError(
+                "no_watch",
+                "The callback convoy_watch is not at work, and without it nobody would notice that a host can't be reached "
+                "any more. It lies in callback_plugins beside the playbooks of convoy.upgrade and is found there by itself; "
+                "for a playbook elsewhere, set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to that folder.",
+            )
+        hook = self._hook(options)
+        settings = read_settings(options.get, os.environ)
+        store = Store(settings)
+        sight = see(store, options["fleet"])
+        if self._task.check_mode:
+            return self._preview(store, sight, hook, options["expects"])
+        folder = make_folder(os.getppid())
+        records = sight.view.snapshot.records
+        retried = {
+            host: records[host].attempt
+            for host, view in sight.hosts.items()
+            if options["retry_failed"] and view.state in BROKEN and host in records
+        }
+        process = start(Notifier(settings, folder, hook, options["fleet"], retried), sight, os.getppid())
+        return {"notifier": folder, "process": process, "untold": []}
+
+    def _preview(self, store: Store, sight: Sight, hook: Hook, expects: list[str]) -> dict[str, Any]:
+        notices = news(store, sight, remember(store, sight, dry=True))[0]
+        untold = [sight.payload(notice)["text"] for notice in notices]
+        lines = [f"{hook.file} would be called with the events {', '.join(expects)}, and is not, as this is a check."]
+        for line in [*lines, *(f"Of what was so far, it would be told: {text}" for text in untold)]:
+            self._display.display(line)
+        return {"notifier": "", "process": 0, "untold": untold}
+
+    def _hook(self, options: dict[str, Any]) -> Hook:
+        """Return the hook.
+
+        :raises UpgradeError: ``bad_hook`` where it can't be called.
+        """
+        file = str(Path.cwd() / options["hook"])
+        if not Path(file).is_file():
+            raise _bad_hook(file, "is not there, or is no file")
+        try:
+            tasks = self._loader.load_from_file(file)
+        except (AnsibleError, OSError) as error:
+            raise _bad_hook(file, f"can't be read ({' '.join(str(error).split())})") from error
+        if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+            raise _bad_hook(file, "is no list of tasks")
+        given = context.CLIARGS
+        if given.get("ask_vault_pass") or any("@prompt" in one for one in given.get("vault_ids") or ()):
+            raise UpgradeError(
+                "bad_hook",
+                f"upgrade_notify: {file} is called in runs of their own, which can't ask for the password of a vault. Nothing "
+                "is done: give that in a file or by a script (--vault-password-file).",
+            )
+        arguments = [word for one in given.get("inventory") or () for word in ("-i", one)]
+        arguments += [word for one in given.get("extra_vars") or () for word in ("-e", one)]
+        arguments += [word for one in given.get("vault_ids") or () for word in ("--vault-id", one)]
+        arguments += [
+            word for one in given.get("vault_password_files") or () for word in ("--vault-password-file", one)
+        ]
+        return Hook(file, tuple(arguments), str(Path.cwd()), options["hook_timeout"])
+
+
+def _bad_hook(file: str, why: str) -> UpgradeError:
+    return UpgradeError(
+        "bad_hook",
+        f"upgrade_notify: {file} {why}. Nothing is done: give a file with tasks, or leave upgrade_notify out.",
+        file=file,
+    )

@@ -1,0 +1,204 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A hook is told what happens to a rollout, by real runs of the playbooks and to a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from devkit.child import stop
+from devkit.kv import RawKV
+from integration.support.fleet import ledger, names, seed
+from integration.support.hook import Listener, example, listening
+from integration.support.playbook import wait_until
+from integration.support.shipped import Shipped, inventory
+
+FLEET = names(controller=1, compute=2)
+ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
+MORE: dict[str, Any] = {"inventory": inventory(FLEET), "upgrade_roles": ROLES}
+STAGED = {
+    "stages": [
+        {"name": "canary", "hosts": ["controller1", "compute1"], "approve": True},
+        {"name": "rest", "hosts": "100%"},
+    ]
+}
+
+
+@pytest.fixture
+def chat() -> Iterator[Listener]:
+    with listening() as listener:
+        yield listener
+
+
+def upgraded(store: Store, *hosts: str) -> None:
+    for host in hosts:
+        report(store, Word(host, "2", "started"))
+        report(store, Word(host, "2", "upgraded"))
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def hook(folder: Path, task: dict[str, Any]) -> str:
+    """Write a hook of one task."""
+    file = folder / "hook.yml"
+    file.write_text(json.dumps([task]))
+    return str(file)
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    """Wait for the end of a run, which has to be a good one."""
+    stdout, _nothing = process.communicate(timeout=90)
+    assert process.returncode == 0, stdout
+
+
+def test_each_event_is_told_once_of_hosts_that_upgrade_themselves(
+    play: Shipped, store: Store, consul: RawKV, chat: Listener, request: pytest.FixtureRequest
+) -> None:
+    seed(consul, FLEET)
+    example(play.folder)
+    # As it is found from where the command is given.
+    here = {"PWD": str(play.folder)}
+    given = {**MORE, "version": "2", "upgrade_notify": "notify.yml", "chat_webhook": chat.url}
+    runs = [play.start("upgrade", environ=here, instructions=STAGED, **given)]
+    request.addfinalizer(lambda: [stop(process, signal.SIGKILL) for process in runs])
+    begun = chat.wait_for("begin")
+    assert (begun["text"], begun["version"]) == (
+        f"The rollout to 2 from 1 was begun by {begun['by']}, for 3 hosts.",
+        "2",
+    )
+    assert chat.wait_for("stage")["stage"] == "canary"
+    runs.append(play.start("upgrade", environ=here, **given))
+
+    report(store, Word("compute1", "2", "started"))
+    report(store, Word("compute1", "2", "failed", error="{{ 1 + 1 }} no disk {% if"))
+    failed = chat.wait_for("failure")
+    assert [(one["host"], one["state"]) for one in failed["failures"]] == [("compute1", "failed")]
+    assert "{{ 1 + 1 }} no disk {% if" in failed["failures"][0]["error"]
+    assert "{{ 1 + 1 }} no disk" in failed["text"]
+    assert failed["counts"]["compute"] == {
+        **dict.fromkeys(("upgraded", "lost", "upgrading", "held"), 0), "failed": 1, "pending": 1
+    }  # fmt: skip
+
+    said = control.Word("logins fail", "ann", FLEET)
+    control.pause(store, said)
+    paused = chat.wait_for("pause")
+    assert (paused["by"], paused["reason"], paused["cause"]) == ("ann", "logins fail", "word")
+    assert paused["text"] == "The rollout to 2 was paused by ann: logins fail."
+    control.resume(store, control.Word("", "ann", FLEET))
+    assert chat.wait_for("resume")["text"] == "The rollout to 2 goes on by ann."
+    control.retry(store, said, ["compute1"])
+    upgraded(store, "controller1", "compute1")
+    wanted = chat.wait_for("approval_wanted")
+    assert (wanted["stage"], wanted["upgraded"]) == ("canary", 2)
+    assert "approve.yml -e stage=canary" in wanted["next"]
+    control.approve(store, said)
+    assert chat.wait_for("approved")["by"] == "ann"
+    upgraded(store, "compute2")
+    end = chat.wait_for("end")
+    assert (end["outcome"], end["text"]) == ("complete", "The rollout to 2 is complete; 3 of 3 hosts upgraded.")
+    for process in runs:
+        ended(process)
+    # The second stage begins in the write after the approval.
+    order = ["begin", "stage", "failure", "pause", "resume", "approval_wanted", "approved", "stage", "end"]
+    assert chat.names == order
+    assert [body["text"] for body in chat.posted] == [f"{one['text']} {one['next']}" for one in chat.events]
+    assert len({(one["event"], one["epoch"], one["at"]) for one in chat.events}) == len(order)
+
+    ended(play.start("upgrade", environ=here, **given))
+    assert chat.names == order
+
+
+def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
+    play: Shipped, store: Store, consul: RawKV, chat: Listener
+) -> None:
+    seed(consul, FLEET)
+    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
+    given = {**MORE, "upgrade_notify": str(example(play.folder)), "chat_webhook": chat.url}
+    shown = play("pause", "--check", reason="logins fail", **given)
+    assert shown.returncode == 0, shown.stdout
+    assert f"{given['upgrade_notify']} would be called with the events pause, and is not" in words(shown.stdout)
+    assert (chat.posted, consul.get("upgrade/notified"), ledger(consul)["state"]) == ([], None, "running")
+
+    paused = play("pause", reason="logins fail", by="ann", **given)
+    assert paused.returncode == 0, paused.stdout
+    # What happened before anybody wanted to be told is not told.
+    assert chat.names == ["pause"]
+    control.resume(store, control.Word("", "bob", FLEET))
+    aborted = play("abort", reason="enough", by="ann", **given)
+    assert aborted.returncode == 0, aborted.stdout
+    # What happened while nobody was at work to tell it comes first.
+    assert [one["text"] for one in chat.events[1:]] == [
+        "The rollout to 2 goes on by bob.",
+        "The rollout to 2 was aborted by ann: enough; 0 of 3 hosts upgraded.",
+    ]
+    assert json.loads(consul.get("upgrade/notified") or b"")["epoch"] == ledger(consul)["epoch"]
+
+
+def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_refused(
+    play: Shipped, store: Store, consul: RawKV
+) -> None:
+    seed(consul, FLEET)
+    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
+    before = consul.tree()
+    for file, why in (("gone.yml", "is not there, or is no file"), ("text.yml", "is no list of tasks")):
+        (play.folder / "text.yml").write_text("tasks\n")
+        refused = play("pause", upgrade_notify=str(play.folder / file), **MORE)
+        assert refused.returncode == 2, refused.stdout
+        said = f"upgrade_notify: {play.folder / file} {why}. Nothing is done: give a file with tasks, or leave upgrade_notify"
+        assert said in words(refused.stdout)
+    assert consul.tree() == before
+
+    file = hook(play.folder, {"ansible.builtin.fail": {"msg": "no bot {{ upgrade_event.event }}"}})
+    failed = play("pause", upgrade_notify=file, **MORE)
+    assert (failed.returncode, ledger(consul)["state"]) == (0, "paused"), failed.stdout
+    assert re.search(
+        rf"\[WARNING\]: {file} was called with the event pause of \S+Z, and failed: no bot pause. The rollout goes on, and "
+        "this event is not told again. Mend the file.",
+        words(failed.stdout),
+    )
+    file = hook(play.folder, {"ansible.builtin.command": {"argv": ["sleep", "3600"]}})
+    late = play("resume", upgrade_notify=file, upgrade_notify_timeout=3, **MORE)
+    assert (late.returncode, ledger(consul)["state"]) == (0, "running"), late.stdout
+    assert "and failed: it took longer than 3 s, and was ended. The rollout" in words(late.stdout)
+
+
+def test_what_a_killed_run_has_not_told_is_told_by_the_next(
+    play: Shipped, store: Store, consul: RawKV, chat: Listener
+) -> None:
+    seed(consul, FLEET)
+    mark = play.folder / "begun"
+    slow = hook(play.folder, {"ansible.builtin.shell": f"touch {mark}; exec sleep 3600"})
+    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
+    process = play.start("pause", reason="logins fail", by="ann", upgrade_notify=slow, **MORE)
+    wait_until(mark.exists, 60, "the call of the hook")
+    at_work = json.loads(consul.get("upgrade/notified") or b"")
+    os.kill(at_work["pid"], signal.SIGKILL)
+    stop(process, signal.SIGKILL)
+    given = {**MORE, "upgrade_notify": str(example(play.folder)), "chat_webhook": chat.url}
+    resumed = play("resume", by="bob", **given)
+    assert resumed.returncode == 0, resumed.stdout
+    assert [(one["event"], one["by"]) for one in chat.events] == [("pause", "ann"), ("resume", "bob")]
+
+
+def test_without_a_hook_nothing_is_done_for_it(play: Shipped, store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
+    paused = play("pause", **MORE)
+    assert paused.returncode == 0, paused.stdout
+    assert re.search(r"TASK \[Tell of what happens\] \**\nskipping: ", paused.stdout)
+    assert consul.get("upgrade/notified") is None
