@@ -255,6 +255,10 @@ hosts:
     begun:
       description: Version to which it has begun to go and has not got, as where it failed midway.
       type: str
+    done:
+      description: Units of paths that it has behind it, such as V(upgrade/nginx@2.4), until it reports.
+      type: list
+      elements: str
     cause:
       description:
         - Why a host waits, as a stable word; empty where RV(hosts.state) says it all.

@@ -15,6 +15,7 @@ from ..module_utils._model.points import point_name
 from ..module_utils._model.providers import FAILED
 from ..module_utils._model.versions import VersionOrder
 from ..module_utils._model.ways import ways_from
+from ._asked import asked_of
 
 # Variables of an operator, by which versions are declared that nobody has reported.
 HOST_VARIABLE, PROVIDER_VARIABLE = "upgrade_version_from", "upgrade_provider_versions"
@@ -65,7 +66,8 @@ def ways_of(
     :param declared: host -> its version, for those that :func:`unknown_hosts` gives.
     :param providers: provider -> its version, for those of which Consul has none.
     :returns: ``before``, host -> version or nothing; ``ways``, host -> points such as ``nginx@2.4``, for hosts whose role has
-        a path; ``providers``, the same as ``before`` for providers; ``lines``, all of it in words.
+        a path; ``asked``, the same without those that a host or a provider has behind it, whose checks may ask for what was before
+        them; ``providers``, the same as ``before`` for providers; ``lines``, all of it in words.
     :raises UpgradeError: ``unknown_version``, ``incomparable_versions``, ``bad_version``, ``unreadable_provider``; each names
         all offenders.
     """
@@ -107,9 +109,11 @@ def ways_of(
             found[role, before[host]] = _way(paths[role], before[host], places, version, troubles)
     if troubles:
         raise UpgradeError("incomparable_versions", " ".join(troubles), reasons=list(troubles))
+    ways = {host: found[hosts[host]["role"], before[host]] for host in driven if hosts[host]["role"] in paths}
     return {
         "before": before,
-        "ways": {host: found[hosts[host]["role"], before[host]] for host in driven if hosts[host]["role"] in paths},
+        "ways": ways,
+        "asked": asked_of(ways, plan, composition, places),
         "providers": places,
         "lines": _lines(found, {host: (hosts[host]["role"], before[host]) for host in driven}, version, places, paths),
     }

@@ -73,6 +73,22 @@ def test_what_is_behind_a_host_is_not_done_again_after_a_failure_nor_on_the_way_
     assert not {"done", "origin"} & site.record("db1").keys()
 
 
+def test_a_check_of_a_point_that_is_behind_a_host_is_not_asked_again(site: Site) -> None:
+    path = {version: ["validate", "upgrade"] for version in ("2.4", "2.6", "2.8")}
+    site.service("db", ["upgrade"], path=path)
+    site.inventory(ROLES, {"db": ["db1"]})
+    reports(site, db1="2.2")
+    broken = site.fail("db1", "db@2.6/upgrade")
+    site.play("upgrade", version="2.6", code=2)
+    broken.unlink()
+    before = len(site.done("db1"))
+    # What was there before the point is not there any more.
+    site.fail("db1", "db@2.4/validate")
+    site.play("upgrade", version="2.8")
+    assert site.done("db1")[before:] == ["db@2.6/validate", "db@2.8/validate", *at("2.6", "2.8"), "db/upgrade"]
+    assert site.reported("2.8") == {"db1"}
+
+
 def test_after_a_way_back_that_failed_the_way_up_begins_where_that_led(site: Site) -> None:
     site.service("db", ["upgrade", "start"], path=PATH)
     site.inventory(

@@ -23,6 +23,7 @@ class HostView:
     :param reason: why it is in its state, or why it waits.
     :param origin: the version that it came from, once Ansible has begun to upgrade it and until it reports.
     :param begun: the version to which it has begun to go and has not got, as where it failed midway.
+    :param done: the units of paths that it has behind it, such as ``upgrade/nginx@2.4``, until it reports.
     :param cause: the same as a stable word; empty where the state says it all.
     :param rule: the key of the instructions that keeps it waiting; empty where none does.
     :param soaking: whether it reported the version, and its health is still to be seen.
@@ -42,6 +43,7 @@ class HostView:
     rule: str = ""
     origin: str | None = None
     begun: str | None = None
+    done: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

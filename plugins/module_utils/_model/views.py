@@ -15,6 +15,7 @@ from .fleet import Snapshot
 from .opener import Opener
 from .order import RoleOrder
 from .plan import HostView
+from .points import is_of_path
 from .staging import Staging
 from .states import HostState
 from .why import Reason
@@ -74,6 +75,7 @@ def views_of(sight: Sight, hosts: Mapping[str, HostState], order: RoleOrder) -> 
 
 
 def _view(one: HostState, order: RoleOrder, reason: Reason) -> HostView:
+    done = one.record.done if one.record is not None else ()
     return HostView(
         one.role,
         order.group.get(one.role),
@@ -87,4 +89,5 @@ def _view(one: HostState, order: RoleOrder, reason: Reason) -> HostView:
         reason.rule,
         one.record.origin if one.record is not None else None,
         one.begun,
+        tuple(filter(is_of_path, done)),
     )

@@ -42,7 +42,8 @@ def test_each_host_goes_its_way_from_where_it_reported_that_it_is() -> None:
     found = plan(db1="2.2", db2="2.8", db3="2.2", db4="2.9~rc1", web1=None)
     composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "ways": {}}}}
     ways = ways_of(found, run(found), composition, "2.10", {"db1": "2.8"})
-    assert ways == {
+    assert ways["asked"] == ways["ways"]
+    assert {name: value for name, value in ways.items() if name != "asked"} == {
         "before": {"db1": "2.2", "db2": "2.8", "db3": "2.2", "db4": "2.9~rc1", "web1": ""},
         "ways": {
             "db1": ["db@2.4", "db@2.6", "db@2.8", "db@2.10"],
@@ -70,6 +71,38 @@ def test_what_is_declared_counts_where_nothing_was_reported_and_nothing_is_remem
     assert ways["ways"]["db1"] == ["db@2.4", "db@2.6", "db@2.8", "db@2.10"]
     assert ways["ways"]["db3"] == []
     assert ways["lines"][1] == "db from 2.10 to 2.10 by no point of a path: db3"
+
+
+def test_points_that_are_behind_a_host_or_a_provider_are_on_its_way_and_not_asked_about() -> None:
+    both = {"paths": {}, "ways": {}, "units": []}
+    for name, is_provider in (("db", False), ("cloud", True)):
+        one = role(["2.4", "2.6"], provider=is_provider, name=name)
+        both["paths"] |= one["paths"]
+        both["ways"] |= one["ways"]
+        both["units"] += [
+            {"name": f"{step}/{name}@{point}", "step": step, "service": name, "point": point}
+            for point in ("2.4", "2.6")
+            for step in ("validate", "upgrade", "start")
+        ]
+        both["units"].append({"name": f"upgrade/{name}", "step": "upgrade", "service": name, "point": ""})
+    cloud = {"version": "2.2", "target": "2.6", "state": "upgrading", "done": ["upgrade/cloud@2.4", "start/cloud@2.4"]}
+    found = plan({"cloud": cloud}, db1="2.2", db2="2.2", db3="2.4")
+    # What its record says of a provider does not count, as that may have gone elsewhere since.
+    done = [*("upgrade/db@2.4", "start/db@2.4", "upgrade/db@2.6"), *("upgrade/cloud@2.6", "start/cloud@2.6")]
+    found["hosts"]["db1"] |= {"origin": "2.2", "begun": "2.6", "done": done}
+    # This one has some of the point before it.
+    found["hosts"]["db2"] |= {"origin": "2.2", "begun": "2.6", "done": ["upgrade/db@2.4"]}
+    ways = ways_of(found, run(found), {"roles": {"db": both}}, "2.6")
+    way = ["db@2.4", "db@2.6", "cloud@2.4", "cloud@2.6"]
+    assert ways["ways"] == {"db1": way, "db2": way, "db3": ["db@2.6", "cloud@2.4", "cloud@2.6"]}
+    assert ways["asked"] == {
+        "db1": ["db@2.6", "cloud@2.6"],
+        "db2": ["db@2.4", "db@2.6", "cloud@2.6"],
+        "db3": ["db@2.6", "cloud@2.6"],
+    }
+    # A point that has nothing but a check is never behind anybody.
+    both["units"] = [unit for unit in both["units"] if unit["step"] == "validate"]
+    assert ways_of(found, run(found), {"roles": {"db": both}}, "2.6")["asked"] == ways["ways"]
 
 
 def test_after_a_way_back_that_did_not_end_all_points_from_there_are_before_a_host_again() -> None:
