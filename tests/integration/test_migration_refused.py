@@ -93,6 +93,40 @@ def test_mended_as_it_is_told_it_goes_on(store: Store, consul: RawKV) -> None:
     assert consul.texts("running/versions/")["running/versions/v674/compute3"] == "1528312400.00"
 
 
+@pytest.mark.parametrize("at", [1, 2])
+def test_what_comes_into_the_way_is_told_with_what_was_done_before(store: Store, consul: RawKV, at: int) -> None:
+    load(consul, old_reports(list(names(compute=100))))
+    writes = 0
+
+    def somebody_writes(write: Write, operations: Sequence[Any]) -> Any:
+        nonlocal writes
+        writes += 1
+        answer = write(operations)
+        if writes == at:
+            consul.put("running_version/stray", "1")
+            # So that it is not over before it looks again.
+            consul.put("running_version/v673/compute100", "1700000000")
+        return answer
+
+    around_writes(store, somebody_writes)
+    error = refusal(store)
+    assert [one["key"] for one in error.details["obstacles"]] == ["running_version/stray"]
+    copied = consul.tree("running/versions/")
+    # Between looking and locking nothing was done yet.
+    assert ("Nothing is changed before that is mended" in error.message) is (at == 1) is (not copied)
+    assert ("What was copied stays, and planners are refused" in error.message) is (at == 2)
+    assert (consul.get("upgrade/migration") is not None) is (at == 2)
+    if at == 2:
+        with pytest.raises(UpgradeError) as caught:
+            make_pass(store, Request("v674"))
+        assert caught.value.code == "migrating"
+        assert "What was copied stays" in refusal(store).message
+        assert "What was copied stays" in refusal(store, dry=True).message
+    consul.delete("running_version/stray")
+    assert migrated(store).schema == 1
+    assert len(consul.tree("running/versions/")) == 100
+
+
 def test_of_very_many_the_first_are_in_the_sentence_and_all_in_the_details(store: Store, consul: RawKV) -> None:
     load(consul, {f"running_version/v1/compute{number}": "?" for number in range(70)})
     error = refusal(store)

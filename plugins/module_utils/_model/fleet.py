@@ -108,7 +108,6 @@ class Snapshot:
     :param gates: those that count: of each, the one in its place, or else the one where the old code put it.
     :param old_gates: all those that stand where the old code put them.
     :param old_reports: hosts that have a report where the old code put it.
-    :param others_keys: folder -> keys of others that stand among the old gates in it, the first few.
     :param driven: hosts that a run of Ansible is at work on.
     :param providers: name -> what there is of a provider's version.
     :param marks: host -> what planners have seen of its health.
@@ -131,7 +130,6 @@ class Snapshot:
     holds: Holds = field(default_factory=Holds)
     old_gates: Gates = field(default_factory=Gates)
     old_reports: frozenset[str] = frozenset()
-    others_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     driven: frozenset[str] = frozenset()
     providers: Mapping[str, Provider] = field(default_factory=dict)
     marks: Mapping[str, Mark] = field(default_factory=dict)

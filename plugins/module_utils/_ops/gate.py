@@ -63,8 +63,10 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
 def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     """Wipe all gates and close the global one in one transaction: the original's global disable.
 
+    Where very many stand in the old place, it closes the global one first and removes these some at a time.
+
     :returns: what changed; nothing where the closed global gate is the only one already.
-    :raises UpgradeError: ``newer_schema``, and what :meth:`Mirror.operations` raises.
+    :raises UpgradeError: ``newer_schema``.
     """
     keys, old_keys = store.keys, OldKeys(store.keys.prefix)
     everywhere = keys.gate("global")
@@ -81,7 +83,10 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     changes = [Change(key, value, None) for key, value in sorted(before.items()) if key not in closed]
     changes += [Change(key, before.get(key), value) for key, value in closed.items() if before.get(key) != value]
     if changes and not dry:
-        store.client.write(mirror.operations([remove_tree(keys.gates), put(everywhere, CLOSED)]))
+        write = [remove_tree(keys.gates), put(everywhere, CLOSED)]
+        for piece in mirror.ahead(write):
+            store.client.write(piece.operations)
+        store.client.write(mirror.operations(write))
     return changes
 
 

@@ -55,10 +55,7 @@ class LedgerWriter:
         return self._mirror.places
 
     def room(self, operations: Sequence[Operation]) -> int:
-        """Return how many operations a write has room for beside these, which set or remove no gates.
-
-        :raises UpgradeError: what :meth:`Mirror.operations` raises.
-        """
+        """Return how many operations a write has room for beside these, which set or remove no gates."""
         return MOST_GATES - len(self._mirror.operations(operations))
 
     @property
@@ -84,8 +81,8 @@ class LedgerWriter:
         :param event: what happened and why, for the history.
         :param changes: what the operations change, for diff mode.
         :raises Conflict: if somebody else wrote.
-        :raises UpgradeError: what :meth:`Mirror.operations` raises.
         """
+        self._make_room(operations)
         operations = self._mirror.operations(operations)
         key, before = self.store.keys.ledger, self.ledger
         ledger = replace(ledger, epoch=self.next_epoch, commit="" if self._dry else uuid.uuid4().hex)
@@ -94,6 +91,18 @@ class LedgerWriter:
         self.ledger = ledger
         self.changes.append(Change(key, _shown(before) if before else None, _shown(ledger)))
         self.changes.extend(self._mirror.changes(changes))
+
+    def _make_room(self, operations: Sequence[Operation]) -> None:
+        """Write what the transaction has no room for. It needs no plan, and whoever finds it without the rest just goes on."""
+        keys = self.store.keys
+        for piece in () if self._dry else self._mirror.ahead(operations):
+            checks = [compare(keys.ledger, self._index), compare(keys.current_version, self._version_index)]
+            try:
+                self.store.client.write([*checks, *piece.operations])
+            except Unreachable as error:
+                # Reading again tells whether it was done.
+                raise Conflict("conflict", f"{error.message} Old gates may be removed, and may not.") from error
+            self.changes.extend(piece.changes)
 
     def _send(self, ledger: Ledger, event: Mapping[str, Any], operations: Sequence[Operation]) -> None:
         keys, commit = self.store.keys, ledger.commit

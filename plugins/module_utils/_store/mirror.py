@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
-from .._model.gates import CLOSED, OPEN, Gates
-from .client import Operation
+from .._model.gates import CLOSED, OPEN, Gates, GateValue
+from .client import MOST_OPERATIONS, Operation
 from .keys import Keys
 from .old_keys import OldKeys
-from .operations import Change, put, remove, remove_tree
+from .operations import Change, put, remove
 
 # A transaction takes 64 operations, and the beginning of a rollout needs some of its own.
-_MOST_ONE_BY_ONE = 40
+_MOST_AT_ONCE = 40
+# Beside what their writer checks.
+_MOST_AHEAD = MOST_OPERATIONS - 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A transaction that is to be written before another one, and what it changes."""
+
+    operations: list[Operation]
+    changes: list[Change]
 
 
 class Mirror:
@@ -43,7 +54,7 @@ class Mirror:
     def operations(self, operations: Iterable[Operation]) -> list[Operation]:
         """Return the operations of a transaction, each that sets or removes gates followed by the same for the old places.
 
-        :raises UpgradeError: ``others_keys`` where the old gates can't be told from keys of others in one transaction.
+        Of old gates that are wiped, those are left out that :meth:`ahead` has.
         """
         return [one for operation in operations for one in (operation, *self._mirrored(operation))]
 
@@ -65,30 +76,70 @@ class Mirror:
     def _mirrored(self, operation: Operation) -> list[Operation]:
         if not self.is_needed:
             return []
+        if self._wipes(operation):
+            # One by one, and never a folder as a whole: settings of others stand there too, or will in a moment.
+            return [remove(gate.key) for gate in self._old_ones()[-_MOST_AT_ONCE:]]
         facts = operation["KV"]
-        if facts["Verb"] == "delete-tree" and facts["Key"] == self._keys.gates:
-            return self._wiped()
         place = self._place(facts["Key"])
         if place is None:
             return []
         if facts["Verb"] in ("set", "cas"):
-            return [put(self._old.gate(*place), self._spelled(base64.b64decode(facts["Value"]).decode()))]
+            return [put(self._old.gate(*place), self._spelled(_value_of(operation)))]
         return [remove(self._old.gate(*place))] if facts["Verb"] == "delete" else []
 
-    def _wiped(self) -> list[Operation]:
-        mixed = self._snapshot.others_keys
-        gates = [gate for gate in self._snapshot.old_gates.values() if gate.key.startswith((*mixed,))]
-        if len(gates) > _MOST_ONE_BY_ONE:
-            others = [key for folder in mixed for key in mixed[folder]]
-            raise UpgradeError(
-                "others_keys",
-                f"{len(gates)} gates of nodes that have the old code would have to be removed at once, and keys of others stand "
-                f"among them: {', '.join(others)}. Nothing is written. Move these elsewhere, or let migrate_state.yml remove "
-                "the old gates (-e remove_old=true) once no node reads them any more.",
-                keys=others,
-            )
-        whole = [remove_tree(folder) for folder in self._old.gate_folders if folder not in mixed]
-        return [*whole, *(remove(gate.key) for gate in gates)]
+    def ahead(self, operations: Iterable[Operation]) -> list[Ahead]:
+        """Return what is to be written before a transaction that has no room for the removal of all old gates, in this order.
+
+        Where that transaction closes the global gate, it is closed first, and those of roles that are open; so the removal of
+        another one opens nothing. Gates that a hand closed are left for last, as a rollout may make holds of them. Most fleets
+        need nothing of this.
+        """
+        operations = list(operations)
+        early = self._old_ones()[:-_MOST_AT_ONCE] if any(map(self._wipes, operations)) else []
+        if not early:
+            return []
+        everywhere = self._keys.gate("global")
+        is_closing = any(one["KV"]["Key"] == everywhere and _value_of(one) == CLOSED for one in operations)
+        parts = [self._closing(*place) for place in (self._open_places() if is_closing else ())]
+        parts += [Ahead([remove(gate.key)], [Change(gate.key, gate.text or "", None)]) for gate in early]
+        found = [Ahead([], [])]
+        for part in parts:
+            if len(found[-1].operations) + len(part.operations) > _MOST_AHEAD:
+                found.append(Ahead([], []))
+            found[-1].operations.extend(part.operations)
+            found[-1].changes.extend(part.changes)
+        return found
+
+    def _closing(self, scope: str, name: str | None) -> Ahead:
+        key, gate = self._keys.gate(scope, name), self._snapshot.gates.at(scope, name)
+        change = Change(key, gate.text if gate is not None else None, CLOSED)
+        return Ahead(self.operations([put(key, CLOSED)]), self.changes([change]))
+
+    def _open_places(self) -> list[tuple[str, str | None]]:
+        """Return where hosts without gates of their own may be let through, in either place."""
+        gates, old = self._snapshot.gates, self._snapshot.old_gates
+        roles = [
+            name for name in gates.roles if not all(map(self._is_closed, (gates.roles[name], old.roles.get(name))))
+        ]
+        both = (gates.everywhere, old.everywhere)
+        is_closed = None not in both and all(map(self._is_closed, both))
+        return [*([] if is_closed else [("global", None)]), *(("role", name) for name in roles)]
+
+    def _is_closed(self, gate: GateValue | None) -> bool:
+        try:
+            return gate is None or not gate.is_open(self._snapshot.current_version)
+        except UpgradeError:
+            return False
+
+    def _old_ones(self) -> list[GateValue]:
+        """Return the old gates but for the global one, which is set whenever these are wiped, in the order in which they go."""
+        old, current = self._snapshot.old_gates, self._snapshot.current_version
+        by_hand = sorted(old.hosts.values(), key=lambda gate: gate.was_closed_by_hand(current))
+        return [*old.roles.values(), *by_hand]
+
+    def _wipes(self, operation: Operation) -> bool:
+        facts = operation["KV"]
+        return bool(facts["Verb"] == "delete-tree" and facts["Key"] == self._keys.gates)
 
     def _place(self, key: str) -> tuple[str, str | None] | None:
         """Return the scope and the name of a gate that is in its place."""
@@ -100,3 +151,7 @@ class Mirror:
     def _spelled(self, value: str) -> str:
         """Return a value as the old code of this fleet writes it: some wrote Python's booleans, others JSON's."""
         return value.lower() if value in (OPEN, CLOSED) and not self._is_capital else value
+
+
+def _value_of(operation: Operation) -> str:
+    return base64.b64decode(operation["KV"].get("Value") or "").decode()

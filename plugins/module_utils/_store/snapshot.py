@@ -29,9 +29,6 @@ from .old_keys import OldKeys
 from .provider_codec import decode_provider
 from .records import decode_record
 
-# Of the keys of others in a folder, so many are kept for messages.
-_MOST_OTHERS = 5
-
 
 def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     """Return what the entries of :meth:`ConsulClient.read` say, whichever layout they have.
@@ -48,7 +45,6 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     old = OldKeys(keys.prefix)
     gates, old_gates, holds = _Scoped("gate"), _Scoped("gate"), _Scoped("hold")
     old_reports: dict[str, list[tuple[Report, str]]] = {}
-    others: dict[str, tuple[str, ...]] = {}
     records: dict[str, Record] = {}
     driven: set[str] = set()
     marks: dict[str, Mark] = {}
@@ -69,9 +65,6 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
             place = old.gate_of(key)
             if place is not None:
                 old_gates.set(*place, GateValue(key, text_of(value), flags))
-            elif not key.endswith("/"):
-                for folder in filter(key.startswith, old.gate_folders):
-                    others[folder] = (*others.get(folder, ()), key)[:_MOST_OTHERS]
         elif key.startswith(old.reports):
             said = old.report_of(key)
             if said is not None and "\ufffd" not in key:
@@ -118,7 +111,6 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         gates=Gates(gates.everywhere, gates.roles, gates.hosts).over(in_old_place),
         old_gates=in_old_place,
         old_reports=frozenset(old_reports),
-        others_keys=others,
         holds=Holds(holds.everywhere, holds.roles, holds.hosts),
         driven=frozenset(driven),
         marks=marks,

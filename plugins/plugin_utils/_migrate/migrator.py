@@ -79,7 +79,7 @@ class Migrator:
             if not ahead and not removes and not status.is_under_way:
                 return self._nothing(status)
             for step in ahead[:1]:
-                validate(step, status.found)
+                validate(step, status.found, is_midway=status.is_under_way)
             if dry:
                 return preview(status, ahead, remove_old=self._remove_old, nothing=self._nothing_there(status))
             with Lock(self._store) as lock:
@@ -162,9 +162,9 @@ class Migrator:
             outcome.steps.append(done)
             try:
                 phase = f"copying to layout {step.number}"
-                carry_out(lock, replace(migration, phase=phase), done, outcome, partial(self._to_copy, step))
+                carry_out(lock, replace(migration, phase=phase), done, outcome, partial(self._to_copy, status, step))
             except UpgradeError as error:
-                if error.code == "in_the_way" and status.migration is None and not done.moves:
+                if error.code == "in_the_way" and status.migration is None and not self._is_midway(status, self._read()):
                     # It came between looking and locking, and nothing is in the middle of anything.
                     lock.end(None, [])
                 raise
@@ -177,10 +177,15 @@ class Migrator:
         outcome.keep(status, self._read())
         return outcome
 
-    def _to_copy(self, step: Step) -> list[Move]:
-        found = replace(self._read().found, begun=True)
-        validate(step, found)
+    def _to_copy(self, before: Status, step: Step) -> list[Move]:
+        now = self._read()
+        found = replace(now.found, begun=True)
+        validate(step, found, is_midway=self._is_midway(before, now))
         return step.moves(found)
+
+    def _is_midway(self, before: Status, now: Status) -> bool:
+        """Return whether a step is in the middle of moving keys: each of its writes notes how many there are to move."""
+        return before.is_under_way or (now.migration is not None and now.migration.total > 0)
 
     def _switch(self, lock: Lock, migration: Migration, step: Step, outcome: Outcome, *, is_last: bool) -> Migration:
         """Write the version of the layout. With that of the last step all is over but for the old keys."""

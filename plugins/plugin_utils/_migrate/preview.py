@@ -28,7 +28,7 @@ def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool, nothing:
     # As the run sees them once it has written that it goes on.
     found = replace(status.found, begun=True)
     for step in ahead:
-        validate(step, found)
+        validate(step, found, is_midway=status.is_under_way)
         done = Done(step)
         outcome.steps.append(done)
         found = _copied(step, found, done, outcome)

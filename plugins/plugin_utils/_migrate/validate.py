@@ -12,9 +12,10 @@ from .step import Found, Step
 _MOST_TOLD = 50
 
 
-def validate(step: Step, found: Found) -> None:
+def validate(step: Step, found: Found, *, is_midway: bool) -> None:
     """Refuse to go on while anything stands in the way.
 
+    :param is_midway: whether keys are in the middle of being moved, so that planners are refused until that is over.
     :raises UpgradeError: ``in_the_way``; its details have ``obstacles``, each with ``key``, ``why`` and ``mend``.
     """
     obstacles = step.obstacles(found)
@@ -22,9 +23,14 @@ def validate(step: Step, found: Found) -> None:
         return
     told = " | ".join(str(one) for one in obstacles[:_MOST_TOLD])
     more = f" | And {len(obstacles) - _MOST_TOLD} more, in failure.details." if len(obstacles) > _MOST_TOLD else ""
+    until = (
+        "What was copied stays, and planners are refused until the migration is finished; mend these, then run the same command "
+        "again"
+        if is_midway
+        else "Nothing is changed before that is mended"
+    )
     raise UpgradeError(
         "in_the_way",
-        f"{len(obstacles)} of the keys stand in the way of layout {step.number}, and nothing is changed before that is mended: "
-        f"{told}{more}",
+        f"{len(obstacles)} of the keys stand in the way of layout {step.number}. {until}: {told}{more}",
         obstacles=[{"key": one.key, "why": one.why, "mend": one.mend} for one in obstacles],
     )

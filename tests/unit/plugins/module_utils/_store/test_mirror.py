@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import Gates, GateValue
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.migration import KEPT, REMOVING, RUNNING, Migration
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Operation
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.mirror import Mirror
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.operations import (
@@ -27,12 +25,11 @@ OLD_GLOBAL = "cloud/config_state/global/enable_puppet"
 OLD_HOST = "cloud/config_state/host/compute1/enable_puppet"
 
 
-def mirror(text: str | None = None, *others: str, state: str | None = None) -> Mirror:
+def mirror(text: str | None = None, *, state: str | None = None) -> Mirror:
     """Return one for a fleet whose global gate, where there is one, is in the old place alone."""
     old = Gates(GateValue(OLD_GLOBAL, text)) if text is not None else Gates()
     migration = Migration(state) if state is not None else None
-    folders = {f"{key.rpartition('/')[0]}/": (key,) for key in others}
-    return Mirror(KEYS, Snapshot(gates=old, old_gates=old, others_keys=folders, migration=migration))
+    return Mirror(KEYS, Snapshot(gates=old, old_gates=old, migration=migration))
 
 
 @pytest.mark.parametrize(
@@ -76,30 +73,53 @@ def test_values_are_spelled_as_the_fleet_spells_them() -> None:
     assert mirror("True").operations([put(KEYS.gate("global"), "False")])[1] == put(OLD_GLOBAL, "False")
 
 
-def test_the_old_gates_are_wiped_with_the_others() -> None:
-    given = [remove_tree(KEYS.gates), put(KEYS.gate("global"), "False")]
-    folders = [remove_tree(f"cloud/config_state/{scope}/") for scope in ("global", "role", "host")]
-    assert mirror("true").operations(given) == [given[0], *folders, given[1], put(OLD_GLOBAL, "false")]
+def old_gate(scope: str, name: str, text: str = "true") -> GateValue:
+    return GateValue(f"cloud/config_state/{scope}/{name}/enable_puppet", text)
 
 
-def test_where_keys_of_others_stand_among_them_each_gate_is_removed_by_itself() -> None:
-    found = mirror("true", "cloud/config_state/global/debug")
-    trees = [remove_tree(f"cloud/config_state/{scope}/") for scope in ("role", "host")]
-    assert found.operations([remove_tree(KEYS.gates)])[1:] == [*trees, remove(OLD_GLOBAL)]
+def wiped(value: str) -> list[Operation]:
+    return [remove_tree(KEYS.gates), put(KEYS.gate("global"), value)]
 
 
-def test_more_than_a_transaction_takes_are_refused() -> None:
-    folder = "cloud/config_state/host/"
-    hosts = {f"compute{number}": GateValue(f"{folder}compute{number}/enable_puppet", "true") for number in range(41)}
-    other = f"{folder}compute1/debug"
-    snapshot = Snapshot(old_gates=Gates(hosts=hosts), others_keys={folder: (other,)})
-    with pytest.raises(UpgradeError) as caught:
-        Mirror(KEYS, snapshot).operations([remove_tree(KEYS.gates)])
-    assert caught.value.code == "others_keys"
-    assert caught.value.details["keys"] == [other]
-    # Those of another folder are in nobody's way.
-    elsewhere = replace(snapshot, others_keys={"cloud/config_state/role/": ("cloud/config_state/role/web/debug",)})
-    assert len(Mirror(KEYS, elsewhere).operations([remove_tree(KEYS.gates)])) == 3
+def test_the_old_gates_are_wiped_with_the_others_and_one_by_one() -> None:
+    hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(39)}
+    old = Gates(GateValue(OLD_GLOBAL, "true"), {"web": old_gate("role", "web")}, hosts)
+    found = Mirror(KEYS, Snapshot(gates=old, old_gates=old))
+    removed = [remove(one.key) for one in (*old.roles.values(), *hosts.values())]
+    given = wiped("False")
+    assert found.operations(given) == [given[0], *removed, given[1], put(OLD_GLOBAL, "false")]
+    # All has room in one transaction.
+    assert found.ahead(given) == []
+    assert mirror().ahead(given) == []
+
+
+@pytest.mark.parametrize("count", [100, 500])
+def test_of_more_than_a_transaction_takes_the_others_go_before_it_behind_closed_gates(count: int) -> None:
+    closed = {f"closed{number}": old_gate("host", f"closed{number}", "false") for number in range(30)}
+    hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(count)}
+    roles = {"web": old_gate("role", "web"), "db": old_gate("role", "db", "false")}
+    old = Gates(GateValue(OLD_GLOBAL, "true"), roles, {**closed, **hosts})
+    new = Gates(GateValue(KEYS.gate("global"), "True"), {"cache": GateValue(KEYS.gate("role", "cache"), "True")})
+    found = Mirror(KEYS, Snapshot(gates=new.over(old), old_gates=old))
+    given = wiped("False")
+    pieces = found.ahead(given)
+    assert all(len(piece.operations) <= 62 for piece in pieces)
+    early = [operation for piece in pieces for operation in piece.operations]
+    closes = [put(KEYS.gate("global"), "False"), put(OLD_GLOBAL, "false")]
+    for role in ("web", "cache"):
+        closes += [put(KEYS.gate("role", role), "False"), put(f"cloud/config_state/role/{role}/enable_puppet", "false")]
+    assert sorted(map(str, early[:6])) == sorted(map(str, closes))
+    assert early[:2] == closes[:2]
+    late = found.operations(given)[1:-2]
+    assert len(late) == 40
+    assert [*early[6:], *late] == [remove(one.key) for one in (*roles.values(), *hosts.values(), *closed.values())]
+    # Where all is to be opened, nothing is closed before that.
+    assert found.ahead(wiped("True"))[0].operations[0] == remove(roles["web"].key)
+    changes = {one.key: (one.before, one.after) for piece in pieces for one in piece.changes}
+    assert changes[OLD_GLOBAL] == ("true", "false")
+    assert changes[hosts["compute0"].key] == ("true", None)
+    # Nothing but that transaction is preceded by anything.
+    assert found.ahead([put(KEYS.gate("global"), "False"), remove_tree(KEYS.onces)]) == []
 
 
 def test_a_gate_that_stood_in_the_old_place_alone_was_not_in_the_new_one() -> None:

@@ -36,9 +36,8 @@ def test_old_keys_are_known_as_such() -> None:
 @pytest.mark.parametrize(
     "key", ["config_state/host/compute1/debug", "config_state/global/x/y", "config_state/role/web"]
 )
-def test_keys_of_others_among_the_gates_are_told_and_no_old_keys(key: str) -> None:
+def test_keys_of_others_among_the_gates_are_no_old_keys(key: str) -> None:
     found = read((f"cloud/{key}", "1"))
-    assert found.others_keys == {f"cloud/config_state/{key.split('/')[1]}/": (f"cloud/{key}",)}
     assert not found.has_old_keys
     assert not found.warnings
 
@@ -48,7 +47,6 @@ def test_folders_are_nobodys_and_strays_among_the_reports_are_told() -> None:
         (OLD.reports, ""), (f"{OLD.gates}host/", ""), (f"{OLD.gates}host/compute1/", ""), (f"{OLD.reports}stray", "1")
     )
     assert not found.has_old_keys
-    assert not found.others_keys
     assert found.warnings == (
         "'cloud/running_version/stray' is passed over: it is not running_version/<version>/<host>.",
     )
