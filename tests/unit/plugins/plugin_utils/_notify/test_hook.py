@@ -1,0 +1,41 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a hook is given arrives as it is, whatever hosts have put into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import printable
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import as_data
+from hypothesis import given
+from hypothesis import strategies as st
+
+# All texts of an event are printable.
+TEXTS = st.text(st.characters(exclude_categories=("Cs",))).map(printable)
+VALUES = st.recursive(
+    TEXTS | st.booleans() | st.integers(-(10**9), 10**9),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(TEXTS, below, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_yaml_gives_it_back(value: Any) -> None:
+    assert DataLoader().load(f"event: {as_data(value)}") == {"event": value}
+
+
+def test_texts_stay_texts_and_are_no_templates() -> None:
+    event = {
+        "version": "2",
+        "stage": "",
+        "at": "2026-11-22T05:50:01Z",
+        "why": ["{{ 1 + 1 }}", "{% if", "null", "no", "{"],
+    }
+    loader = DataLoader()
+    found = loader.load(f"event: {as_data(event)}")
+    assert found == {"event": event}
+    assert Templar(loader, variables=found).template(found["event"]) == event
