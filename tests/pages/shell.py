@@ -74,7 +74,7 @@ class Shell:
         self._process.kill()
         self._process.communicate()
 
-    def type(self, command: str, seconds: float = 120) -> tuple[int, str]:
+    def type(self, command: str, seconds: float = 300) -> tuple[int, str]:
         """Run a command; return its exit code and what it printed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None

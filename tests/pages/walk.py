@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,5 @@ def _placed(printed: str, folder: Path) -> str:
 
 
 def _linked() -> str:
-    """Return where Ansible finds the checkout as a collection."""
-    import ansible_collections.convoy.upgrade.plugins as plugins
-
-    return str(Path(next(iter(plugins.__path__))).parent)
+    """Return where Ansible finds the checkout as a collection; tools/link-collection.sh put it there."""
+    return str(Path(sysconfig.get_path("purelib"), "ansible_collections", "convoy", "upgrade"))

@@ -3,7 +3,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# Builds the artifact from a clean checkout, looks at what is in it, installs it, and runs a playbook from it.
+# Builds the artifact from a clean checkout, looks at what is in it, installs it, runs a playbook from it, and has the context of its
+# execution environment made.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -22,12 +23,13 @@ galaxy=$root/.venv/bin/ansible-galaxy
 artifact=$(echo "$work"/convoy-upgrade-*.tar.gz)
 
 tar tzf "$artifact" >"$work/files"
-unwanted=$(grep -E '^(tests|tools|requirements|extensions|\.|docs/_)|Makefile|pyproject|\.pyc$|left-over' "$work/files" || true)
+unwanted=$(grep -E '^(tests|tools|requirements/(test|docs)|extensions|\.|docs/_)|Makefile|pyproject|\.pyc$|left-over' "$work/files" || true)
 [ -z "$unwanted" ] || die "$(printf 'holds what is not for users:\n%s' "$unwanted")"
 for wanted in plugins/modules/consul_upgrade_plan.py plugins/module_utils/_model/planner.py plugins/filter/fleet.yml \
     plugins/inventory/consul_fleet.py playbooks/node.yml playbooks/enroll.yml roles/puppet_gate/templates/node.yml.j2 \
     playbooks/upgrade.yml playbooks/group_vars/all.yml roles/rollout/tasks/main.yml meta/runtime.yml LICENSE README.md \
-    schemas/instructions.json schemas/upgrade.json; do
+    schemas/instructions.json schemas/upgrade.json meta/execution-environment.yml requirements/runtime.txt bindep.txt \
+    docs/pictures/data_flow.svg; do
     grep -qx "$wanted" "$work/files" || die "lacks $wanted"
 done
 
@@ -38,4 +40,21 @@ if ! (cd "$work" && ANSIBLE_COLLECTIONS_PATH=$work/collections ANSIBLE_COLLECTIO
     "$root/.venv/bin/ansible-playbook" convoy.upgrade.status -e upgrade_consul_timeout=0.2 >"$work/log" 2>&1); then
     grep -q "can't be reached" "$work/log" || { cat "$work/log"; die "its playbook does not run"; }
 fi
+
+# An image is not built, as that takes a container engine. What it is built from is made, and read in the two ways in which that is done:
+# by this definition, and by any other one that lists the collection.
+installed=$work/collections/ansible_collections/convoy/upgrade
+"$root/.venv/bin/ansible-builder" create --file "$installed/meta/execution-environment.yml" --context "$work/context" \
+    --output-filename Containerfile >"$work/log" 2>&1 || { cat "$work/log"; die "its execution environment is refused"; }
+for line in 'FROM \$EE_BASE_IMAGE' 'COPY _build/requirements.txt' 'COPY _build/bindep.txt' 'ansible-galaxy collection install'; do
+    grep -q "$line" "$work/context/Containerfile" || die "the Containerfile of its execution environment lacks: $line"
+done
+cmp "$root/requirements/runtime.txt" "$work/context/_build/requirements.txt"
+cmp "$root/bindep.txt" "$work/context/_build/bindep.txt"
+grep -q 'name: convoy.upgrade' "$work/context/_build/requirements.yml" || die "its execution environment lacks the collection"
+"$root/.venv/bin/python" "$work/context/_build/scripts/introspect.py" introspect "$work/collections" >"$work/needs"
+for line in py-consul openssh-client; do
+    grep -q "$line.*from collection convoy.upgrade" "$work/needs" || die "other execution environments would lack $line"
+done
+
 printf 'artifact: %s installs and runs, with %s files\n' "$(basename "$artifact")" "$(wc -l <"$work/files")"
