@@ -107,8 +107,14 @@ def test_a_layout_may_be_named_and_the_next_run_goes_on_from_there(settings: Set
     migrate(settings, target=1)
     assert consul.get("upgrade/schema") == b"1"
     assert consul.tree("records/") == {}
+    for dry in (True, False):
+        told = Migrator(Store(settings), target=1).run(dry=dry).summary(dry=dry)
+        assert told[0].startswith("The keys have layout 1, as asked for. 70 old keys are kept")
     outcome = Migrator(Store(settings)).run()
     assert (outcome.origin, [one.step.number for one in outcome.steps]) == (1, [2])
+    assert (
+        Migrator(Store(settings)).run().summary(dry=False)[0].startswith("The keys have layout 2, which is the newest.")
+    )
     with pytest.raises(UpgradeError) as caught:
         migrate(settings, target=1)
     assert caught.value.code == "no_way_back"

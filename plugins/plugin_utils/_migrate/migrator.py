@@ -115,7 +115,7 @@ class Migrator:
         return self._remove_old or status.is_over(status.schema)
 
     def _nothing(self, status: Status) -> Outcome:
-        outcome = Outcome(status.schema, status.schema, nothing=self._nothing_there(status))
+        outcome = Outcome(status.schema, status.schema, status.steps[-1].number, nothing=self._nothing_there(status))
         if status.migration is not None:
             outcome.keep(status, status)
         return outcome
@@ -156,7 +156,7 @@ class Migrator:
         ]
 
     def _go(self, lock: Lock, migration: Migration, status: Status, ahead: Sequence[Step]) -> Outcome:
-        outcome = Outcome(status.schema, status.schema, nothing=self._nothing_there(status))
+        outcome = Outcome(status.schema, status.schema, status.steps[-1].number, nothing=self._nothing_there(status))
         for step in ahead:
             done = Done(step)
             outcome.steps.append(done)
