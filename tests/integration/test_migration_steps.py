@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
@@ -22,7 +23,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator i
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names
-from integration.support.old_fleet import killed_at, load, migrate, old_reports, whole, writes_of
+from integration.support.old_fleet import killed_at, load, migrate, old_reports, refusal, whole, writes_of
+from integration.support.writes import Write, around_writes
 
 pytestmark = pytest.mark.one_release
 
@@ -105,8 +107,14 @@ def test_a_layout_may_be_named_and_the_next_run_goes_on_from_there(settings: Set
     migrate(settings, target=1)
     assert consul.get("upgrade/schema") == b"1"
     assert consul.tree("records/") == {}
+    for dry in (True, False):
+        told = Migrator(Store(settings), target=1).run(dry=dry).summary(dry=dry)
+        assert told[0].startswith("The keys have layout 1, as asked for. 70 old keys are kept")
     outcome = Migrator(Store(settings)).run()
     assert (outcome.origin, [one.step.number for one in outcome.steps]) == (1, [2])
+    assert (
+        Migrator(Store(settings)).run().summary(dry=False)[0].startswith("The keys have layout 2, which is the newest.")
+    )
     with pytest.raises(UpgradeError) as caught:
         migrate(settings, target=1)
     assert caught.value.code == "no_way_back"
@@ -136,8 +144,38 @@ def test_what_stands_in_the_way_of_a_later_step_is_seen_when_it_is_reached(setti
             {"key": "running/versions/v1/web1", "why": "has braces", "mend": "Delete it."}
         ]
         assert "stand in the way of layout 2" in caught.value.message
-    # The first step is made, and safe; the next run goes on with the second.
-    assert consul.get("upgrade/schema") == b"1"
+        assert "Nothing is changed before that is mended" in caught.value.message
+    # The first step is made, and safe, and its old keys are kept; the next run goes on with the second.
+    for _again in range(2):
+        assert consul.get("upgrade/schema") == b"1"
+        assert json.loads(consul.get("upgrade/migration") or b"") == {"state": "kept", "from": 0, "to": 1}
+        with pytest.raises(UpgradeError):
+            migrate(settings)
+    consul.delete("running/versions/v1/web1")
+    migrate(settings)
+    assert consul.get("upgrade/schema") == b"2"
+    assert json.loads(consul.get("upgrade/migration") or b"") == {"state": "kept", "from": 0, "to": 2}
+
+
+def test_what_comes_between_looking_and_locking_leaves_old_keys_kept_that_were(
+    settings: Settings, consul: RawKV
+) -> None:
+    load(consul, old_reports(HOSTS[:2]))
+    migrate(settings, target=1)
+    before = consul.get("upgrade/migration")
+    store, writes = Store(settings), 0
+
+    def somebody_writes(write: Write, operations: Sequence[Any]) -> Any:
+        nonlocal writes
+        writes += 1
+        answer = write(operations)
+        if writes == 1:
+            consul.put("running/versions/v1/web1", "{")
+        return answer
+
+    around_writes(store, somebody_writes)
+    assert refusal(store).code == "in_the_way"
+    assert consul.get("upgrade/migration") == before
     consul.delete("running/versions/v1/web1")
     migrate(settings)
     assert consul.get("upgrade/schema") == b"2"

@@ -115,7 +115,7 @@ class Migrator:
         return self._remove_old or status.is_over(status.schema)
 
     def _nothing(self, status: Status) -> Outcome:
-        outcome = Outcome(status.schema, status.schema, nothing=self._nothing_there(status))
+        outcome = Outcome(status.schema, status.schema, status.steps[-1].number, nothing=self._nothing_there(status))
         if status.migration is not None:
             outcome.keep(status, status)
         return outcome
@@ -156,7 +156,7 @@ class Migrator:
         ]
 
     def _go(self, lock: Lock, migration: Migration, status: Status, ahead: Sequence[Step]) -> Outcome:
-        outcome = Outcome(status.schema, status.schema, nothing=self._nothing_there(status))
+        outcome = Outcome(status.schema, status.schema, status.steps[-1].number, nothing=self._nothing_there(status))
         for step in ahead:
             done = Done(step)
             outcome.steps.append(done)
@@ -164,9 +164,8 @@ class Migrator:
                 phase = f"copying to layout {step.number}"
                 carry_out(lock, replace(migration, phase=phase), done, outcome, partial(self._to_copy, status, step))
             except UpgradeError as error:
-                if error.code == "in_the_way" and status.migration is None and not self._is_midway(status, self._read()):
-                    # It came between looking and locking, and nothing is in the middle of anything.
-                    lock.end(None, [])
+                if error.code == "in_the_way":
+                    self._end_if_whole(lock, status)
                 raise
             migration = self._switch(lock, migration, step, outcome, is_last=step is ahead[-1])
         if not ahead and migration.state == RUNNING:
@@ -182,6 +181,13 @@ class Migrator:
         found = replace(now.found, begun=True)
         validate(step, found, is_midway=self._is_midway(before, now))
         return step.moves(found)
+
+    def _end_if_whole(self, lock: Lock, before: Status) -> None:
+        """End the migration where nothing is in the middle of anything: it stopped before its first step, or between two."""
+        now = self._read()
+        if not self._is_midway(before, now):
+            kept = Migration(KEPT, before.origin, now.schema) if now.old_keys(now.schema) else None
+            lock.end(kept, [])
 
     def _is_midway(self, before: Status, now: Status) -> bool:
         """Return whether a step is in the middle of moving keys: each of its writes notes how many there are to move."""

@@ -52,6 +52,7 @@ class Outcome:
 
     :param origin: the layout before.
     :param schema: the layout after.
+    :param newest: the newest layout that this release knows.
     :param kept: how many old keys are kept.
     :param waiting: the hosts for which they are kept.
     :param left: hosts that went on writing old keys while these were removed.
@@ -61,6 +62,7 @@ class Outcome:
 
     origin: int
     schema: int
+    newest: int
     steps: list[Done] = field(default_factory=list)
     removed: list[Done] = field(default_factory=list)
     kept: int = 0
@@ -104,7 +106,8 @@ class Outcome:
     def summary(self, *, dry: bool) -> list[str]:
         """Return what to tell an operator."""
         if not self.steps and not any(one.moves for one in self.removed):
-            told = f"The keys have layout {self.schema}, which is the newest. {self._kept()}".strip()
+            which = "which is the newest" if self.schema == self.newest else "as asked for"
+            told = f"The keys have layout {self.schema}, {which}. {self._kept()}".strip()
             return [told, *filter(None, [self.nothing])]
         lines = []
         for done in self.steps:

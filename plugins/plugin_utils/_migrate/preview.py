@@ -24,7 +24,7 @@ def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool, nothing:
     :param nothing: where nothing of a fleet was found, in a sentence.
     :raises UpgradeError: ``in_the_way``.
     """
-    outcome = Outcome(status.schema, status.schema, nothing=nothing)
+    outcome = Outcome(status.schema, status.schema, status.steps[-1].number, nothing=nothing)
     # As the run sees them once it has written that it goes on.
     found = replace(status.found, begun=True)
     for step in ahead:
