@@ -12,7 +12,7 @@ from typing import Any
 from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._frame import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.notices import EVENTS
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import BROKEN
@@ -25,10 +25,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import watc
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import Hook
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.process import Notifier, start
 
-_PLAIN = {name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()}
 _OPTIONS: dict[str, dict[str, Any]] = {
-    **_PLAIN,
-    "kv_prefix": {"type": "str", "default": ""},
+    **ACTION_CONNECTION_OPTIONS,
     "hook": {"type": "path", "required": True},
     "hook_timeout": {"type": "float", "default": 60.0},
     "fleet": {"type": "dict", "default": {}},
