@@ -193,12 +193,3 @@ def test_what_a_killed_run_has_not_told_is_told_by_the_next(
     resumed = play("resume", by="bob", **given)
     assert resumed.returncode == 0, resumed.stdout
     assert [(one["event"], one["by"]) for one in chat.events] == [("pause", "ann"), ("resume", "bob")]
-
-
-def test_without_a_hook_nothing_is_done_for_it(play: Shipped, store: Store, consul: RawKV) -> None:
-    seed(consul, FLEET)
-    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
-    paused = play("pause", **MORE)
-    assert paused.returncode == 0, paused.stdout
-    assert re.search(r"TASK \[Tell of what happens\] \**\nskipping: ", paused.stdout)
-    assert consul.get("upgrade/notified") is None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +70,9 @@ def test_pause_resume_and_abort(play: Shipped, store: Store, consul: RawKV) -> N
     assert "Nothing opens: the rollout was aborted by " in aborted.stdout
     assert gates(consul) == {"global": "False", "host/controller1": "False", "host/compute1": "False"}
     assert play("pause", **MORE).returncode == 2
+    # Without upgrade_notify, nothing is done for a hook.
+    assert re.search(r"TASK \[Tell of what happens\] \**\nskipping: ", paused.stdout)
+    assert consul.get("upgrade/notified") is None
 
 
 def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
