@@ -131,6 +131,8 @@ def test_the_tasks_after_the_upgrade_have_a_phase_of_their_own(run: Runner, role
 def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
     run: Runner, roles: Roles, consul: RawKV
 ) -> None:
+    consul.delete("running/versions/v1/", tree=True)
+    seed(consul, FLEET, "2.4")
     task = "- command: x\n  tags: upgrade\n"
     points = {f"tasks/upgrade_to/{point}.yml": task for point in ("2.4", "2.6")}
     for name, more in (("db", ""), ("cloud", "provider: true\n")):
