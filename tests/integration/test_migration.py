@@ -147,8 +147,28 @@ def test_check_mode_tells_all_that_is_done_then_and_writes_nothing(
     assert shown.plain(dry=True) | {"summary": ""} == done.plain(dry=False) | {"summary": ""}
     after = consul.texts()
     changed = {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
-    del changed["upgrade/hold/"]
     assert {one.key: one.after for one in done.real_changes()} == changed
+
+
+def test_check_mode_shows_every_key_but_the_entry_of_the_history(store: Store, consul: RawKV) -> None:
+    load(consul, old_gates({"global": "True"}))
+    seed(consul, HOSTS[:3], gates={"global": "True"})
+    consul.put("upgrade/ledger", json.dumps({"epoch": 4, "version": "1", "state": "complete", "commit": "abc"}))
+    before = consul.texts()
+    shown = migrated(store, dry=True)
+    done = migrated(store)
+    assert shown.real_changes() == done.real_changes()
+    told = {one.key: (one.before, one.after) for one in done.real_changes()}
+    assert [json.loads(text or "")["epoch"] for text in told["upgrade/ledger"]] == [4, 5]
+    assert "commit" not in (told["upgrade/ledger"][1] or "")
+    after = consul.texts()
+    changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    assert {*told, "upgrade/history/5"} == changed
+    # Once more, there is nothing to tell.
+    assert migrated(store).real_changes() == []
+    assert [one.key for one in migrated(store, dry=True, remove_old=True).real_changes()] == [
+        one.key for one in migrated(store, remove_old=True).real_changes()
+    ]
 
 
 def test_check_mode_tells_of_an_old_gate_that_was_set_later(store: Store, consul: RawKV) -> None:

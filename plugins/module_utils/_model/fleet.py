@@ -49,6 +49,19 @@ class Report:
     is_old: bool = field(default=False, compare=False)
 
 
+def is_of_the_past(old: int, new: int, spoken: int) -> bool:
+    """Return whether a host's report in the old place does not count, whatever its clock said then.
+
+    It has said otherwise through convoy.upgrade after that: there its report and its record are both newer. One of them alone
+    does not tell, as a migrator copies reports, and a record also says that an upgrade began.
+
+    :param old: the index of its report in the old place,
+    :param new: that in the new one, 0 where there is none,
+    :param spoken: that of its record, 0 where there is none in which it has said anything.
+    """
+    return old < min(new, spoken)
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """The host's own account of its upgrade, from ``upgrade/hosts/<host>``.

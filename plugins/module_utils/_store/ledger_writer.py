@@ -89,7 +89,7 @@ class LedgerWriter:
         if not self._dry:
             self._send(ledger, event, operations)
         self.ledger = ledger
-        self.changes.append(Change(key, _shown(before) if before else None, _shown(ledger)))
+        self.changes.append(Change(key, shown_ledger(before) if before else None, shown_ledger(ledger)))
         self.changes.extend(self._mirror.changes(changes))
 
     def _make_room(self, operations: Sequence[Operation]) -> None:
@@ -137,6 +137,6 @@ class LedgerWriter:
         raise Conflict("conflict", "The answer to a write was lost, and it was not done.")
 
 
-def _shown(ledger: Ledger) -> str:
+def shown_ledger(ledger: Ledger) -> str:
     """Return a ledger as diff mode shows it: alike in check mode, which commits nothing."""
     return encode_ledger(replace(ledger, commit=""))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from .._model.fleet import Record, Report, Snapshot
+from .._model.fleet import Record, Report, Snapshot, is_of_the_past
 from .._model.gates import Gates, GateValue
 from .._model.holds import Holds
 from .._model.marks import Approval, Mark
@@ -104,7 +104,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     in_old_place = Gates(old_gates.everywhere, old_gates.roles, old_gates.hosts)
     reported = dict(_latest(reports, current, warnings))
     for host, report in _latest(old_reports, current, warnings):
-        reported[host] = _later(report, reported[host]) if host in reported else report
+        reported[host] = _later(report, reported[host], records.get(host)) if host in reported else report
     return Snapshot(
         reports=reported,
         records=records,
@@ -170,9 +170,11 @@ def _latest(
         yield host, found[-1][0]
 
 
-def _later(old: Report, new: Report) -> Report:
+def _later(old: Report, new: Report, record: Record | None) -> Report:
     """Return which of a host's reports counts: that in the old place, or that in the new one."""
     if (old.version, old.at) == (new.version, new.at):
         # A copy was said when the host said it.
         return replace(new, index=min(old.index, new.index))
+    if is_of_the_past(old.index, new.index, record.index if record is not None and record.has_spoken else 0):
+        return new
     return max(old, new, key=lambda one: (one.at is not None, one.at or 0, one.index))

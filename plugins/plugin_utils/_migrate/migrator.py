@@ -14,14 +14,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ...module_utils._model.errors import UpgradeError
 from ...module_utils._model.migration import KEPT, REMOVING, RUNNING, Migration
 from ...module_utils._store.client import Operation
-from ...module_utils._store.codec import decode_ledger, encode_event, encode_ledger
+from ...module_utils._store.codec import decode_ledger, encode_event, encode_ledger, text_of
 from ...module_utils._store.errors import Conflict, Unreachable
+from ...module_utils._store.ledger_writer import shown_ledger
 from ...module_utils._store.migration_codec import release_number
 from ...module_utils._store.operations import Change, compare_and_put, put
 from ...module_utils._store.store import Store, whoami
@@ -39,6 +40,14 @@ _MOST_TRIES = 10
 _MOST_TAKES = 200
 # Nodes with old code bring old keys back; after so many turns that is told, and no longer waited for.
 _MOST_REMOVALS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Warning:
+    """What is written as a migration begins, and what that changes but for the entry of the history."""
+
+    operations: tuple[Operation, ...]
+    changes: tuple[Change, ...]
 
 
 class Migrator:
@@ -81,15 +90,19 @@ class Migrator:
             for step in ahead[:1]:
                 validate(step, status.found, is_midway=status.is_under_way)
             if dry:
-                return preview(status, ahead, remove_old=self._remove_old, nothing=self._nothing_there(status))
+                outcome = preview(status, ahead, remove_old=self._remove_old, nothing=self._nothing_there(status))
+                outcome.changes += self._warning(status, ahead).changes
+                return outcome
             with Lock(self._store) as lock:
                 migration = self._begun(status, ahead, removes=removes)
                 try:
-                    begins = [] if status.is_under_way else self._warning(status, ahead)
-                    lock.take(migration, status.found.index(self._keys.migration), begins)
+                    warning = self._warning(status, ahead)
+                    lock.take(migration, status.found.index(self._keys.migration), warning.operations)
                 except Conflict:
                     continue
-                return self._go(lock, migration, status, ahead)
+                outcome = self._go(lock, migration, status, ahead)
+                outcome.changes += warning.changes
+                return outcome
         raise UpgradeError(
             "busy",
             f"{self._keys.migration} or {self._keys.ledger} changed under each of {_MOST_TAKES} tries to begin. Nothing was "
@@ -138,22 +151,32 @@ class Migrator:
         is_removing = removes or (before is not None and before.state == REMOVING)
         return Migration(REMOVING if is_removing else RUNNING, status.origin, status.schema)
 
-    def _warning(self, status: Status, ahead: Sequence[Step]) -> list[Operation]:
-        """Return what keeps a planner from writing that has read before: each compares the ledger, or the folder of holds."""
+    def _warning(self, status: Status, ahead: Sequence[Step]) -> _Warning:
+        """Return what keeps a planner from writing that has read before: each compares the ledger, or the folder of holds.
+
+        A migration that was under way has written that when it began.
+        """
+        if status.is_under_way:
+            return _Warning((), ())
         keys, entry = self._keys, status.found.entries.get(self._keys.ledger)
         what = f"the keys leave layout {status.schema}" if ahead else "the old keys are removed"
         if entry is None:
             # Consul passes over a write that changes nothing, and the planner would not see it; no former one has this index.
             index = status.found.index(keys.holds)
-            return [compare_and_put(keys.holds, f"{what}, after {index}" if index else what, index)]
-        ledger = decode_ledger(entry.key, entry.value)
-        ledger = replace(ledger, epoch=ledger.epoch + 1, commit=uuid.uuid4().hex)
+            text, before = f"{what}, after {index}" if index else what, status.found.entries.get(keys.holds)
+            change = Change(keys.holds, text_of(before.value) or "" if before is not None else None, text)
+            return _Warning((compare_and_put(keys.holds, text, index),), (change,))
+        former = decode_ledger(entry.key, entry.value)
+        ledger = replace(former, epoch=former.epoch + 1, commit=uuid.uuid4().hex)
         said = {"epoch": ledger.epoch, "at": int(time.time()), "who": whoami(), "commit": ledger.commit}
         event = {**said, "version": ledger.version, "what": "migrate", "reason": what}
-        return [
-            compare_and_put(keys.ledger, encode_ledger(ledger), entry.modify_index),
-            put(keys.event(ledger.epoch), encode_event(event)),
-        ]
+        return _Warning(
+            (
+                compare_and_put(keys.ledger, encode_ledger(ledger), entry.modify_index),
+                put(keys.event(ledger.epoch), encode_event(event)),
+            ),
+            (Change(keys.ledger, shown_ledger(former), shown_ledger(ledger)),),
+        )
 
     def _go(self, lock: Lock, migration: Migration, status: Status, ahead: Sequence[Step]) -> Outcome:
         outcome = Outcome(status.schema, status.schema, status.steps[-1].number, nothing=self._nothing_there(status))

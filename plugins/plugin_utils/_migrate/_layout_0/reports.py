@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....module_utils._model.errors import UpgradeError
+from ....module_utils._model.fleet import is_of_the_past
 from ....module_utils._model.names import check_name, check_version, in_order
 from ....module_utils._model.shown import shown
 from ....module_utils._store.client import Entry
@@ -93,8 +94,7 @@ def moves(found: Found) -> list[Move]:
         latest, there = reports[-1], new.get(host, [])
         same = [one for one in there if one.version == latest.version]
         said_after = max((one.entry.modify_index for one in there), default=0)
-        if not same and min(said_after, heard(found, host)) > latest.entry.modify_index:
-            # The host has said that through convoy.upgrade, whatever its clock says.
+        if not same and is_of_the_past(latest.entry.modify_index, said_after, heard(found, host)):
             continue
         if same:
             stale = [one for one in there if one is not same[0] and one.age[:2] < same[0].age[:2]]

@@ -8,10 +8,13 @@ from __future__ import annotations
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Report, Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import Gates, GateValue
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import reported_version
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Entry
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.old_keys import OldKeys
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.snapshot import decode_snapshot
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.step import Found
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.steps.to_1 import STEP
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,3 +89,31 @@ def test_no_answer_changes_with_what_is_copied_and_what_is_removed(
     )
     for host, role in (("compute1", "compute"), ("compute2", "compute"), ("web1", "web"), ("db1", "db")):
         assert half.gates.answer(host, role, None).is_open is whole.gates.answer(host, role, None).is_open
+
+
+STARTED = '{"version": "3", "state": "started", "times": {"started": 1600000000}}'
+RETRIED = '{"version": "3", "state": "retried", "attempt": 0, "times": {"retried": 1600000000}}'
+
+
+@pytest.mark.parametrize(
+    ("order", "version"),
+    [
+        # What it said through convoy.upgrade counts, whatever its clock said before.
+        (["old", "new", STARTED], "2"),
+        (["old", STARTED, "new"], "2"),
+        # The new report alone may be a copy, the record alone the beginning of an upgrade, or not the host's.
+        (["old", "new"], "1"),
+        (["new", "old", STARTED], "1"),
+        ([STARTED, "old", "new"], "1"),
+        (["old", "new", RETRIED], "1"),
+    ],
+)
+def test_an_old_report_with_a_clock_ahead_is_of_the_past_where_a_planner_and_a_migrator_see_so(
+    order: list[str], version: str
+) -> None:
+    known = {"old": (OLD.report("1", "compute1"), "2000000000"), "new": (KEYS.report("2", "compute1"), "100")}
+    pairs = [known.get(one, (KEYS.record("compute1"), one)) for one in order]
+    assert reported_version(read(*pairs), "compute1") == version
+    entries = {key: Entry(key, value.encode(), index) for index, (key, value) in enumerate(pairs, 5)}
+    copied = [change.key for move in STEP.moves(Found(KEYS, entries, begun=True)) for change in move.changes]
+    assert copied == ([] if version == "2" else [KEYS.report("1", "compute1")])
