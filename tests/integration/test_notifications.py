@@ -23,7 +23,8 @@ from devkit.child import stop
 from devkit.kv import RawKV
 from integration.support.fleet import ledger, names, seed
 from integration.support.hook import Listener, example, listening
-from integration.support.playbook import wait_until
+from integration.support.playbook import Runner, wait_until
+from integration.support.push import WATCHED
 from integration.support.shipped import Shipped, inventory
 
 FLEET = names(controller=1, compute=2)
@@ -193,3 +194,19 @@ def test_what_a_killed_run_has_not_told_is_told_by_the_next(
     resumed = play("resume", by="bob", **given)
     assert resumed.returncode == 0, resumed.stdout
     assert [(one["event"], one["by"]) for one in chat.events] == [("pause", "ann"), ("resume", "bob")]
+
+
+def test_a_playbook_without_the_watch_is_told_what_it_lacks(run: Runner, tmp_path: Path, consul: RawKV) -> None:
+    given = {
+        "hook": str(example(tmp_path)),
+        "hook_timeout": 5,
+        "fleet": FLEET,
+        "retry_failed": True,
+        "expects": ["end"],
+    }
+    refused = run([{"convoy.upgrade.consul_upgrade_notify": given}])[0]
+    assert (refused["failed"], refused["failure"]["code"]) == (True, "no_watch")
+    assert "set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to that folder" in refused["msg"]
+    watched = run([{"convoy.upgrade.consul_upgrade_notify": given}], check=True, environ=WATCHED)[0]
+    assert (watched["failed"], watched["notifier"], watched["process"], watched["untold"]) == (False, "", 0, [])
+    assert consul.get("upgrade/notified") is None

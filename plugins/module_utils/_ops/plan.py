@@ -105,7 +105,7 @@ def _try_once(
     writer: LedgerWriter, request: Request, snapshot: Snapshot, outcome: Outcome, *, good_until: float
 ) -> None:
     keys = writer.store.keys
-    wanted = wanted_of(keys, request, snapshot, begun=outcome.begun)
+    wanted = wanted_of(keys, request, snapshot, writer.clock, begun=outcome.begun)
     outcome.warnings = [*wanted.warnings]
     if wanted.begins and wanted.ledger.rollback:
         broken = _broken(writer.store, snapshot, wanted.members, wanted.ledger.version)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,9 +77,10 @@ class Wanted:
     warnings: tuple[str, ...] = ()
 
 
-def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, *, begun: bool) -> Wanted:
+def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, begun: bool) -> Wanted:
     """Return what a request makes of the ledger that there is.
 
+    :param now: unix seconds, when a rollout that begins begins.
     :param begun: whether the caller has begun its rollout already, in an earlier try.
     :raises UpgradeError: ``no_rollout``, ``foreign_version``, ``aborted``, ``paused``, ``overtaken``, ``rules_left_out``,
         ``bad_instructions``, and what :func:`place` raises.
@@ -123,7 +123,7 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, *, begun: bool) 
         role_pattern=pattern if pattern != DEFAULT_ROLE_PATTERN else None,
         members=dict(Counter(members.values())) if request.fleet else dict(old.members if old else {}),
         who=same.who if same else str(request.word.get("by") or whoami()),
-        since=same.since if same else int(time.time()),
+        since=same.since if same else now,
         word=same.word if same else dict(request.word),
         rollback=same.rollback if same else request.takes_back is not None,
         stage=_stage(same, rules) if same else {},

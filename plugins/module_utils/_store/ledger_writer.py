@@ -45,7 +45,7 @@ class LedgerWriter:
         self._index = snapshot.ledger_index
         self._version_index = snapshot.version_index
         self._who = who
-        self._clock = clock
+        self.clock = clock
         self._dry = dry
         self._mirror = Mirror(store.keys, snapshot)
 
@@ -108,7 +108,7 @@ class LedgerWriter:
         keys, commit = self.store.keys, ledger.commit
         entry = {
             "epoch": ledger.epoch,
-            "at": self._clock,
+            "at": self.clock,
             "who": self._who,
             "commit": commit,
             "version": ledger.version,
