@@ -48,7 +48,7 @@ run() {
         "$python" -m venv "$venv"
         # shellcheck disable=SC2046  likewise
         "$venv/bin/python" -m pip install -qq --disable-pip-version-check "ansible-core==$release.*" \
-            $(grep -v -E '^(#|ansible-core)' requirements/runtime.txt) $(grep -E '^(pytest|hypothesis|jsonschema|prometheus_client|pyte|rich)' requirements/test.txt)
+            $(grep -v -E '^(#|ansible-core)' requirements/runtime.txt) $(grep -E '^(pytest|hypothesis|jsonschema|pillow|prometheus_client|pyte|rich)' requirements/test.txt)
         cp requirements/test.txt "$venv/.requirements"
     fi
     tools/link-collection.sh "$venv/bin/python"

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import struct
 import subprocess
-import zlib
 from collections import Counter
 from pathlib import Path
 
 from devkit.agent import ROOT
+from PIL import Image
 
 Colour = tuple[int, int, int]
 
@@ -63,44 +62,11 @@ class Browser:
 
 
 def colours(picture: Path) -> Counter[Colour]:
-    """Return how many pixels of a PNG (8 bits, RGB or RGBA, not interlaced) have which colour."""
-    data = picture.read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    at, packed, width, depth = 8, b"", 0, 0
-    while at < len(data):
-        (length,), kind = struct.unpack(">I", data[at : at + 4]), data[at + 4 : at + 8]
-        body = data[at + 8 : at + 8 + length]
-        if kind == b"IHDR":
-            width, _height, bits, colour, _method, _filter, interlaced = struct.unpack(">IIBBBBB", body)
-            assert (bits, interlaced) == (8, 0)
-            depth = {2: 3, 6: 4}[colour]
-        packed += body if kind == b"IDAT" else b""
-        at += 12 + length
-    raw, size = zlib.decompress(packed), width * depth
-    before = bytearray(size)
-    found: Counter[Colour] = Counter()
-    for start in range(0, len(raw), size + 1):
-        line = _unfiltered(raw[start], bytearray(raw[start + 1 : start + 1 + size]), before, depth)
-        found.update(zip(line[0::depth], line[1::depth], line[2::depth], strict=True))
-        before = line
-    return found
-
-
-def _unfiltered(kind: int, line: bytearray, above: bytearray, depth: int) -> bytearray:
-    """Return a line of a PNG as it was before its filter (RFC 2083, 6)."""
-    for at in range(len(line) if kind else 0):
-        left = line[at - depth] if at >= depth else 0
-        guess = left
-        if kind == 2:
-            guess = above[at]
-        elif kind == 3:
-            guess = (left + above[at]) // 2
-        elif kind == 4:
-            corner = above[at - depth] if at >= depth else 0
-            apart = left + above[at] - corner
-            guess = min((left, above[at], corner), key=lambda one, apart=apart: abs(apart - one))  # type: ignore[misc]
-        line[at] = (line[at] + guess) & 255
-    return line
+    """Return how many pixels of a picture have which colour."""
+    with Image.open(picture) as opened:
+        return Counter(
+            {colour: count for count, colour in opened.convert("RGB").getcolors(opened.width * opened.height)}
+        )
 
 
 def lightness(colour: Colour) -> float:
