@@ -130,6 +130,13 @@ record:
           step, both empty where it was at none any more. It has the last ones, in up to 4,000 characters.
       type: list
       elements: list
+    former:
+      description:
+        - Its moves to other versions before this one, each with what there is of RV(record.version), RV(record.state), RV(record.service),
+          RV(record.step), RV(record.attempt), RV(record.error), RV(record.times) and RV(record.trail), shortened. It has the last ones, in
+          up to 1,500 characters.
+      type: list
+      elements: dict
 failure:
   description: The failure, for programs.
   returned: failure

@@ -81,7 +81,14 @@ def test_the_files_tell_what_consul_has_and_a_second_time_nothing_changes(
     rows = {row["host"]: row for row in csv.DictReader(Path(did["files"][2]).read_text().splitlines())}
     assert rows["compute1"]["ended"] == str(record(consul, "compute1")["times"]["failed"])
     assert (rows["compute1"]["step"], rows["compute1"]["error"]) == ("stop", HOSTILE)
-    assert json.loads((run.folder / "rollout-2.json").read_text())["state"] in ("complete", "converge")
+    earlier = json.loads((run.folder / "rollout-2.json").read_text())
+    assert earlier["state"] in ("complete", "converge")
+    # Two of them have gone on since then, and keep when they were done with that.
+    assert {one["host"]: (one["phase"], one["end_known"]) for one in earlier["hosts"]} == dict.fromkeys(
+        names(compute=4), ("upgraded", True)
+    )
+    (over,) = record(consul, "compute1")["former"]
+    assert (over["version"], over["state"]) == ("2", "upgraded")
     assert [gone["failure"]["code"], nowhere["failure"]["code"]] == ["no_rollout", "bad_folder"]
     assert "It has those to 3, 2." in gone["msg"]
     assert would["diff"]["after_header"] == did["files"][1]
@@ -114,7 +121,7 @@ def test_a_browser_shows_every_host_and_runs_nothing(
     page = tmp_path / "rollout-3.html"
     assert str(page) in ran.stdout
     dom = browser.dom(page)
-    assert re.search("<title>(.*?)</title>", dom)[1] == "Rollout to 3 from 2"  # type: ignore[index]
+    assert re.findall("<title>(.*?)</title>", dom)[0] == "Rollout to 3 from 2"
     assert "<script" not in dom
     assert dom.count("<g><title>") == computes
     assert "&lt;script&gt;document.title='owned'&lt;/script&gt;" in dom

@@ -12,6 +12,7 @@ from .chronicle_host import host_told
 from .chronicle_numbers import concurrency, durations, step_durations
 from .errors import UpgradeError
 from .fleet import Record, Report
+from .former import move_within
 from .instructions import parse
 from .limits import Limit, limits_by_role
 from .names import in_order, plural
@@ -38,16 +39,16 @@ def chronicle(
 
     :param events: its entries of the history, the oldest first; the first one began it.
     :param members: host -> role of the fleet.
-    :param until: unix seconds, where a rollout that is not over ends in the report.
+    :param until: unix seconds, where a rollout that did not come to its end ends in the report: now, or where the next one began.
     :param is_current: whether it is the one in the ledger.
     :param is_whole: whether fleet, records and reports are those of this rollout. If not, its hosts are those that it let through.
     """
     first, last = events[0], events[-1]
-    version, begun = str(first.get("version", "")), _at(first)
+    version, begun = str(first.get("version", "")), at_of(first)
     over = next((event["what"] for event in reversed(events) if event.get("what") in (*_ENDS, "abort")), "")
-    end = max(begun, until if is_whole and over not in _ENDS else _at(last))
+    end = max(begun, at_of(last) if over in _ENDS else until)
     opened, put_back, published = _openings(events, members), _put_back(events), _published(events)
-    at_last = next((_at(event) for event in events if event.get("what") in _ENDS), None)
+    at_last = next((at_of(event) for event in events if event.get("what") in _ENDS), None)
     hosts = []
     for host in in_order({*opened, *members} if is_whole else opened):
         record, report = records.get(host), reports.get(host)
@@ -57,7 +58,7 @@ def chronicle(
                 members.get(host, _UNKNOWN),
                 opened.get(host, ()),
                 put_back.get(host, ()),
-                record if record is not None and record.version == version else None,
+                _move(record, version) if is_whole else _former_move(record, version, begun, end),
                 report if report is not None and report.version == version else None,
                 begun,
                 end,
@@ -93,7 +94,16 @@ def chronicle(
     }
 
 
-def _at(event: Mapping[str, Any]) -> int:
+def _move(record: Record | None, version: str) -> Record | None:
+    return record if record is not None and record.version == version else None
+
+
+def _former_move(record: Record | None, version: str, begun: int, end: int) -> Record | None:
+    return move_within(record, version, begun, end) if record is not None else None
+
+
+def at_of(event: Mapping[str, Any]) -> int:
+    """Return when an entry of the history was written (unix seconds), 0 where it does not say so."""
     at = event.get("at")
     return int(at) if isinstance(at, (int, float)) and 0 <= at < _LATEST else 0
 
@@ -111,7 +121,7 @@ def _openings(events: Iterable[Mapping[str, Any]], members: Mapping[str, str]) -
         if event.get("what") == "open":
             whole = [host for role in _mapping(event.get("roles")) for host in by_role.get(role, ())]
             for host in (*_mapping(event.get("hosts")), *whole):
-                found.setdefault(host, []).append(_at(event))
+                found.setdefault(host, []).append(at_of(event))
     return found
 
 
@@ -120,7 +130,7 @@ def _put_back(events: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
     for event in events:
         if event.get("what") == "retry":
             for host in _mapping(event.get("hosts")):
-                found.setdefault(host, []).append(_at(event))
+                found.setdefault(host, []).append(at_of(event))
     return found
 
 
@@ -130,7 +140,7 @@ def _published(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         if event.get("what") == "publish":
             for host, version in _mapping(event.get("hosts")).items():
                 if version == event.get("version"):
-                    found.setdefault(host, _at(event))
+                    found.setdefault(host, at_of(event))
     return found
 
 
@@ -140,7 +150,7 @@ def _word(event: Mapping[str, Any]) -> dict[str, Any]:
     stage = event.get("stage")
     text = [str(stage)] * bool(stage) + [", ".join(parts)] * bool(parts) + [str(event.get("reason") or "")]
     return {
-        "at": _at(event),
+        "at": at_of(event),
         "epoch": event.get("epoch", 0),
         "who": str(event.get("by") or event.get("who") or ""),
         "what": str(event.get("what", "")),

@@ -76,6 +76,7 @@ class Record:
     :param post: where it is with the tasks after the upgrade; None before they have begun.
     :param origin: the version that it came from, as it reported or as an operator declared it, until it reports again.
     :param trail: the steps that it went through on the way to this version, as far as it reported any.
+    :param former: its last moves to other versions, without what nobody needs any more once they are over.
     :param readable: False for a record that is there and can't be read; its host counts as failed.
     :param index: the key's ModifyIndex in Consul, as far as a whole snapshot was read.
     """
@@ -92,6 +93,7 @@ class Record:
     post: str | None = None
     origin: str | None = None
     trail: tuple[Begun, ...] = ()
+    former: tuple[Record, ...] = ()
     readable: bool = True
     index: int = field(default=0, compare=False)
 
@@ -103,7 +105,12 @@ class Record:
     def plain(self) -> dict[str, Any]:
         """Return the record as data, as it is stored and shown."""
         kept = {name: value for name, value in asdict(self).items() if name not in ("readable", "index")}
-        return {**kept, "done": list(self.done), "trail": [list(one) for one in self.trail]}
+        lists = {"done": list(self.done), "trail": [list(one) for one in self.trail]}
+        return {**kept, **lists, "former": [one.slim() for one in self.former]}
+
+    def slim(self) -> dict[str, Any]:
+        """Return what :meth:`plain` does, as far as it says anything."""
+        return {name: value for name, value in self.plain().items() if value not in (None, [])}
 
     def where(self) -> str:
         """Return ``, service nova, step stop`` for what of it is known."""

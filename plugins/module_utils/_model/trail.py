@@ -34,9 +34,9 @@ def went_on(trail: Sequence[Begun], at: int, service: str | None = None, step: s
     return newest((*trail, now)) if now[1:] != last else tuple(trail)
 
 
-def newest(trail: Sequence[Begun]) -> tuple[Begun, ...]:
-    """Return as much of a trail, from its end, as may be stored."""
+def newest(trail: Sequence[Begun], most: int = MOST_TRAIL) -> tuple[Begun, ...]:
+    """Return as much of a trail, from its end, as has room in so many characters."""
     kept, size = len(trail), 0
-    while kept and (size := size + len(json.dumps(trail[kept - 1])) + 2) <= MOST_TRAIL:
+    while kept and (size := size + len(json.dumps(trail[kept - 1])) + 2) <= most:
         kept -= 1
     return tuple(trail[kept:])

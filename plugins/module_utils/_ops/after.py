@@ -12,6 +12,7 @@ from dataclasses import replace
 from .._model.after import after_view, behind
 from .._model.errors import UpgradeError
 from .._model.fleet import POST_OPEN, UPGRADED, Record, place
+from .._model.former import moved_on
 from .._model.instructions import parse
 from .._model.plan import Opening
 from .._model.planner import make_plan
@@ -94,7 +95,8 @@ def _records(store: Store, openings: Sequence[Opening], version: str) -> tuple[l
         entry = entries.get(key)
         before = decode_record(key, entry.value) if entry is not None else None
         if before is None or not before.readable or before.version != version:
-            before = Record(version, UPGRADED, reported=version)
+            former = moved_on(before) if before is not None and before.readable else ()
+            before = Record(version, UPGRADED, reported=version, former=former)
         text = encode_record(replace(before, post=POST_OPEN))
         operations.append(compare_and_put(key, text, entry.modify_index if entry is not None else 0))
         changes.append(Change(key, text_of(entry.value) if entry is not None else None, text))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .._model.chronicle import BEGINS, chronicle
+from .._model.chronicle import BEGINS, at_of, chronicle
 from .._model.chronicle_page import page
 from .._model.errors import UpgradeError
 from .._model.fleet import place
@@ -35,7 +35,7 @@ def told(
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
     members = place(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
     events: list[dict[str, Any]] = []
-    versions, is_newest = [], True
+    versions, is_newest, until = [], True, int(snapshot.now)
     for event in store.history(ledger.epoch if ledger is not None else max(store.epochs(), default=0)):
         events.append(event)
         if event.get("what") not in BEGINS:
@@ -48,12 +48,12 @@ def told(
                 members,
                 snapshot.records,
                 snapshot.reports,
-                int(snapshot.now),
+                until,
                 is_current=is_newest,
                 is_whole=is_newest,
             )
         versions.append(found)
-        events, is_newest = [], False
+        events, is_newest, until = [], False, at_of(event)
     if not versions:
         raise UpgradeError("no_rollout", f"{store.keys.history} has no rollout, so there is none to tell of.")
     raise UpgradeError(

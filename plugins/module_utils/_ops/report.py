@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from .._model.errors import UpgradeError
 from .._model.fleet import FAILED, STARTED, UPGRADED, Record
+from .._model.former import moved_on
 from .._model.names import check_name, check_version
 from .._model.points import is_of_path
 from .._model.shown import printable
@@ -183,7 +184,9 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
         done = before.done if same_move else tuple(filter(is_of_path, before.done))
         said = replace(said, origin=before.origin, done=done)
     if same_move:
-        said = replace(said, post=before.post, trail=before.trail)
+        said = replace(said, post=before.post, trail=before.trail, former=before.former)
+    else:
+        said = replace(said, former=moved_on(before))
     if said == before:
         return before
     times = {**(before.times if same_move else {}), word.state: now}

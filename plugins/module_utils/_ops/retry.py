@@ -12,6 +12,7 @@ from dataclasses import replace
 from .._model import states
 from .._model.errors import UpgradeError
 from .._model.fleet import RETRIED, STARTED, UPGRADED, Record, Snapshot
+from .._model.former import moved_on
 from .._model.gates import CLOSED
 from .._model.ledger import PAUSED, RUNNING, Ledger
 from .._model.names import in_order, nearest, some
@@ -114,10 +115,15 @@ def put_back_record(before: Record | None, version: str, reported: str | None, n
     """
     kept = before if before is not None and before.readable else None
     if kept is None or kept.state == UPGRADED:
-        kept = kept if kept is not None and kept.version == version else Record(version, RETRIED, attempt=0)
+        former = moved_on(kept) if kept is not None else ()
+        kept = (
+            kept if kept is not None and kept.version == version else Record(version, RETRIED, attempt=0, former=former)
+        )
     elif kept.version != version:
         came = kept.version if reported and kept.origin == reported else kept.origin
-        kept = Record(version, RETRIED, attempt=0, done=tuple(filter(is_of_path, kept.done)), origin=came)
+        kept = Record(
+            version, RETRIED, attempt=0, done=tuple(filter(is_of_path, kept.done)), origin=came, former=moved_on(kept)
+        )
     return replace(kept, state=RETRIED, error=None, times={**kept.times, RETRIED: now}, trail=went_on(kept.trail, now))
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from .._model.errors import UpgradeError
 from .._model.fleet import FAILED, POST_STATES, RECORD_STATES, Record
+from .._model.former import FIELDS, latest
 from .._model.names import check_version
 from .._model.points import MOST_DONE
 from .._model.shown import bounded, printable, shown
@@ -29,30 +31,7 @@ def decode_record(key: str, value: bytes) -> Record:
     Texts without end are cut, and names without end can't be read. All texts are printable.
     """
     try:
-        data = decode_data(value)
-        texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported", "origin")}
-        version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
-        if (
-            not _is_version(version)
-            or state not in RECORD_STATES
-            or not isinstance(attempt, int)
-            or abs(attempt) >= MOST
-        ):
-            raise ValueError(f"version {shown(version)}, state {shown(state)}, attempt {shown(attempt)}")
-        return Record(
-            version,
-            state,
-            _bounded(texts["service"], _LONGEST_NAME),
-            _bounded(texts["step"], _LONGEST_NAME),
-            attempt,
-            _bounded(texts["error"], _LONGEST_ERROR),
-            _times(data.get("times")),
-            _name(texts["reported"]),
-            _units(data.get("done")),
-            _post(data.get("post")),
-            _name(texts["origin"]),
-            _trail(data.get("trail")),
-        )
+        return _record(decode_data(value))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         return Record(
@@ -63,11 +42,31 @@ def decode_record(key: str, value: bytes) -> Record:
         )
 
 
+def _record(data: Any) -> Record:
+    texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported", "origin")}
+    version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
+    if not _is_version(version) or state not in RECORD_STATES or not isinstance(attempt, int) or abs(attempt) >= MOST:
+        raise ValueError(f"version {shown(version)}, state {shown(state)}, attempt {shown(attempt)}")
+    return Record(
+        version,
+        state,
+        _bounded(texts["service"], _LONGEST_NAME),
+        _bounded(texts["step"], _LONGEST_NAME),
+        attempt,
+        _bounded(texts["error"], _LONGEST_ERROR),
+        _times(data.get("times")),
+        _name(texts["reported"]),
+        _units(data.get("done")),
+        _post(data.get("post")),
+        _name(texts["origin"]),
+        _trail(data.get("trail")),
+        _former(data.get("former")),
+    )
+
+
 def encode_record(record: Record) -> str:
     """Return a host's record as it is stored."""
-    return json.dumps(
-        {name: value for name, value in record.plain().items() if value not in (None, [])}, sort_keys=True
-    )
+    return json.dumps(record.slim(), sort_keys=True)
 
 
 def _bounded(text: str | None, most: int) -> str | None:
@@ -119,6 +118,17 @@ def _trail(value: object) -> tuple[Begun, ...]:
         except (ValueError, TypeError, OverflowError):
             continue
     return newest(found)
+
+
+def _former(value: object) -> tuple[Record, ...]:
+    """Return a host's former moves; as with its steps, what can't be read is left out."""
+    found = []
+    for one in value if isinstance(value, list) else ():
+        try:
+            found.append(_record({name: one[name] for name in FIELDS if name in one}))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            continue
+    return latest(found)
 
 
 def _is_version(value: object) -> bool:

@@ -136,8 +136,8 @@ def test_times_that_no_clock_shows_are_passed_over() -> None:
 def test_of_a_former_rollout_nothing_is_guessed() -> None:
     later = {host: Record("3", "upgraded", times={"started": 400, "upgraded": 500}) for host in MEMBERS}
 
-    left = chronicle(EVENTS, MEMBERS, later, {}, 900, is_current=False, is_whole=False)
-    assert (left["state"], left["end"]) == ("left", 190)
+    left = chronicle(EVENTS, MEMBERS, later, {}, 390, is_current=False, is_whole=False)
+    assert (left["state"], left["end"]) == ("left", 390)
     assert {one["host"]: one["phase"] for one in left["hosts"]} == dict.fromkeys(
         ("controller1", "compute1", "compute2"), "let through"
     )
@@ -154,6 +154,32 @@ def test_of_a_former_rollout_nothing_is_guessed() -> None:
         "controller1": (["upgraded", 300], False), "compute1": (["upgraded", 220], True), "compute2": (["upgraded", 300], False),
     }  # fmt: skip
     assert found["durations"]["compute"] == {"hosts": 1, "median": 70, "longest": 70}
+
+
+def test_of_a_former_rollout_hosts_tell_what_they_keep_of_it() -> None:
+    trail = (Begun(116, "nova", "stop"), Begun(130, "nova", "start"))
+    moves = {
+        "controller1": Record("2", "upgraded", times={"started": 115, "upgraded": 140}, trail=trail),
+        "compute1": RECORDS["compute1"],
+        # Another rollout to the same version, later.
+        "compute2": Record("2", "upgraded", times={"started": 600, "upgraded": 620}),
+    }
+    later = {
+        host: Record(
+            "3", "started", times={"started": 700}, former=(Record("1", "upgraded", times={"upgraded": 9}), move)
+        )
+        for host, move in moves.items()
+    }
+    found = chronicle(EVENTS, MEMBERS, later, {}, 390, is_current=False, is_whole=False)
+    hosts = {one["host"]: one for one in found["hosts"]}
+    assert hosts["controller1"]["phases"] == [
+        ["waits", 100, 110, "", ""], ["let through", 110, 115, "", ""], ["at work", 115, 116, "", ""],
+        ["at work", 116, 130, "nova", "stop"], ["at work", 130, 140, "nova", "start"], ["upgraded", 140, 390, "", ""],
+    ]  # fmt: skip
+    assert (hosts["compute1"]["phase"], hosts["compute1"]["error"]) == ("failed", "no space")
+    assert hosts["compute2"]["phase"] == "let through"
+    assert found["durations"]["controller"] == {"hosts": 1, "median": 30, "longest": 30}
+    assert [(one["role"], one["step"]) for one in found["steps"]] == [("controller", "stop"), ("controller", "start")]
 
 
 def test_a_host_without_a_record_is_upgraded_by_its_report() -> None:

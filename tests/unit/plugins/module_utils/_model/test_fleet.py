@@ -106,7 +106,8 @@ def test_a_bad_pattern_is_refused(pattern: str, message: str) -> None:
 
 def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
     record = Record(
-        "2.0", "started", "nova", "stop", 2, None, {"started": 7}, "1.0", ("stop/nova",), "open", "1.0", (Begun(3, "nova", "stop"),)
+        "2.0", "started", "nova", "stop", 2, None, {"started": 7}, "1.0", ("stop/nova",), "open", "1.0", (Begun(3, "nova", "stop"),),
+        (Record("1.0", "upgraded", times={"upgraded": 2}),),
     )  # fmt: skip
 
     assert record.plain() == {
@@ -122,6 +123,7 @@ def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
         "post": "open",
         "origin": "1.0",
         "trail": [[3, "nova", "stop"]],
+        "former": [{"version": "1.0", "state": "upgraded", "attempt": 1, "times": {"upgraded": 2}}],
     }
 
 

@@ -47,7 +47,8 @@ def test_of_a_move_elsewhere_the_path_and_where_it_came_from_stay(
 ) -> None:
     before = Record("2.6", STARTED, "db", "start", 2, times={STARTED: 5}, done=DONE, origin=origin)
     after = put_back_record(before, "2.10", reported, 9)
-    assert after == replace(FRESH, done=("upgrade/db@2.4",), origin=expected)
+    over = Record("2.6", STARTED, "db", "start", 2, times={STARTED: 5})
+    assert after == replace(FRESH, done=("upgrade/db@2.4",), origin=expected, former=(over,))
 
 
 def test_the_step_at_which_it_was_is_over() -> None:
@@ -58,7 +59,8 @@ def test_the_step_at_which_it_was_is_over() -> None:
 
 def test_what_says_nothing_of_a_move_leaves_nothing() -> None:
     unreadable = Record("2.10", FAILED, done=DONE, origin="2.2", readable=False)
-    for before in (None, unreadable, Record("2.8", UPGRADED, times={UPGRADED: 5})):
-        assert put_back_record(before, "2.10", None, 9) == FRESH
+    over = Record("2.8", UPGRADED, times={UPGRADED: 5})
+    for before, former in ((None, ()), (unreadable, ()), (over, (over,))):
+        assert put_back_record(before, "2.10", None, 9) == replace(FRESH, former=former)
     there = Record("2.10", UPGRADED, attempt=3, times={UPGRADED: 5}, reported="2.10")
     assert put_back_record(there, "2.10", "2.10", 9) == replace(there, state=RETRIED, times={UPGRADED: 5, RETRIED: 9})

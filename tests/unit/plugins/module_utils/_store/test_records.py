@@ -15,6 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import
     RECORD_STATES,
     Record,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.former import latest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.trail import Begun, newest
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.records import decode_record, encode_record
 from hypothesis import given
@@ -34,6 +35,16 @@ def test_a_full_record() -> None:
 TEXTS = st.none() | PRINTABLE
 
 
+FORMER = st.builds(
+    Record,
+    st.text(min_size=1).filter(is_version),
+    st.sampled_from(RECORD_STATES),
+    error=TEXTS,
+    times=st.dictionaries(st.sampled_from(RECORD_STATES), st.integers(0, 2**40)),
+    trail=st.lists(st.builds(Begun, st.integers(0, 2**40), PRINTABLE, PRINTABLE), max_size=3).map(tuple),
+)
+
+
 @given(
     st.builds(
         Record,
@@ -49,6 +60,7 @@ TEXTS = st.none() | PRINTABLE
         st.none() | st.sampled_from(POST_STATES),
         TEXTS,
         st.lists(st.builds(Begun, st.integers(0, 2**40), PRINTABLE, PRINTABLE), max_size=8).map(newest),
+        st.lists(FORMER, max_size=3).map(latest),
     )
 )
 def test_a_record_comes_back_as_it_was(record: Record) -> None:
@@ -80,6 +92,25 @@ def test_what_can_not_be_read_of_a_trail_is_left_out_and_the_last_of_it_is_kept(
     record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "trail": trail}).encode())
 
     assert record == Record("2.0", "started", trail=found)
+
+
+@pytest.mark.parametrize(
+    ("former", "found"),
+    [
+        (7, ()),
+        ([7, "x", {"version": "1"}, {"version": "1", "state": "lost"}, [["version", "1"]]], ()),
+        ([{"version": "1", "state": "failed", "error": "up\x1b", "done": ["a"], "former": [{}], "mood": 1}],
+         (Record("1", "failed", error="up?"),)),
+        ([{"version": f"{at}", "state": "upgraded", "error": "x" * 700} for at in range(9)],
+         tuple(Record(f"{at}", "upgraded", error="x" * 700) for at in (8,))),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_read_of_former_moves_is_left_out_and_the_last_of_them_are_kept(
+    former: object, found: tuple[Record, ...]
+) -> None:
+    record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "former": former}).encode())
+
+    assert record == Record("2.0", "started", former=found)
 
 
 def test_a_record_needs_a_version_and_a_state_only() -> None:
