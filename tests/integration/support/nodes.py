@@ -21,6 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.watch import Watch
 from devkit.child import die_with_parent
 from integration.support.writes import die_at_write
 
@@ -68,8 +69,12 @@ def be_planner(
     """Plan until the rollout is complete."""
     store = Store(settings)
     request = Request(version=version, rules=rules, fleet=fleet)
-    while not (outcome := make_pass(store, request)).plan.complete:
-        store.wait_for_change(outcome.index, 0.5)
+    # As a process that waits often does: with questions that are given up, several planners would soon be refused connections.
+    watch = Watch(settings, (store.keys.upgrade, store.keys.reports, store.keys.gates, store.keys.current_version))
+    mark = watch.mark()
+    while not make_pass(store, request).plan.complete:
+        watch.wait(mark, 0.5)
+        mark = watch.mark()
 
 
 def _run(act: Callable[..., None], arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
