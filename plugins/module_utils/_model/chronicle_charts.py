@@ -106,7 +106,7 @@ def short(name: str) -> str:
 
 def _legend(numbers: Mapping[str, int]) -> str:
     steps = [(_kind(WORKS, number), "", f"{number} {name}") for name, number in numbers.items()]
-    row = [(_CLASSES[phase], _FILLS.get(phase, ""), phase) for phase in PHASES if phase != WORKS or not steps]
+    row = [(_CLASSES[phase], _FILLS.get(phase, ""), phase) for phase in PHASES]
     rows: list[Sequence[tuple[str, str, str]]] = [row]
     rows += [steps[at : at + _IN_A_ROW] for at in range(0, len(steps), _IN_A_ROW)]
     found = "".join(_swatches(row, 2 + 18 * at) for at, row in enumerate(rows))
@@ -129,9 +129,11 @@ def _x(told: Mapping[str, Any], at: float) -> float:
 
 def _axis(told: Mapping[str, Any]) -> str:
     span = told["end"] - told["begun"]
+    # Month to minute; of what took less than ten of these, hour to second.
+    shown = slice(5, 16) if span >= 600 else slice(11, 19)
     return "".join(
         f'<text x="{_LEFT + _WIDTH * part / 4:g}" y="10" text-anchor="{"start" if not part else "end" if part == 4 else "middle"}">'
-        f"{when(told['begun'] + span * part / 4)[5:16]}</text>"
+        f"{when(told['begun'] + span * part / 4)[shown]}</text>"
         for part in range(5)
     )
 

@@ -24,7 +24,7 @@ body{background:var(--bg);color:var(--fg);font:14px/1.45 system-ui,sans-serif;ma
 h1{font-size:1.5em;margin:.2em 0}h2{font-size:1.15em;margin:1.6em 0 .4em}
 table{border-collapse:collapse;width:100%;margin-bottom:1em}td,th{border-bottom:1px solid var(--line);padding:.2em .6em;text-align:left;vertical-align:top}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td.t{white-space:nowrap;font-variant-numeric:tabular-nums}
-td,pre{overflow-wrap:anywhere}pre{white-space:pre-wrap;border:1px solid var(--line);padding:.6em}
+td:last-child,pre{overflow-wrap:anywhere}pre{white-space:pre-wrap;border:1px solid var(--line);padding:.6em}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--fg);font:11px system-ui,sans-serif}
 .w{fill:var(--w)}.o{fill:var(--o)}.k{fill:var(--k)}.f{fill:var(--f)}.d{fill:var(--d)}
 .s0{fill:#5c8bd0}.s1{fill:#a184d0}.s2{fill:#4fa8a4}.s3{fill:#8fb0ea}.s4{fill:#c4a2e2}.s5{fill:#86cfc7}
@@ -32,6 +32,9 @@ svg text.n{fill:#000;font-weight:bold}
 .x{fill:none;stroke:var(--line)}.c{fill:none;stroke:var(--fg);stroke-width:1.5}.cap{stroke:var(--f);stroke-dasharray:6 4}
 p{margin:.3em 0}
 """
+
+# What the history calls otherwise.
+_STATES = {"abort": "aborted", "converge": "complete", "left": "left for another one"}
 
 
 def page(told: Mapping[str, Any]) -> str:
@@ -44,7 +47,7 @@ def page(told: Mapping[str, Any]) -> str:
     done = sum(one["phase"] == DONE for one in told["hosts"])
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(told['state'])}, begun {when(told['begun'])}, until {when(told['end'])} "
+        f"<p>{escape(_STATES.get(told['state'], told['state']))}, begun {when(told['begun'])}, until {when(told['end'])} "
         f"({lasting(told['end'] - told['begun'])}): {done} of {plural(len(told['hosts']), 'host')} upgraded, "
         f"{plural(len(broken), 'failure')}</p>",
         _section("Hosts over time", timeline(told)),
