@@ -150,6 +150,7 @@ def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
     assert json.loads(consul.get("upgrade/notified") or b"")["epoch"] == ledger(consul)["epoch"]
 
 
+@pytest.mark.one_release
 def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_refused(
     play: Shipped, store: Store, consul: RawKV
 ) -> None:
@@ -178,6 +179,7 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     assert "and failed: it took longer than 3 s, and was ended. The rollout" in words(late.stdout)
 
 
+@pytest.mark.one_release
 def test_what_a_killed_run_has_not_told_is_told_by_the_next(
     play: Shipped, store: Store, consul: RawKV, chat: Listener
 ) -> None:

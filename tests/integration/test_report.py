@@ -108,6 +108,8 @@ def browser(tmp_path: Path) -> Browser:
         missing(f"no browser here: {error}")
 
 
+# A page is the same on every release of Ansible.
+@pytest.mark.one_release
 @pytest.mark.parametrize("computes", [10, 200, 2000])
 def test_a_browser_shows_every_host_and_runs_nothing(
     play: Shipped, store: Store, consul: RawKV, tmp_path: Path, browser: Browser, computes: int
@@ -127,6 +129,7 @@ def test_a_browser_shows_every_host_and_runs_nothing(
     assert "&lt;script&gt;document.title='owned'&lt;/script&gt;" in dom
 
 
+@pytest.mark.one_release
 def test_what_it_shows_is_told_apart_in_light_in_dark_and_without_colours(
     store: Store, consul: RawKV, run: Runner, browser: Browser
 ) -> None:
