@@ -126,7 +126,7 @@ def test_a_wave_waits_for_a_host_of_another_run(
     asking = [aside(step, mine, host, CLOUD[1].name) for host in ("web1", "web2")]
     assert all(waits(one) for one in asking)
     # Its run is gone; one host of the wave goes on, and the other one passes.
-    other.session.close()
+    other.close()
     assert sorted(one.result(LONG) for one in asking) == [False, True]
     first = entry(consul, LOCK)["host"]
     finish(mine, first, CLOUD[1].name)

@@ -30,8 +30,8 @@ from terminal import Terminal  # noqa: E402
 
 PICTURE = ROOT / "docs" / "pictures" / "upgrade.svg"
 _ROWS, _COLUMNS = 22, 124
-# Three computes are done, and of the next three one has begun.
-_WANTED = re.compile(r"compute .* 3/9 +3 upgrading.*step upgrade", re.DOTALL)
+# Some computes are done, and of the next ones one has begun.
+_WANTED = re.compile(r"^compute .* [3-6]/9 +[23] upgrading  \d waiting.*step upgrade", re.DOTALL | re.MULTILINE)
 # Rich's own format has a window around it and fetches a font from elsewhere; a picture in a repository stands by itself.
 _FORMAT = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">

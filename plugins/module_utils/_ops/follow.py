@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from .._model.errors import UpgradeError
@@ -57,7 +58,13 @@ def follow(
     store = Store(settings)
     keys = store.keys
     folders = (keys.upgrade, keys.reports, OldKeys(keys.prefix).reports, keys.gates)
-    watch = Watch(settings, (*folders, keys.current_version))
+    with closing(Watch(settings, (*folders, keys.current_version))) as watch:
+        yield from _followed(store, watch, fleet, patience)
+
+
+def _followed(
+    store: Store, watch: Watch, fleet: Mapping[str, str] | None, patience: float
+) -> Iterator[News | Unreachable | None]:
     before: Mapping[str, HostView] | None = None
     quiet_since = time.monotonic()
     while True:

@@ -36,6 +36,7 @@ class Watch:
         self._news = threading.Condition()
         self._count = 0
         self._started = False
+        self._over = threading.Event()
 
     def mark(self) -> int:
         """Return where the watch is. Taken before something is read, it makes sure that no later change is missed."""
@@ -58,10 +59,14 @@ class Watch:
         """End all waiting, as a change would."""
         self._tell()
 
+    def close(self) -> None:
+        """Ask nothing more. What has been asked ends with its answer, and its connection with that."""
+        self._over.set()
+
     def _watch(self, prefix: str) -> None:
         client = ConsulClient(self._settings)
         index, filled = 0, True
-        while True:
+        while not self._over.is_set():
             try:
                 found, is_filled = client.look_out(prefix, index, _LONGEST)
             except UpgradeError:

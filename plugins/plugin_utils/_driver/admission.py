@@ -95,6 +95,10 @@ class Admission:
         self._passed = False
         self._pulled = [host for host, role in run.fleet.items() if not run.is_driven(role) and host in self._live]
 
+    def close(self) -> None:
+        """Watch nothing more."""
+        self._watcher.close()
+
     def ended(self, host: str) -> None:
         """Count a host as gone from this run, whatever became of it, and see who may go in its place."""
         with self._lock:

@@ -48,6 +48,11 @@ class Driver:
         self._partial: set[str] = set()
         self.closed = threading.Event()
 
+    def close(self) -> None:
+        """End the session with Consul, and what is watched there."""
+        self._admission.close()
+        self.session.close()
+
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a message."""
         options = dict(message)
@@ -92,7 +97,7 @@ class Driver:
 
     def do_close(self) -> dict[str, Any]:
         """End the session, and with it all claims; the process ends when it has answered."""
-        self.session.close()
+        self.close()
         self.closed.set()
         return {}
 
@@ -183,7 +188,7 @@ def serve(run: Run, wait_for_end: Callable[[], None], ready: Callable[[], None])
         driver.closed.wait()
         # The one who asked for it gets an answer first.
         time.sleep(0.1)
-        driver.session.close()
+        driver.close()
         (Path(run.folder) / SOCKET).unlink(missing_ok=True)
         sys.stderr.flush()
         os._exit(0)

@@ -46,7 +46,7 @@ class Drivers:
     def close(self) -> None:
         """End them all."""
         for driver in self._running:
-            driver.session.close()
+            driver.close()
 
 
 def admit(driver: Driver, *hosts: str) -> None:
