@@ -205,10 +205,11 @@ def test_a_playbook_without_the_watch_is_told_what_it_lacks(run: Runner, tmp_pat
         "fleet": FLEET,
         "retry_failed": True,
         "expects": ["end"],
+        "kv_prefix": "elsewhere",
     }
     refused = run([{"convoy.upgrade.consul_upgrade_notify": given}])[0]
     assert (refused["failed"], refused["failure"]["code"]) == (True, "no_watch")
     assert "set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to that folder" in refused["msg"]
     watched = run([{"convoy.upgrade.consul_upgrade_notify": given}], check=True, environ=WATCHED)[0]
     assert (watched["failed"], watched["notifier"], watched["process"], watched["untold"]) == (False, "", 0, [])
-    assert consul.get("upgrade/notified") is None
+    assert consul.tree() == {}

@@ -94,10 +94,12 @@ def test_the_files_tell_what_consul_has_and_a_second_time_nothing_changes(
     assert would["diff"]["after_header"] == did["files"][1]
 
 
-def test_without_a_rollout_there_is_nothing_to_tell(run: Runner) -> None:
-    (found,) = run([write(folder=str(run.folder))])
+def test_without_a_rollout_there_is_nothing_to_tell(run: Runner, store: Store, consul: RawKV) -> None:
+    rolled(store, consul)
+    (found,) = run([write(folder=str(run.folder), kv_prefix="elsewhere")])
 
     assert found["failure"]["code"] == "no_rollout"
+    assert "elsewhere/upgrade/history/" in found["msg"]
 
 
 @pytest.fixture
