@@ -23,6 +23,9 @@ from devkit.kv import RawKV
 from integration.support.fleet import seed
 from integration.support.playbook import Runner, gate, health, info, plan, report
 
+# The examples of the documentation and the playbooks have this on each release.
+pytestmark = pytest.mark.one_release
+
 NOBODY = {"CONSUL_HTTP_ADDR": "127.0.0.1:1"}
 
 

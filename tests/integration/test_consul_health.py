@@ -18,6 +18,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.playbook import Runner, Task, wait_until
 
+# The examples of the documentation and the playbooks have this on each release.
+pytestmark = pytest.mark.one_release
+
 
 def health(*checks: dict[str, Any]) -> Task:
     return {"convoy.upgrade.consul_health": {"checks": list(checks)}}

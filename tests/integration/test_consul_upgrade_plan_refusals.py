@@ -19,6 +19,9 @@ from devkit.kv import RawKV
 from integration.support.fleet import names, seed
 from integration.support.playbook import Runner, plan
 
+# The examples of the documentation and the playbooks have this on each release.
+pytestmark = pytest.mark.one_release
+
 LEDGER = json.dumps({"epoch": 0, "version": "1", "state": "complete"})
 
 

@@ -17,6 +17,9 @@ import pytest
 from devkit.guard import MARK
 from integration.support.playbook import wait_until
 
+# What it is about is not Ansible, so one release will do.
+pytestmark = pytest.mark.one_release
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

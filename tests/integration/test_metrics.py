@@ -27,6 +27,9 @@ from integration.support.shipped import Shipped
 from missing import missing
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+# What it is about is not Ansible, so one release will do.
+pytestmark = pytest.mark.one_release
+
 ALERTS = ROOT / "docs/alerts.yml"
 
 
