@@ -27,7 +27,7 @@ unit() { python -m pytest -q tests/unit; }
 integration() {
     local seen
     seen=$(mktemp -d)
-    python -m pytest -q -n 2 --dist loadfile tests/integration --ignore tests/integration/test_reference.py --seen "$seen" &&
+    python -m pytest -q -n 3 --dist loadfile tests/integration --ignore tests/integration/test_reference.py --seen "$seen" &&
         python -m pytest -q tests/integration/test_reference.py --seen "$seen" || { rm -rf "$seen"; return 1; }
     rm -rf "$seen"
 }
@@ -36,7 +36,7 @@ push() { python -m pytest -q -n 3 tests/push; }
 services() { python -m pytest -q -n 3 --dist loadfile tests/services; }
 # Ten runs; the nightly ones are: python tests/fire --runs 200
 fire() { python -m pytest -q tests/fire; }
-nodes() { python -m pytest -q -n 2 --dist loadfile tests/nodes; }
+nodes() { python -m pytest -q -n 3 --dist loadfile tests/nodes; }
 molecule() {
     local log
     if [ "$(id -u)" != 0 ]; then

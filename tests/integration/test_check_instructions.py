@@ -10,8 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from devkit.agent import ROOT
 from integration.support.playbook import Runner, Task
+
+# The examples of the documentation and the playbooks have this on each release.
+pytestmark = pytest.mark.one_release
 
 CHECK = "convoy.upgrade.check_instructions"
 # Whoever asks for Consul there gets no answer.

@@ -13,6 +13,9 @@ from devkit.kv import RawKV
 from integration.support.fleet import gates
 from integration.support.playbook import Runner, gate
 
+# The examples of the documentation and the playbooks have this on each release.
+pytestmark = pytest.mark.one_release
+
 SETTINGS = [
     gate(scope="global", value=False),
     gate(scope="role", name="compute", value="2.10"),

@@ -9,6 +9,7 @@ import json
 import threading
 import time
 
+import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word, abort
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import News
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import follow as follow_in_process
@@ -19,6 +20,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
 from integration.support.playbook import Runner, Task
+
+# The examples of the documentation and the playbooks have this on each release.
+pytestmark = pytest.mark.one_release
 
 
 def follow(**options: object) -> Task:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import MOST_EARLIER, look
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
@@ -15,6 +16,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, seed
 from integration.support.playbook import Runner, info
+
+# The examples of the documentation and the playbooks have this on each release.
+pytestmark = pytest.mark.one_release
 
 RULES = {"rolling_rules": {"global": 2}, "group_mappings": {"data": "comp"}, "role_order": {"data": "controller"}}
 

@@ -16,6 +16,9 @@ from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.playbook import Runner, plan
 
+# The examples of the documentation and the playbooks have this on each release.
+pytestmark = pytest.mark.one_release
+
 ONE_BY_ONE = {"rolling_rules": {"global": 1}}
 CONTROLLERS_FIRST = {"rolling_rules": {"global": 1, "roles": {"compute": 2}}, "role_order": {"compute": "controller"}}
 FLEET = names(controller=2, compute=3)

@@ -17,6 +17,9 @@ from integration.support import playbook
 from integration.support.fleet import names, record, seed
 from integration.support.playbook import Runner
 
+# The examples of the documentation and the playbooks have this on each release.
+pytestmark = pytest.mark.one_release
+
 
 def say(store: Store, host: str, version: str, state: str, **more: Any) -> None:
     report(store, Word(host, version, state, **more))
