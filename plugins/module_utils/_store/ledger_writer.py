@@ -101,7 +101,7 @@ class LedgerWriter:
                 self.store.client.write([*checks, *piece.operations])
             except Unreachable as error:
                 # Reading again tells whether it was done.
-                raise Conflict("conflict", f"{error.message} Old gates may be removed, and may not.") from error
+                raise Conflict("conflict", f"{error.message} Old gates may be removed, and may not.") from None
             self.changes.extend(piece.changes)
 
     def _send(self, ledger: Ledger, event: Mapping[str, Any], operations: Sequence[Operation]) -> None:
