@@ -30,6 +30,7 @@ from terminal import Terminal  # noqa: E402
 
 PICTURE = ROOT / "docs" / "pictures" / "upgrade.svg"
 _ROWS, _COLUMNS = 22, 124
+_TRIES = 20
 # Some computes are done, and of the next ones one has begun.
 _WANTED = re.compile(r"^compute .* [3-6]/9 +[23] upgrading  \d waiting.*step upgrade", re.DOTALL | re.MULTILINE)
 # Rich's own format has a window around it and fetches a font from elsewhere; a picture in a repository stands by itself.
@@ -56,18 +57,20 @@ _FORMAT = """\
 def screen() -> list[list[Char]]:
     """Run the demonstration on a terminal until it is where the picture is taken; return the screen, cell by cell.
 
-    :raises RuntimeError: where the moment was over too soon.
+    :raises RuntimeError: where the screen never stood still.
     """
     others = ("CONSUL_", "ANSIBLE_", "NO_COLOR")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     environ["ANSIBLE_CONFIG"] = str(ROOT / "tools" / "demo" / "ansible.cfg")
     command = [sys.executable, ROOT / "tools" / "demo"]
     with closing(Terminal(command, cwd=ROOT, env=environ, rows=_ROWS, columns=_COLUMNS)) as terminal:
-        terminal.wait_for(_WANTED.search)
-        cells = terminal.cells
-        if not _WANTED.search(text_of(cells).plain):
-            raise RuntimeError("The upgrade went on while its picture was taken. Run it again.")
-        return cells
+        for _try in range(_TRIES):
+            terminal.wait_for(_WANTED.search)
+            cells = terminal.cells
+            # It may be drawn again between the two.
+            if _WANTED.search(text_of(cells).plain):
+                return cells
+    raise RuntimeError(f"The screen changed under each of {_TRIES} tries. Is this machine very busy? Run it again.")
 
 
 def text_of(cells: Sequence[Sequence[Char]]) -> Text:
