@@ -177,8 +177,8 @@ class ConsulClient:
 
         A blocking query that brings back next to nothing: names up to the first slash, no values.
 
-        :returns: the index, and whether there is anything below the prefix. Where there is nothing, the index is that of all
-            keys, so any change anywhere ends the waiting.
+        :returns: the index, and whether there is anything below the prefix. Where there is nothing and nothing was removed of
+            late, the index is that of all keys, so any change anywhere ends the waiting.
         """
         params = (("index", str(max(1, index))), ("wait", f"{max(1, int(seconds * 1000))}ms"))
         names, found = self._keys(prefix, "/", params, seconds)
