@@ -33,8 +33,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
+from integration.support.hook import example, listening
 from integration.support.playbook import Runner, Task
 from integration.support.seen import Seen
+from integration.support.shipped import Shipped, inventory
 
 pytestmark = pytest.mark.one_release
 
@@ -90,6 +92,32 @@ def test_each_part_can_do_what_it_is_for(guarded: Agent, kv: RawKV) -> None:
     assert "paused" in next(seen).notes[0]
     control.resume(controller, control.Word())
     assert next(one for one in seen if not one.notes).state == "running"
+
+
+def test_a_controllers_token_is_enough_for_playbooks_with_a_hook(tmp_path: Path, guarded: Agent, kv: RawKV) -> None:
+    fleet = names(compute=2)
+    controller = part(guarded, "controller")
+    rules = {"stages": [{"name": "canary", "hosts": ["compute1"], "approve": True}, {"name": "rest", "hosts": "100%"}]}
+    make_pass(controller, Request("2", rules, fleet=fleet))
+    report_to(controller, Word("compute1", "2", "upgraded"))
+    make_pass(controller, Request(fleet=fleet))
+    token = controller.settings.token
+    assert token
+    (tmp_path / "group_vars").mkdir()
+    consul = {"upgrade_consul_token": token, "upgrade_consul_kv_prefix": PREFIX}
+    (tmp_path / "group_vars/all.yml").write_text(json.dumps(consul))
+    play = Shipped(tmp_path, guarded)
+    with listening() as chat:
+        given = {"inventory": inventory(fleet), "upgrade_roles": {"compute": {"stage": "dataplane"}}, "by": "ann"}
+        given |= {"upgrade_notify": str(example(tmp_path)), "chat_webhook": chat.url}
+        for name, more in (("approve", {}), ("abort", {"reason": "enough"})):
+            done = play(name, "-vvvvv", **more, **given)
+            assert done.returncode == 0, done.stdout
+            assert "[WARNING]" not in done.stdout
+            assert token not in done.stdout
+    assert chat.names == ["approved", "end"]
+    assert token not in json.dumps(chat.posted)
+    assert f"{PREFIX}upgrade/notified" in kv.tree(PREFIX)
 
 
 FORBIDDEN: list[tuple[str, Callable[[Store], object]]] = [

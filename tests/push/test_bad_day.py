@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import pytest
+from integration.support.hook import example, listening
 
 from .site import Site, spans, wait_for
 
@@ -119,9 +120,13 @@ def test_a_rollback_takes_the_last_first_and_the_broken_when_the_others_are_well
     assert fleet.reported("v2") == {"web1", "web2"}
     broken.unlink()
     before = len(fleet.entries())
-    fleet.play("rollback", reason="it is slow")
+    with listening() as chat:
+        hook = {"upgrade_notify": str(example(fleet.folder)), "chat_webhook": chat.url}
+        fleet.play("rollback", reason="it is slow", **hook)
     assert fleet.reported("v1") == set(WEB)
     assert fleet.consul.get("current_version") == b"v1"
+    # The failure before is that of the rollout that was turned round, and was there before anybody was to be told.
+    assert [(one["event"], one["version"]) for one in chat.events] == [("begin", "v1"), ("end", "v1")]
     back = [one.host for one in fleet.entries()[before:] if one.what == "begin" and one.task == "app/prepare"]
     assert back == ["web2", "web1", "web3"]
 
