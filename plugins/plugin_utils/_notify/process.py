@@ -28,8 +28,9 @@ from ...module_utils._store.store import Store
 from ...module_utils._store.watch import Watch
 from .._driver.process import apart
 from .hook import Hook
+from .watch import END, WARNINGS
 
-LOG, END, WARNINGS = "log", "end", "warnings"
+LOG = "log"
 
 # Time passes without a word from Consul, and with it soaks and deadlines (seconds).
 _LONGEST_SILENCE = 5.0
@@ -70,21 +71,6 @@ def start(notifier: Notifier, sight: Sight, process: int) -> int:
     os.close(writing)
     with os.fdopen(reading) as pipe:
         return int(pipe.read() or 0)
-
-
-def finish(folder: Path) -> None:
-    """Let a notifier tell what is left, and end."""
-    with contextlib.suppress(OSError):
-        os.close(os.open(folder / END, os.O_WRONLY | os.O_NONBLOCK))
-
-
-def warnings(folder: Path) -> list[str]:
-    """Return what a notifier warns of, each once."""
-    try:
-        lines = (folder / WARNINGS).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    return list(dict.fromkeys(json.loads(line) for line in lines))
 
 
 def _live(notifier: Notifier, told: Told, process: int, telling: int) -> None:

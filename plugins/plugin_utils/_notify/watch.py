@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ...module_utils._processes import start_of, wait_for_end
-from .process import finish, warnings
+
+# In its folder: the pipe that it waits at for the end of the run, and what it warns of.
+END, WARNINGS = "end", "warnings"
 
 # Of the run: the notifier's process, when that started, and its folder.
 _SIGN = "CONVOY_UPGRADE_NOTIFIER"
@@ -36,7 +40,22 @@ def end() -> list[str]:
     if not process:
         return []
     started, _colon, folder = rest.partition(":")
-    finish(Path(folder))
+    _finish(Path(folder))
     if started.isdigit():
         wait_for_end(int(process), int(started))
-    return warnings(Path(folder))
+    return _warnings(Path(folder))
+
+
+def _finish(folder: Path) -> None:
+    """Let a notifier tell what is left, and end."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(folder / END, os.O_WRONLY | os.O_NONBLOCK))
+
+
+def _warnings(folder: Path) -> list[str]:
+    """Return what a notifier warns of, each once."""
+    try:
+        lines = (folder / WARNINGS).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    return list(dict.fromkeys(json.loads(line) for line in lines))
