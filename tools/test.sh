@@ -33,10 +33,10 @@ integration() {
 }
 # On the lab: these need root, and are passed over without it; under CI=true that is a failure.
 push() { python -m pytest -q -n 3 tests/push; }
-services() { python -m pytest -q -n 3 --dist loadfile tests/services; }
+services() { python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/services; }
 # Ten runs; the nightly ones are: python tests/fire --runs 200
 fire() { python -m pytest -q tests/fire; }
-nodes() { python -m pytest -q -n 3 --dist loadfile tests/nodes; }
+nodes() { python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/nodes; }
 molecule() {
     local log
     if [ "$(id -u)" != 0 ]; then

@@ -109,6 +109,10 @@ def write(folder: Path, *, parts: Path, addresses: Mapping[str, str], public_key
         f"{units}/lab.target": _TARGET,
         f"{units}/consul.service": _CONSUL.format(consul=consul),
         "root/.ssh/authorized_keys": public_key,
+        # What the machine's own root has its shell do, which would be done for each command that comes over SSH.
+        "root/.bashrc": "",
+        "root/.bash_profile": "",
+        "root/.profile": "",
         "usr/local/sbin/lab-init": _PLAIN.format(consul=consul),
         "usr/local/sbin/lab-server": _SERVER.format(consul=consul),
     }

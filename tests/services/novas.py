@@ -72,6 +72,8 @@ class Novas:
             node.run("runuser", "-u", "postgres", "--", "createdb", "-O", "nova", name)
         self._configure(node)
         node.write("/etc/placement/placement.conf", _PLACEMENT.format(**self._words))
+        # Each of its processes loads everything by itself, which is seconds of work; as packaged there are eight of them.
+        node.run("sed", "-i", "s/^processes = .*/processes = 2/", "/etc/placement/placement-api-uwsgi.ini")
         node.run("runuser", "-u", "placement", "--", "placement-manage", "db", "sync")
         for words in ("api_db sync", "cell_v2 map_cell0", "cell_v2 create_cell --name cell1", "db sync"):
             node.run("runuser", "-u", "nova", "--", "nova-manage", *words.split())
