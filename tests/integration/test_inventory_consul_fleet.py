@@ -155,6 +155,7 @@ def test_states_are_those_of_the_rollout(shelf: Shelf, consul: RawKV) -> None:
     assert listed.shared == {}
 
 
+@pytest.mark.one_release
 def test_the_role_comes_from_the_file_the_metadata_or_the_name(shelf: Shelf, consul: RawKV, register: Register) -> None:
     seed(consul, ["dc1-db"])
     register("compute1", role="network", kind="ceph")
@@ -170,6 +171,7 @@ def test_the_role_comes_from_the_file_the_metadata_or_the_name(shelf: Shelf, con
     assert by_default == {"compute1": "network", "x-compute": "compute", "dc1-db": "db"}
 
 
+@pytest.mark.one_release
 def test_nodes_that_are_not_of_the_fleet_are_left_out_grouped_or_refused(
     shelf: Shelf, agent: Agent, register: Register
 ) -> None:
@@ -194,6 +196,7 @@ def test_nodes_that_are_not_of_the_fleet_are_left_out_grouped_or_refused(
     assert f"consul_fleet: No role for consul1, gw, {server}: the node is in Consul's catalog, and neither" in refusal
 
 
+@pytest.mark.one_release
 def test_a_host_that_reported_without_a_role_is_not_passed_over(shelf: Shelf, consul: RawKV) -> None:
     seed(consul, ["enigma", "compute1"])
     assert "consul_fleet: No role for enigma: the host reported to Consul" in shelf.refusal()
@@ -203,6 +206,7 @@ def test_a_host_that_reported_without_a_role_is_not_passed_over(shelf: Shelf, co
     assert shelf(roles={"enigma": "db"}).of("convoy_role") == {"compute1": "compute", "enigma": "db"}
 
 
+@pytest.mark.one_release
 def test_the_address_is_the_one_asked_for(shelf: Shelf, register: Register) -> None:
     register("compute1", "10.0.0.1", {"lan": "10.0.0.2", "wan": "192.0.2.1"})
     register("compute2", "10.0.0.3")
@@ -212,6 +216,7 @@ def test_the_address_is_the_one_asked_for(shelf: Shelf, register: Register) -> N
         assert list(shelf(address=address).of("ansible_host").values()) == expected
 
 
+@pytest.mark.one_release
 def test_consuls_own_view_of_its_agents_is_told(shelf: Shelf, agent: Agent, register: Register) -> None:
     register("compute1")
     server = f"throwaway-{agent.http_port}"
@@ -220,6 +225,7 @@ def test_consuls_own_view_of_its_agents_is_told(shelf: Shelf, agent: Agent, regi
     assert listed.hosts[server]["ansible_host"] == "127.0.0.1"
 
 
+@pytest.mark.one_release
 def test_prefixes_of_groups(shelf: Shelf, consul: RawKV) -> None:
     seed(consul, ["compute1"], "2.8-rc.1")
     prefixes = {"version_prefix": "runs-", "state_prefix": "is_", "stage_prefix": "in_"}
@@ -290,6 +296,7 @@ def test_nothing_from_consul_is_evaluated(shelf: Shelf, consul: RawKV, register:
     assert not (shelf.folder / "evil").exists()
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("count", [3, 300])
 def test_the_number_of_requests_does_not_depend_on_the_number_of_hosts(
     shelf: Shelf, consul: RawKV, proxy: CountingProxy, count: int
@@ -383,6 +390,7 @@ def test_options_that_cannot_be_right(shelf: Shelf, options: dict[str, Any], sen
     assert "s3cret" not in refusal
 
 
+@pytest.mark.one_release
 def test_what_consul_holds_may_be_wrong_too(shelf: Shelf, consul: RawKV, register: Register) -> None:
     register("compute1", role="a/b")
     assert "the key 'role' of the metadata of node 'compute1': the role 'a/b' has a '/'" in shelf.refusal()
@@ -396,6 +404,7 @@ def test_what_consul_holds_may_be_wrong_too(shelf: Shelf, consul: RawKV, registe
     assert "The ledger upgrade/ledger can't be read" in shelf.refusal(role_meta="")
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize(
     ("name", "fits"),
     [
@@ -484,6 +493,7 @@ def test_examples_are_whole_files_that_work(shelf: Shelf, agent: Agent, consul: 
         assert expected - set(listed.groups) in (set(), {"to_do"}), listed
 
 
+@pytest.mark.one_release
 def test_the_old_library_does_too(shelf: Shelf, consul: RawKV, register: Register) -> None:
     python = environment("python-consul", OLD_LIBRARY)
     code = "import consul, pathlib; print(pathlib.Path(consul.__file__).parents[1])"
@@ -550,6 +560,7 @@ def test_a_token_comes_from_the_file_the_environment_or_elsewhere_and_is_never_s
     assert token not in "".join(printed[:2])
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize(
     ("rules", "sentence"),
     [
@@ -570,10 +581,12 @@ def test_a_token_that_may_not_see_everything_is_refused(
     assert token not in refusal
 
 
+@pytest.mark.one_release
 def test_without_a_token_nothing_is_taken_for_empty(guarded_shelf: Shelf) -> None:
     assert "no token was given, and without it" in guarded_shelf.refusal()
 
 
+@pytest.mark.one_release
 def test_a_catalog_that_is_not_whole_is_refused(shelf: Shelf, proxy: CountingProxy, register: Register) -> None:
     register("compute1")
     proxy.hides = "/v1/catalog/nodes"
@@ -583,6 +596,7 @@ def test_a_catalog_that_is_not_whole_is_refused(shelf: Shelf, proxy: CountingPro
     assert shelf(environ=proxy.environ).of("convoy_health") == {"compute1": "passing"}
 
 
+@pytest.mark.one_release
 def test_https_with_client_certificates(tmp_path: Path) -> None:
     ours = Authority(tmp_path, "our-authority")
     server, client = ours.sign("consul.example.com", "127.0.0.1"), ours.sign("client")
@@ -598,6 +612,7 @@ def test_https_with_client_certificates(tmp_path: Path) -> None:
         assert "Set ca_path (or CONSUL_CACERT)" in shelf.refusal(**options)
 
 
+@pytest.mark.one_release
 def test_every_documented_option_is_used(request: pytest.FixtureRequest) -> None:
     ran = {getattr(item, "originalname", "") for item in request.session.items if item.path == Path(__file__)}
     if not {name for name in globals() if name.startswith("test_")} <= ran:

@@ -117,6 +117,7 @@ def test_variables_say_how_consul_is_reached(run: Runner, consul: RawKV) -> None
     assert "No path to datacenter" in played[2]["msg"]
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("count", [1, 5, 500])
 def test_one_request_is_enough_for_any_number_of_hosts(store: Store, consul: RawKV, count: int) -> None:
     hosts = names(compute=count)
@@ -127,6 +128,7 @@ def test_one_request_is_enough_for_any_number_of_hosts(store: Store, consul: Raw
     assert [answer.value for answer in answers.values()] == [True] * count + [False]
 
 
+@pytest.mark.one_release
 def test_a_host_whose_name_begins_another_is_not_that_other(store: Store, consul: RawKV) -> None:
     put_gates(consul, host_compute10="True", role_compute10="True")
     consul.put("upgrade/hold/host/compute1x", "")
@@ -136,6 +138,7 @@ def test_a_host_whose_name_begins_another_is_not_that_other(store: Store, consul
     assert not any(answer.value for answer in answers.values())
 
 
+@pytest.mark.one_release
 def test_a_hold_on_everything_closes_all(store: Store, consul: RawKV) -> None:
     put_gates(consul, host_compute1="True")
     consul.put("upgrade/hold/global", "maintenance")
@@ -144,6 +147,7 @@ def test_a_hold_on_everything_closes_all(store: Store, consul: RawKV) -> None:
     assert "maintenance" in answer.reason
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize(
     ("value", "is_open"),
     [
@@ -166,6 +170,7 @@ def test_gate_values_found_in_the_wild(store: Store, consul: RawKV, value: bytes
     assert f"The gate {GATES}/role/compute holds" in caught.value.message
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("version", ["2.10", "2.10-rc1", "v2 final", "icehouse", "2.10+git.1~a"])
 def test_a_gate_with_a_version_is_open_while_it_is_the_current_one(store: Store, consul: RawKV, version: str) -> None:
     consul.put("current_version", version)

@@ -58,6 +58,7 @@ def test_it_lasts_from_task_to_task_until_it_is_freed(run: Runner, path: Path) -
     assert is_free(path)
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("pipelining", ["True", "False"])
 def test_taking_it_keeps_nobody_waiting(pipelining: str, run: Runner, path: Path) -> None:
     began = time.monotonic()
@@ -68,6 +69,7 @@ def test_taking_it_keeps_nobody_waiting(pipelining: str, run: Runner, path: Path
     wait_until(lambda: is_free(path), seconds=2, what="the end of the lock")
 
 
+@pytest.mark.one_release
 def test_a_second_run_is_told_and_can_neither_take_nor_free_it(run: Runner, path: Path, tmp_path: Path) -> None:
     first = holding(run, path, tmp_path)
     played = run([lock(path), lock(path, state="absent"), lock(path)])
@@ -100,6 +102,7 @@ def test_check_mode_tells_whether_it_could_be_had(run: Runner, path: Path, tmp_p
     first.end(60)
 
 
+@pytest.mark.one_release
 def test_a_file_that_cannot_be_had_is_a_failure(run: Runner, path: Path, tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "target")
     told = run([lock(path)])[0]
@@ -108,6 +111,7 @@ def test_a_file_that_cannot_be_had_is_a_failure(run: Runner, path: Path, tmp_pat
     assert told["msg"].startswith(f"path: {path} can't be opened: ")
 
 
+@pytest.mark.one_release
 def test_who_is_at_work_can_be_said_and_what_tells_runs_apart_can_not(run: Runner, path: Path, tmp_path: Path) -> None:
     first = run.start([lock(path, who="ann", run="mine", process=1), wait(tmp_path / "go")])
     wait_until(lambda: path.exists() and path.read_text() and not is_free(path), what="the lock")

@@ -66,6 +66,7 @@ def test_check_mode_shows_the_whole_plan_and_writes_nothing(play: Shipped, consu
     assert consul.tree() == before
 
 
+@pytest.mark.one_release
 def test_hosts_of_the_inventory_that_never_reported_are_part_of_the_fleet(play: Shipped, consul: RawKV) -> None:
     done = play(
         "status", inventory={"controller": ["controller1"], "compute": ["web-a"]}, version="2", upgrade_roles=ROLES
@@ -75,6 +76,7 @@ def test_hosts_of_the_inventory_that_never_reported_are_part_of_the_fleet(play: 
     assert consul.tree() == {}
 
 
+@pytest.mark.one_release
 def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     done = play("upgrade", "--check", version="2", instructions=RULES)
@@ -82,6 +84,7 @@ def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: Raw
     assert " now      2  compute1, compute2" in done.stdout
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize(
     ("variables", "sentence"),
     [

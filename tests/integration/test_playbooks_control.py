@@ -93,6 +93,7 @@ def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
     assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute2", "compute3"]
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize(
     ("name", "given"),
     [
@@ -183,6 +184,7 @@ def test_rollback_shows_its_own_plan_before_it_begins(play: Shipped, store: Stor
     assert "Stage" not in dry.stdout
 
 
+@pytest.mark.one_release
 def test_a_version_that_is_a_number_is_refused_before_the_rollout_is_turned_round(
     play: Shipped, store: Store, consul: RawKV
 ) -> None:

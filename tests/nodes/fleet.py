@@ -35,8 +35,8 @@ SETTINGS: dict[str, Any] = {
     "puppet_gate_runtime": str(RUNTIME),
     "puppet_gate_manifest": f"{MANIFESTS}/site.pp",
     "puppet_gate_packages": PACKAGES,
-    # A turn is seconds of work: nodes that took it all the time would leave the tests, and one another, nothing to work with.
-    "puppet_gate_interval": 20,
+    # Slow enough to leave the processor to others; see waking.py.
+    "puppet_gate_interval": 60,
     "puppet_gate_delay": 1,
 }
 

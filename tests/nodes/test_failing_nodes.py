@@ -10,6 +10,7 @@ import re
 from .conftest import MakeFleet
 from .fleet import Fleet, wait_for
 from .snapshots import publish
+from .waking import waking
 
 ROLES = {f"compute{n}": "compute" for n in range(1, 6)}
 RULES = {"rolling_rules": {"roles": {"compute": 4}}}
@@ -22,13 +23,19 @@ BROKEN = "#!/bin/sh\nif [ -e /root/broken ]; then echo the disk is full; exit 3;
 def test_bad_nodes_stop_the_rest_from_following_until_they_are_repaired(make_fleet: MakeFleet) -> None:
     fleet = make_fleet(ROLES)
     fleet.consul.put("current_version", "v1")
-    fleet.enroll()
+    fleet.enroll(puppet_gate_interval=300)
     wait_for(lambda: fleet.reported("v1") == set(ROLES), "all nodes run v1")
     nodes = fleet.lab.nodes
     for node in nodes.values():
         node.write("/etc/convoy/validation.d/10-slow", SLOW, 0o755)
         node.write("/etc/convoy/validation.d/20-disk", BROKEN, 0o755)
 
+    with waking(fleet):
+        go_wrong_and_be_repaired(fleet)
+
+
+def go_wrong_and_be_repaired(fleet: Fleet) -> None:
+    nodes = fleet.lab.nodes
     publish(fleet.lab.shared, "v2", broken="compute1")
     nodes["compute2"].write("/root/broken", "")
     for name in ("compute3", "compute4"):
@@ -56,7 +63,7 @@ def test_bad_nodes_stop_the_rest_from_following_until_they_are_repaired(make_fle
 
     wait_for(all_have_failed, "the nodes that can fail have failed")
     each_shows_its_reason(fleet)
-    # The nodes' timers go on trying; whatever they do, nobody follows.
+    # The nodes go on trying; whatever they do, nobody follows.
     wait_for(lambda: fleet.record("compute1")["attempt"] > 2, "compute1 tries again")
     assert fleet.states()["compute5"] == "pending"
     assert fleet.reported("v2") == set()
@@ -90,7 +97,7 @@ def expected_states() -> dict[str, str]:
 
 
 def each_shows_its_reason(fleet: Fleet) -> None:
-    # Their timers try again every few seconds, and while they do they are upgrading.
+    # They try again every few seconds, and while they do they are upgrading.
     reasons = {
         "compute1": r"failed, step puppet.*the manifest of this host is broken",
         "compute2": r"failed, step validation.*20-disk ended with 3: the disk is full",

@@ -17,6 +17,7 @@ from lab.node import ROOT
 
 from .conftest import MakeFleet
 from .fleet import RUNTIME, Fleet, wait_for, write_validation
+from .waking import waking
 
 ROLES = {"controller1": "controller", "controller2": "controller", **{f"compute{n}": "compute" for n in range(1, 5)}}
 CAPS = {"controller": 1, "compute": 2}
@@ -61,7 +62,7 @@ def test_enrolled_hosts_set_themselves_up_from_their_timers(fleet: Fleet) -> Non
 def test_one_command_upgrades_them_all_in_order_and_within_the_caps(fleet: Fleet) -> None:
     for node in fleet.lab.nodes.values():
         node.write("/etc/fleet-service.conf", f"# changed by hand on {node.name}\n")
-    with Watcher(fleet.consul, caps_hold) as watcher:
+    with Watcher(fleet.consul, caps_hold) as watcher, waking(fleet):
         shown = fleet.play("upgrade", seconds=560, version="v2", instructions=RULES)
         _index, keys = read(fleet.consul)
     assert watcher.views > 20
