@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.child import start
 from integration.support.playbook import Live
 from lab.lab import Lab
@@ -132,19 +135,10 @@ class Fleet:
         return found
 
     def states(self) -> dict[str, str]:
-        """Return node -> state, as the collection sees it."""
-        return {host: one["state"] for host, one in self.info()["hosts"].items()}
-
-    def info(self, **options: Any) -> dict[str, Any]:
-        """Return what the collection says of the fleet."""
-        command = [RUNTIME / "bin/ansible", "localhost", "-m", "convoy.upgrade.consul_upgrade_info"]
-        command += ["-a", json.dumps({"fleet": self.roles, **options})]
-        environ = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
-        environ |= {"ANSIBLE_HOME": str(self.folder / "home"), "ANSIBLE_NOCOLOR": "1", **self.lab.environ}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=self.folder, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        found: dict[str, Any] = json.loads(done.stdout.partition("=>")[2])
-        return found
+        """Return node -> state, as the collection sees it; within this process, as it is asked again and again."""
+        host, _colon, port = self.lab.environ["CONSUL_HTTP_ADDR"].partition(":")
+        view = look(Store(Settings(host=host, port=int(port))), fleet=self.roles)
+        return {name: one.state for name, one in view.plan.hosts.items()}
 
     def checks(self, node: str) -> dict[str, tuple[str, str]]:
         """Return the node's checks in Consul's catalog: name -> status and output."""

@@ -30,7 +30,7 @@ def test_bad_nodes_stop_the_rest_from_following_until_they_are_repaired(make_fle
         node.write("/etc/convoy/validation.d/10-slow", SLOW, 0o755)
         node.write("/etc/convoy/validation.d/20-disk", BROKEN, 0o755)
 
-    with waking(fleet):
+    with waking(fleet, pause=45):
         go_wrong_and_be_repaired(fleet)
 
 
