@@ -1,126 +1,21 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What ansible-doc says is so: every example runs, every option is used, every result is what is documented.
+"""What ansible-doc says is so: every option is used, every result is what is documented.
 
 This file runs last, as it looks back on what all others have used and seen.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
-import yaml
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
-from devkit.agent import Agent
-from devkit.kv import RawKV
-from integration.support.fleet import names, seed
-from integration.support.hook import example
-from integration.support.nodes import living_nodes
-from integration.support.playbook import Runner, Task, plan
-from integration.support.push import WATCHED, composed, prepared, started, step, turn
 from integration.support.seen import LOOKUP, MODULES, Seen, documentation, documented_paths
-from written_services import Roles
-
-FILTERS = (
-    "after_scope",
-    "composition_text",
-    "failure_text",
-    "fleet",
-    "forbidden_moves",
-    "mistakes_text",
-    "newest_kernel",
-    "plan_text",
-    "roles_of_stage",
-    "stage_order",
-    "status_text",
-    "story_text",
-    "unknown_hosts",
-    "upgrade_scope",
-    "upgrade_ways",
-)
-PLUGINS = [
-    *((name, "module") for name in (*MODULES, "show")),
-    (LOOKUP, "lookup"),
-    *((name, "filter") for name in FILTERS),
-]
-
-
-def _for_a_run(_roles: Roles) -> list[Task]:
-    """Return what comes before a driver whose hosts upgrade themselves."""
-    begun = plan(version="2.10", fleet={"web1": "web"}, limit=[])
-    nothing: Task = {"ansible.builtin.set_fact": {"composed": {"roles": {}}}}
-    return [begun, nothing]
-
-
-def _for_a_turn(roles: Roles) -> list[Task]:
-    """Return what comes before a host's turn."""
-    fleet = {"localhost": "web"}
-    begun = plan(version="2.10", fleet=fleet, limit=[])
-    known: Task = {"ansible.builtin.set_fact": {"upgrade_driver": "{{ run.driver }}"}}
-    return [begun, *composed(roles, "nginx"), prepared(), started(fleet, [*fleet], version="2.10"), known]
-
-
-def _for_a_step(roles: Roles) -> list[Task]:
-    """Return what comes before a unit of a host."""
-    return [*_for_a_turn(roles), turn("begun"), step("stop/nginx")]
-
-
-def _for_control(_roles: Roles) -> list[Task]:
-    """Return what comes before an operator's word on a rollout."""
-    return [plan(version="2.10", instructions={"rolling_rules": {"global": 0}})]
-
-
-def _for_a_hook(roles: Roles) -> list[Task]:
-    """Write the file that the examples name, where they are run."""
-    example(roles.folder.parent)
-    return []
-
-
-# What has to be there before the examples of a plugin.
-BEFORE = {
-    "consul_upgrade_control": _for_control,
-    "consul_upgrade_notify": _for_a_hook,
-    "upgrade_driver": _for_a_run,
-    "upgrade_turn": _for_a_turn,
-    "upgrade_step": _for_a_step,
-}
-
-
-@pytest.fixture
-def guarded_environ() -> Iterator[dict[str, str]]:
-    """What tells of a Consul that wants tokens, and the one that may do everything there."""
-    master = str(uuid.uuid4())
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): master}}
-    with Agent({"acl": acl}) as agent:
-        yield {**agent.environ, "CONSUL_HTTP_TOKEN": master}
-
 
 # Results whose keys below are names of hosts, and not of the documentation.
 _BY_HOST = ("hosts",)
-
-
-@pytest.mark.parametrize(("plugin", "kind"), PLUGINS)
-def test_every_example_runs_as_it_stands(
-    plugin: str, kind: str, run: Runner, agent: Agent, consul: RawKV, request: pytest.FixtureRequest
-) -> None:
-    hosts = {**names(controller=1), "compute7": "compute", "compute8": "compute"}
-    seed(consul, hosts, "2.8")
-    roles = Roles(run.folder / "roles")
-    roles.simple("nginx", "stop", "upgrade", "start")
-    tasks = yaml.safe_load(documentation(plugin, kind)["examples"])
-    assert tasks
-    environ = dict(WATCHED)
-    if plugin == "consul_upgrade_acl":
-        # There are no tokens where anybody may do everything.
-        environ |= request.getfixturevalue("guarded_environ")
-    before = BEFORE.get(plugin, lambda _roles: [])(roles)
-    with living_nodes(Settings(port=agent.http_port), {**hosts, "web1": "web"}, "2.10"):
-        played = run([{**task, "ignore_errors": False} for task in (*before, *tasks)], environ=environ)
-    assert [task["failed"] for task in played] == [False] * len(played), played.stdout
 
 
 @pytest.mark.usefixtures("whole_session")
