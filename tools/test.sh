@@ -35,7 +35,7 @@ integration() {
 push() { python -m pytest -q -n 3 tests/push; }
 services() { python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/services; }
 # Ten runs; the nightly ones are: python tests/fire --runs 200
-fire() { python -m pytest -q tests/fire; }
+fire() { python -m pytest -q -n 2 tests/fire; }
 # The longest file goes first.
 nodes() { python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/nodes/test_n*.py tests/nodes/test_[!n]*.py; }
 molecule() {

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,7 @@ from missing import needs_lab
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     needs_lab()
-    with guarded("fire") as found:
+    # Of several processes, each has one of its own.
+    with guarded("-".join(filter(None, ["fire", os.environ.get("PYTEST_XDIST_WORKER")]))) as found:
         found.up({}, servers=3)
         yield found

@@ -18,7 +18,8 @@ from .run import run
 def seeds() -> list[int]:
     """Return the seeds of the runs: ten in a row, so that all kinds are there, or the one that CONVOY_TEST_SEED repeats."""
     given = os.environ.get("CONVOY_TEST_SEED")
-    first = random.SystemRandom().randrange(10**6)
+    # Processes that share the runs have to agree on them.
+    first = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(10**6)
     return [int(given)] if given else list(range(first, first + 10))
 
 
