@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from devkit.kv import RawKV
@@ -22,16 +22,19 @@ from .fleet import Fleet
 
 _GATES = "config_state/enable_puppet/"
 _LOOK = 0.5
+# Between two turns of a node (seconds).
+_PAUSE = 20.0
 
 
 @contextmanager
-def waking(fleet: Fleet, pause: float = 20) -> Iterator[None]:
+def waking(fleet: Fleet, but: Collection[str] = ()) -> Iterator[None]:
     """Let nodes whose gate is open, and which have not reported the fleet's version, take their turn.
 
-    :param pause: between two turns of a node (seconds), as a timer has it.
+    :param but: those that are left to their timers.
     """
     over = threading.Event()
-    thread = threading.Thread(target=_wake, args=(fleet, pause, over))
+    nodes = {name: node for name, node in fleet.lab.nodes.items() if name not in but}
+    thread = threading.Thread(target=_wake, args=(fleet.consul, nodes, over))
     thread.start()
     try:
         yield
@@ -40,12 +43,12 @@ def waking(fleet: Fleet, pause: float = 20) -> Iterator[None]:
         thread.join()
 
 
-def _wake(fleet: Fleet, pause: float, over: threading.Event) -> None:
+def _wake(consul: RawKV, nodes: dict[str, Node], over: threading.Event) -> None:
     woken: dict[str, float] = {}
     while not over.wait(_LOOK):
-        for node in _with_something_to_do(fleet.consul, fleet.lab.nodes):
+        for node in _with_something_to_do(consul, nodes):
             now = time.monotonic()
-            if node.is_up and now - woken.get(node.name, -pause) >= pause:
+            if node.is_up and now - woken.get(node.name, -_PAUSE) >= _PAUSE:
                 woken[node.name] = now
                 # Where it is at it already, this does nothing, as a timer does. It may go down meanwhile.
                 with contextlib.suppress(RuntimeError):
