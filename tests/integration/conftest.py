@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.agent import Agent, consul_binary
 from devkit.kv import RawKV
+from devkit.wipe import wipe
 from integration.support.fleet import seed
 from integration.support.playbook import Runner
 from integration.support.seen import Seen
@@ -50,7 +51,7 @@ def agent() -> Iterator[Agent]:
 @pytest.fixture
 def consul(agent: Agent) -> RawKV:
     """Consul as seen without the collection, and empty."""
-    assert agent.kv.delete("", tree=True)
+    wipe(agent.kv)
     return agent.kv
 
 

@@ -29,6 +29,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from devkit.wipe import wipe
 from integration.support.fleet import GATES, gates, names, seed
 from integration.support.playbook import Runner, Task, ask, gate, health, info, plan, report
 from integration.support.seen import Seen
@@ -51,7 +52,7 @@ def guarded() -> Iterator[Agent]:
 
 @pytest.fixture
 def kv(guarded: Agent) -> RawKV:
-    assert guarded.kv.delete("", tree=True)
+    wipe(guarded.kv)
     seed(guarded.kv, names(compute=2), gates={"global": "False"})
     return guarded.kv
 

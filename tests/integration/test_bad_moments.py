@@ -141,36 +141,30 @@ def test_a_check_with_a_status_that_nobody_knows_does_not_pass(store: Store, con
     check = {"Node": "compute1", "CheckID": "app", "Name": "app", "Status": "splendid"}
     node = {"Node": "compute1", "Address": "127.0.0.1", "Check": check}
     assert consul.call("PUT", "catalog/register", json.dumps(node).encode())[0] == 200
-    try:
-        upgrade(store, "compute1")
-        outcome = make_pass(store, Request(fleet=FLEET))
-        assert outcome.plan.hosts["compute1"].reason == "reported 2, and its check app is splendid"
-        assert outcome.openings == []
-    finally:
-        consul.call("PUT", "catalog/deregister", b'{"Node": "compute1"}')
+    upgrade(store, "compute1")
+    outcome = make_pass(store, Request(fleet=FLEET))
+    assert outcome.plan.hosts["compute1"].reason == "reported 2, and its check app is splendid"
+    assert outcome.openings == []
 
 
 def test_a_host_that_lost_its_health_waits_again_after_a_retry(store: Store, consul: RawKV) -> None:
     begin(store, consul, {"rolling_rules": {"global": 1}, "health": {"consul_checks": ["app"]}})
     check = {"Node": "compute1", "CheckID": "app", "Name": "app", "Status": "passing"}
     node = {"Node": "compute1", "Address": "127.0.0.1", "Check": check}
-    try:
-        consul.call("PUT", "catalog/register", json.dumps(node).encode())
-        upgrade(store, "compute1")
-        assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute2"]
-        check["Status"] = "critical"
-        consul.call("PUT", "catalog/register", json.dumps(node).encode())
-        assert make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"].state == "failed"
-        control.retry(store, control.Word("reinstalled", fleet=FLEET), ["compute1"])
-        check["Status"] = "passing"
-        consul.call("PUT", "catalog/register", json.dumps(node).encode())
-        # It reported before that, so it has to do so again; until then it waits for its slot like any other.
-        waiting = make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"]
-        assert (waiting.state, "taken by compute2" in waiting.reason) == ("pending", True)
-        upgrade(store, "compute1")
-        assert make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"].state == "upgraded"
-    finally:
-        consul.call("PUT", "catalog/deregister", b'{"Node": "compute1"}')
+    consul.call("PUT", "catalog/register", json.dumps(node).encode())
+    upgrade(store, "compute1")
+    assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute2"]
+    check["Status"] = "critical"
+    consul.call("PUT", "catalog/register", json.dumps(node).encode())
+    assert make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"].state == "failed"
+    control.retry(store, control.Word("reinstalled", fleet=FLEET), ["compute1"])
+    check["Status"] = "passing"
+    consul.call("PUT", "catalog/register", json.dumps(node).encode())
+    # It reported before that, so it has to do so again; until then it waits for its slot like any other.
+    waiting = make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"]
+    assert (waiting.state, "taken by compute2" in waiting.reason) == ("pending", True)
+    upgrade(store, "compute1")
+    assert make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"].state == "upgraded"
 
 
 def test_a_host_whose_clock_went_back_is_believed(store: Store, consul: RawKV) -> None:

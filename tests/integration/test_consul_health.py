@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
@@ -30,14 +28,6 @@ def seen_by_agent(consul: RawKV) -> dict[str, dict[str, Any]]:
     _code, _headers, body = consul.call("GET", "agent/checks")
     found: dict[str, dict[str, Any]] = json.loads(body)
     return found
-
-
-@pytest.fixture(autouse=True)
-def _no_checks(consul: RawKV) -> Iterator[None]:
-    yield
-    for name in seen_by_agent(consul):
-        assert consul.call("PUT", f"agent/check/deregister/{quote(name)}")[0] == 200
-    consul.call("PUT", "agent/service/deregister/web")
 
 
 def test_checks_are_set_once_and_renewed_without_a_change(run: Runner, consul: RawKV) -> None:

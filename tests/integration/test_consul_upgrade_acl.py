@@ -32,6 +32,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from devkit.wipe import wipe
 from integration.support.fleet import names, seed
 from integration.support.hook import example, listening
 from integration.support.playbook import Runner, Task
@@ -54,7 +55,7 @@ def guarded() -> Iterator[Agent]:
 
 @pytest.fixture
 def kv(guarded: Agent) -> RawKV:
-    assert guarded.kv.delete("", tree=True)
+    wipe(guarded.kv)
     seed(guarded.kv, names(compute=2), gates={"global": "False"}, prefix=PREFIX)
     return guarded.kv
 

@@ -19,6 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from devkit.wipe import wipe
 from integration.support.fleet import gates, names
 from integration.support.old_fleet import load, old_fleet, old_gates, old_reports
 from integration.support.playbook import Runner, Task, plan
@@ -137,7 +138,7 @@ def token_of(guarded: Agent, *part: str) -> str:
 
 def test_a_migrator_may_do_that_and_nothing_else(guarded: Agent) -> None:
     kv = guarded.kv
-    assert kv.delete("", tree=True)
+    wipe(kv)
     load(kv, {f"cloud/{key}": value for key, value in old_fleet(HOSTS).items()})
     kv.put("cloud/config_version/host/compute1/version", "1")
     token = token_of(guarded, "migrator")
@@ -157,7 +158,7 @@ def test_who_may_not_see_all_keys_or_not_write_them_is_refused_and_nothing_is_ch
     guarded: Agent, who: tuple[str, ...], may_look: bool
 ) -> None:
     kv = guarded.kv
-    assert kv.delete("", tree=True)
+    wipe(kv)
     load(kv, {f"cloud/{key}": value for key, value in old_fleet(HOSTS).items()})
     store = store_with(guarded, token_of(guarded, *who))
     before = kv.tree()

@@ -178,19 +178,15 @@ def test_hosts_whose_checks_failed_before_a_rollback_hold_nobody_up(store: Store
 
     for host in FLEET:
         check(host, "passing")
-    try:
-        begin(store, consul, {**ONE, "health": {"consul_checks": ["nova"]}})
-        upgrade(store, "compute1")
-        check("compute1", "critical")
-        check("compute4", "critical")
-        control.roll_back(store, SAID)
-        assert ledger(consul)["broken"] == ["compute4"]
-        outcome = make_pass(store, Request(fleet=FLEET))
-        assert [one.host for one in outcome.openings] == ["compute1"]
-        assert outcome.plan.hosts["compute4"].reason == "was upgraded, and now its check nova is critical"
-    finally:
-        for host in FLEET:
-            agent.kv.call("PUT", "catalog/deregister", {"Node": host})
+    begin(store, consul, {**ONE, "health": {"consul_checks": ["nova"]}})
+    upgrade(store, "compute1")
+    check("compute1", "critical")
+    check("compute4", "critical")
+    control.roll_back(store, SAID)
+    assert ledger(consul)["broken"] == ["compute4"]
+    outcome = make_pass(store, Request(fleet=FLEET))
+    assert [one.host for one in outcome.openings] == ["compute1"]
+    assert outcome.plan.hosts["compute4"].reason == "was upgraded, and now its check nova is critical"
 
 
 def test_what_is_begun_anew_does_not_soak_anew(store: Store, consul: RawKV) -> None:

@@ -20,6 +20,7 @@ import yaml
 from ansible_collections.convoy.upgrade.plugins.inventory.consul_fleet import InventoryModule
 from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
+from devkit.wipe import wipe
 from integration.support.fleet import GATES, names, seed
 from integration.support.proxy import LossyProxy
 from integration.support.seen import documentation
@@ -39,24 +40,20 @@ def shelf(agent: Agent, consul: RawKV, tmp_path: Path) -> Shelf:  # noqa: ARG001
 Register = Callable[..., None]
 
 
-def registering(consul: RawKV) -> Iterator[Register]:
-    """Give a way to put nodes into the catalog, and take them out at the end."""
-    nodes = []
+def registering(consul: RawKV) -> Register:
+    """Return a way to put nodes into the catalog."""
 
     def register(name: str, address: str = "10.0.0.1", tagged: Mapping[str, str] | None = None, **meta: str) -> None:
         node = {"Node": name, "Address": address, "TaggedAddresses": tagged, "NodeMeta": meta}
         code, _headers, body = consul.call("PUT", "catalog/register", node)
         assert code == 200, body
-        nodes.append(name)
 
-    yield register
-    for name in nodes:
-        assert consul.call("PUT", "catalog/deregister", {"Node": name})[0] == 200
+    return register
 
 
 @pytest.fixture
-def register(consul: RawKV) -> Iterator[Register]:
-    yield from registering(consul)
+def register(consul: RawKV) -> Register:
+    return registering(consul)
 
 
 class CountingProxy(LossyProxy):
@@ -523,12 +520,11 @@ def new_token(kv: RawKV, rules: str) -> str:
 
 
 @pytest.fixture
-def guarded_shelf(guarded: Agent, tmp_path: Path) -> Iterator[Shelf]:
-    assert guarded.kv.delete("", tree=True)
+def guarded_shelf(guarded: Agent, tmp_path: Path) -> Shelf:
+    wipe(guarded.kv)
     seed(guarded.kv, ["compute1"], gates={"global": "False"})
-    for register in registering(guarded.kv):
-        register("compute2")
-        yield Shelf(tmp_path, guarded.environ)
+    registering(guarded.kv)("compute2")
+    return Shelf(tmp_path, guarded.environ)
 
 
 READS_KEYS = 'key_prefix "" { policy = "read" } '

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from devkit.agent import Agent
+from devkit.wipe import wipe
 
 from .site import Site
 
@@ -22,5 +23,5 @@ def agent() -> Iterator[Agent]:
 
 @pytest.fixture
 def site(agent: Agent, tmp_path: Path) -> Site:
-    assert agent.kv.delete("", tree=True)
+    wipe(agent.kv)
     return Site(tmp_path, agent)

@@ -94,7 +94,6 @@ def test_a_host_whose_check_fails_while_it_soaks_stops_what_the_budget_says(flee
         # It may take as long as it likes to pass; what is at stake is that nobody follows it.
         fleet.play("abort", reason="seen enough")
         ended = fleet.end(process)
-        fleet.consul.call("PUT", "catalog/deregister", json.dumps(catalog).encode())
     assert ended.code == 2, ended.stdout
     assert begun(fleet) == {"web1"}
 
