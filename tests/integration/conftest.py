@@ -17,9 +17,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.agent import Agent, consul_binary
 from devkit.kv import RawKV
 from devkit.wipe import wipe
+from integration.support.catalog import Catalog
 from integration.support.fleet import seed
 from integration.support.playbook import Runner
 from integration.support.seen import Seen
+from integration.support.shelf import Shelf
 from integration.support.shipped import Shipped
 from integration.support.words import FLEET, RULES
 from missing import missing
@@ -89,6 +91,16 @@ def run(agent: Agent, consul: RawKV, tmp_path: Path, seen: Seen) -> Runner:  # n
 @pytest.fixture
 def play(agent: Agent, consul: RawKV, tmp_path: Path) -> Shipped:  # noqa: ARG001  it wipes
     return Shipped(tmp_path, agent)
+
+
+@pytest.fixture
+def shelf(agent: Agent, consul: RawKV, tmp_path: Path, seen: Seen) -> Shelf:  # noqa: ARG001  it wipes
+    return Shelf(tmp_path, agent.environ, seen)
+
+
+@pytest.fixture
+def catalog(consul: RawKV) -> Catalog:
+    return Catalog(consul)
 
 
 @pytest.fixture

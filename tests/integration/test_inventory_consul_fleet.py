@@ -6,12 +6,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -20,79 +15,21 @@ import yaml
 from ansible_collections.convoy.upgrade.plugins.inventory.consul_fleet import InventoryModule
 from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
-from devkit.wipe import wipe
+from integration.support.catalog import Catalog
 from integration.support.fleet import GATES, names, seed
-from integration.support.proxy import LossyProxy
 from integration.support.seen import documentation
-from integration.support.shelf import PLUGIN, USED, Shelf
-from integration.support.tls import Authority
-from integration.test_libraries import OLD_LIBRARY, environment
+from integration.support.shelf import Shelf
 
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane", "services": []}}
 STATES = {f"state_{name}" for name in ("upgraded", "failed", "lost", "upgrading", "held", "pending")}
 
 
-@pytest.fixture
-def shelf(agent: Agent, consul: RawKV, tmp_path: Path) -> Shelf:  # noqa: ARG001  it wipes
-    return Shelf(tmp_path, agent.environ)
-
-
-Register = Callable[..., None]
-
-
-def registering(consul: RawKV) -> Register:
-    """Return a way to put nodes into the catalog."""
-
-    def register(name: str, address: str = "10.0.0.1", tagged: Mapping[str, str] | None = None, **meta: str) -> None:
-        node = {"Node": name, "Address": address, "TaggedAddresses": tagged, "NodeMeta": meta}
-        code, _headers, body = consul.call("PUT", "catalog/register", node)
-        assert code == 200, body
-
-    return register
-
-
-@pytest.fixture
-def register(consul: RawKV) -> Register:
-    return registering(consul)
-
-
-class CountingProxy(LossyProxy):
-    """Notes the path of every request, and says of some that it hid something, as Consul 1.11 does."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
-        self.paths: list[str] = []
-        self.hides = ""
-
-    def _forward(self, handler: BaseHTTPRequestHandler, port: int) -> None:
-        self.paths.append(handler.path.partition("?")[0])
-        if self.hides and handler.path.startswith(self.hides):
-            body = b'[{"Node": "compute1", "CheckID": "serfHealth", "Status": "passing"}]'
-            handler.send_response(200)
-            handler.send_header("X-Consul-Results-Filtered-By-ACLs", "true")
-            handler.send_header("Content-Length", str(len(body)))
-            handler.end_headers()
-            handler.wfile.write(body)
-        else:
-            super()._forward(handler, port)
-
-    @property
-    def environ(self) -> dict[str, str]:
-        return {"CONSUL_HTTP_ADDR": f"127.0.0.1:{self.port}"}
-
-
-@pytest.fixture
-def proxy(agent: Agent) -> Iterator[CountingProxy]:
-    with CountingProxy(agent.http_port) as running:
-        yield running
-
-
-def test_nodes_and_reports_make_one_inventory(shelf: Shelf, consul: RawKV, register: Register) -> None:
+def test_nodes_and_reports_make_one_inventory(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
     seed(consul, names(controller=1, compute=2), "2.8", current="2.10", gates={"global": "False"})
     consul.put("running/versions/2.10/compute2", "1800000000")
-    register("compute1", "10.0.0.7", {"lan": "10.0.0.7", "wan": "192.0.2.7"}, rack="r1")
-    register("compute3", "10.0.0.9")
-    register("consul1")
+    catalog.register("compute1", "10.0.0.7", {"lan": "10.0.0.7", "wan": "192.0.2.7"}, rack="r1")
+    catalog.register("compute3", "10.0.0.9")
+    catalog.register("consul1")
     listed = shelf(upgrade_roles=ROLES)
     assert listed.groups == {
         "controller": ["controller1"],
@@ -153,11 +90,11 @@ def test_states_are_those_of_the_rollout(shelf: Shelf, consul: RawKV) -> None:
 
 
 @pytest.mark.one_release
-def test_the_role_comes_from_the_file_the_metadata_or_the_name(shelf: Shelf, consul: RawKV, register: Register) -> None:
+def test_the_role_comes_from_the_file_the_metadata_or_the_name(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
     seed(consul, ["dc1-db"])
-    register("compute1", role="network", kind="ceph")
-    register("gw", kind="network")
-    register("x-compute")
+    catalog.register("compute1", role="network", kind="ceph")
+    catalog.register("gw", kind="network")
+    catalog.register("x-compute")
     first = shelf(roles={"compute1": "mine", "later": "compute"}, role_meta="kind", role_pattern="-([a-z]+)$")
     roles = {"compute1": "mine", "gw": "network", "x-compute": "compute", "dc1-db": "db", "later": "compute"}
     assert first.of("convoy_role") == roles
@@ -170,11 +107,11 @@ def test_the_role_comes_from_the_file_the_metadata_or_the_name(shelf: Shelf, con
 
 @pytest.mark.one_release
 def test_nodes_that_are_not_of_the_fleet_are_left_out_grouped_or_refused(
-    shelf: Shelf, agent: Agent, register: Register
+    shelf: Shelf, agent: Agent, catalog: Catalog
 ) -> None:
-    register("compute1")
-    register("consul1", "10.0.0.3", rack="r1")
-    register("gw", role="computer")
+    catalog.register("compute1")
+    catalog.register("consul1", "10.0.0.3", rack="r1")
+    catalog.register("gw", role="computer")
     server = f"throwaway-{agent.http_port}"
     ignoring = shelf("-v", upgrade_roles=ROLES)
     assert list(ignoring.hosts) == ["compute1"]
@@ -204,9 +141,9 @@ def test_a_host_that_reported_without_a_role_is_not_passed_over(shelf: Shelf, co
 
 
 @pytest.mark.one_release
-def test_the_address_is_the_one_asked_for(shelf: Shelf, register: Register) -> None:
-    register("compute1", "10.0.0.1", {"lan": "10.0.0.2", "wan": "192.0.2.1"})
-    register("compute2", "10.0.0.3")
+def test_the_address_is_the_one_asked_for(shelf: Shelf, catalog: Catalog) -> None:
+    catalog.register("compute1", "10.0.0.1", {"lan": "10.0.0.2", "wan": "192.0.2.1"})
+    catalog.register("compute2", "10.0.0.3")
     for address, expected in (
         ("lan", ["10.0.0.2", "10.0.0.3"]), ("wan", ["192.0.2.1", "10.0.0.3"]), ("name", [None, None]),
     ):  # fmt: skip
@@ -214,8 +151,8 @@ def test_the_address_is_the_one_asked_for(shelf: Shelf, register: Register) -> N
 
 
 @pytest.mark.one_release
-def test_consuls_own_view_of_its_agents_is_told(shelf: Shelf, agent: Agent, register: Register) -> None:
-    register("compute1")
+def test_consuls_own_view_of_its_agents_is_told(shelf: Shelf, agent: Agent, catalog: Catalog) -> None:
+    catalog.register("compute1")
     server = f"throwaway-{agent.http_port}"
     listed = shelf(roles={server: "consul"})
     assert listed.of("convoy_health") == {"compute1": None, server: "passing"}
@@ -256,10 +193,10 @@ def test_names_that_ansible_would_mix_up(shelf: Shelf, roles: dict[str, str], se
     assert shelf(roles=roles).hosts == {}
 
 
-def test_variables_and_groups_can_be_made_from_the_facts(shelf: Shelf, consul: RawKV, register: Register) -> None:
+def test_variables_and_groups_can_be_made_from_the_facts(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
     seed(consul, ["compute1"], "1", current="2")
-    register("compute1", rack="r1")
-    register("compute2")
+    catalog.register("compute1", rack="r1")
+    catalog.register("compute2")
     made = {
         "compose": {"ansible_user": "'u-' ~ convoy_role", "me": "inventory_hostname", "more": "extra"},
         "groups": {"silent": "convoy_version is none"},
@@ -278,12 +215,12 @@ def test_variables_and_groups_can_be_made_from_the_facts(shelf: Shelf, consul: R
     assert "extra" in refusal
 
 
-def test_nothing_from_consul_is_evaluated(shelf: Shelf, consul: RawKV, register: Register) -> None:
+def test_nothing_from_consul_is_evaluated(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
     evil = "{{ lookup('pipe', 'touch evil') }}"
     seed(consul, ["compute1"], "1", current="2", gates={"global": "False"})
     consul.put("upgrade/hosts/compute1", json.dumps({"version": "2", "state": "failed", "error": evil}))
-    register("compute1", tagged={"lan": "{% raw %}"}, note=evil, role=evil)
-    register(f"compute2{evil}".replace(" ", ""))
+    catalog.register("compute1", tagged={"lan": "{% raw %}"}, note=evil, role=evil)
+    catalog.register(f"compute2{evil}".replace(" ", ""))
     path = shelf.write(compose={"copied": "convoy_reason"}, unplaced="group")
     shown = "{{ [convoy_meta, convoy_reason, copied, inventory_hostname, group_names, ansible_host] }}"
     stdout, errors, code = shelf.run("ansible", "-i", path, "compute*", "-m", "debug", "-a", f"msg={shown}")
@@ -291,63 +228,6 @@ def test_nothing_from_consul_is_evaluated(shelf: Shelf, consul: RawKV, register:
     assert stdout.count("lookup('pipe'") + stdout.count("lookup(\\'pipe\\'") >= 3, stdout
     assert "{% raw %}" in stdout
     assert not (shelf.folder / "evil").exists()
-
-
-@pytest.mark.one_release
-@pytest.mark.parametrize("count", [3, 300])
-def test_the_number_of_requests_does_not_depend_on_the_number_of_hosts(
-    shelf: Shelf, consul: RawKV, proxy: CountingProxy, count: int
-) -> None:
-    hosts = names(compute=count)
-    seed(consul, hosts)
-    assert len(shelf(environ=proxy.environ).hosts) == count
-    assert sorted(proxy.paths) == ["/v1/catalog/nodes", "/v1/health/state/any", "/v1/txn"]
-
-
-def test_from_a_cache_no_request_is_sent_until_it_is_flushed_old_or_asked_something_else(
-    shelf: Shelf, consul: RawKV, proxy: CountingProxy, register: Register
-) -> None:
-    seed(consul, ["compute1"], "1", current="2")
-    register("compute2", "10.0.0.2", {"wan": "192.0.2.2"}, rack="{{ 1 }}")
-    cache = {
-        "cache": True, "cache_plugin": "ansible.builtin.jsonfile", "cache_connection": str(shelf.folder / "cache"),
-        "cache_timeout": 600, "cache_prefix": "fleet_", "token": "s3cret-t0ken",
-    }  # fmt: skip
-    first = shelf(environ=proxy.environ, **cache)
-    assert set(first.hosts) == {"compute1", "compute2"}
-    sent = len(proxy.paths)
-    proxy.loses_all = True
-    consul.put("running/versions/2/compute1", "1800000000")
-    second = shelf(environ=proxy.environ, **cache)
-    assert (second.hosts, second.groups) == (first.hosts, first.groups)
-    # How the groups are called is none of Consul's business.
-    assert shelf(environ=proxy.environ, state_prefix="is_", **cache).groups["is_upgrading"] == ["compute1", "compute2"]
-    assert len(proxy.paths) == sent
-    (kept,) = (shelf.folder / "cache").iterdir()
-    assert kept.name.startswith("fleet_")
-    assert "s3cret" not in kept.read_text()
-    assert "192.0.2.2" not in kept.read_text()
-
-    proxy.loses_all = False
-    assert shelf(environ=proxy.environ, address="wan", **cache).hosts["compute2"]["ansible_host"] == "192.0.2.2"
-    assert len(proxy.paths) > sent
-    sent = len(proxy.paths)
-    consul.put("running/versions/2/compute3", "1800000000")
-    # By a playbook, as ansible-inventory of ansible-core 2.17 has no such option.
-    play = shelf.folder / "play.yml"
-    play.write_text(json.dumps([{"hosts": "compute", "gather_facts": False, "tasks": []}]))
-    path = shelf.write(address="wan", **cache)
-    for option, there in (("--list-hosts", False), ("--flush-cache", True)):
-        stdout = shelf.run("ansible-playbook", "-i", path, play, "--list-hosts", option, environ=proxy.environ)[0]
-        assert "compute2" in stdout
-        assert ("compute3" in stdout) is there
-    assert len(proxy.paths) > sent
-    sent = len(proxy.paths)
-    consul.put("running/versions/2/compute4", "1800000000")
-    assert "compute4" not in shelf(environ=proxy.environ, address="wan", **cache).hosts
-    assert len(proxy.paths) == sent
-    os.utime(kept, (1, 1))
-    assert "compute4" in shelf(environ=proxy.environ, address="wan", **cache).hosts
 
 
 def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: Shelf) -> None:
@@ -388,8 +268,8 @@ def test_options_that_cannot_be_right(shelf: Shelf, options: dict[str, Any], sen
 
 
 @pytest.mark.one_release
-def test_what_consul_holds_may_be_wrong_too(shelf: Shelf, consul: RawKV, register: Register) -> None:
-    register("compute1", role="a/b")
+def test_what_consul_holds_may_be_wrong_too(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
+    catalog.register("compute1", role="a/b")
     assert "the key 'role' of the metadata of node 'compute1': the role 'a/b' has a '/'" in shelf.refusal()
     consul.put("upgrade/ledger", json.dumps({"epoch": 1, "version": "2", "instructions": {"rolling": 1}}))
     listed = shelf(role_meta="")
@@ -415,10 +295,10 @@ def test_files_are_known_by_their_names(tmp_path: Path, name: str, fits: bool) -
     assert InventoryModule().verify_file(str(tmp_path / name)) is fits
 
 
-def test_the_playbooks_need_no_other_inventory(shelf: Shelf, agent: Agent, consul: RawKV, register: Register) -> None:
+def test_the_playbooks_need_no_other_inventory(shelf: Shelf, agent: Agent, consul: RawKV, catalog: Catalog) -> None:
     seed(consul, names(controller=1, compute=2), "1", prefix="clouds/east/", gates={"global": "False"})
-    register("compute9")
-    register("consul1")
+    catalog.register("compute9")
+    catalog.register("consul1")
     before = consul.tree()
     connection = {
         "host": "127.0.0.1",
@@ -463,9 +343,9 @@ def test_variables_on_the_command_line_say_how_consul_is_reached(shelf: Shelf, a
     assert list(listed.hosts) == ["compute1"]
 
 
-def test_examples_are_whole_files_that_work(shelf: Shelf, agent: Agent, consul: RawKV, register: Register) -> None:
+def test_examples_are_whole_files_that_work(shelf: Shelf, agent: Agent, consul: RawKV, catalog: Catalog) -> None:
     seed(consul, ["controller1", "compute7"])
-    register("gateway.example.com")
+    catalog.register("gateway.example.com")
     examples = list(yaml.safe_load_all(documentation("consul_fleet", "inventory")["examples"]))
     groups = [
         {"compute", "controller"},
@@ -488,129 +368,3 @@ def test_examples_are_whole_files_that_work(shelf: Shelf, agent: Agent, consul: 
         listed = shelf(**options)
         assert listed.code == 0
         assert expected - set(listed.groups) in (set(), {"to_do"}), listed
-
-
-@pytest.mark.one_release
-def test_the_old_library_does_too(shelf: Shelf, consul: RawKV, register: Register) -> None:
-    python = environment("python-consul", OLD_LIBRARY)
-    code = "import consul, pathlib; print(pathlib.Path(consul.__file__).parents[1])"
-    folder = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
-    seed(consul, ["compute1"])
-    register("compute2")
-    listed = shelf(environ={"PYTHONPATH": folder})
-    assert set(listed.hosts) == {"compute1", "compute2"}, listed.errors
-
-
-MASTER, UNKNOWN = str(uuid.uuid4()), str(uuid.uuid4())
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Agent]:
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
-    with Agent({"acl": acl}) as running:
-        yield running
-
-
-def new_token(kv: RawKV, rules: str) -> str:
-    name = uuid.uuid4().hex
-    assert kv.call("PUT", "acl/policy", {"Name": name, "Rules": rules})[0] == 200
-    code, _headers, body = kv.call("PUT", "acl/token", {"Policies": [{"Name": name}]})
-    assert code == 200, body
-    return str(json.loads(body)["SecretID"])
-
-
-@pytest.fixture
-def guarded_shelf(guarded: Agent, tmp_path: Path) -> Shelf:
-    wipe(guarded.kv)
-    seed(guarded.kv, ["compute1"], gates={"global": "False"})
-    registering(guarded.kv)("compute2")
-    return Shelf(tmp_path, guarded.environ)
-
-
-READS_KEYS = 'key_prefix "" { policy = "read" } '
-
-
-def test_a_token_comes_from_the_file_the_environment_or_elsewhere_and_is_never_shown(
-    guarded: Agent, guarded_shelf: Shelf
-) -> None:
-    token = new_token(guarded.kv, READS_KEYS + 'node_prefix "" { policy = "read" }')
-    secret = guarded_shelf.folder / "secret"
-    secret.write_text("pass")
-    stdout, errors, code = guarded_shelf.run("ansible-vault", "encrypt_string", "--vault-password-file", secret, token)
-    assert code == 0, errors
-    in_vault = guarded_shelf.folder / "vault.consul_fleet.yml"
-    in_vault.write_text(f"plugin: {PLUGIN}\ntoken: {stdout}\n")
-    (guarded_shelf.folder / "token").write_text(f"{token}\n")
-    results = [
-        guarded_shelf("-vvvv", token=token),
-        guarded_shelf("-vvvv", environ={"CONSUL_HTTP_TOKEN": token}),
-        guarded_shelf("-vvvv", token="{{ lookup('ansible.builtin.file', 'token') }}"),
-        guarded_shelf.read(in_vault, "--vault-password-file", secret),
-    ]
-    for listed in results:
-        assert set(listed.of("convoy_state")) == {"compute1", "compute2"}, listed.errors
-        assert token not in json.dumps(listed.hosts)
-        assert token not in listed.errors
-        assert listed.shared == {}
-    printed = guarded_shelf.run("ansible-inventory", "-i", guarded_shelf.write(token=token), "--list", "-vvvv")
-    assert token not in "".join(printed[:2])
-
-
-@pytest.mark.one_release
-@pytest.mark.parametrize(
-    ("rules", "sentence"),
-    [
-        (None, "does not know the token that it was given (ACL not found)"),
-        ('node_prefix "" { policy = "read" }', "permission denied; the token that it was given may not do that"),
-        (
-            READS_KEYS,
-            "hides nodes of its catalog from the token that it was given, and a host that is hidden would be missing",
-        ),
-    ],
-)
-def test_a_token_that_may_not_see_everything_is_refused(
-    guarded: Agent, guarded_shelf: Shelf, rules: str | None, sentence: str
-) -> None:
-    token = new_token(guarded.kv, rules) if rules else UNKNOWN
-    refusal = guarded_shelf.refusal("-vvvv", token=token)
-    assert sentence in refusal
-    assert token not in refusal
-
-
-@pytest.mark.one_release
-def test_without_a_token_nothing_is_taken_for_empty(guarded_shelf: Shelf) -> None:
-    assert "no token was given, and without it" in guarded_shelf.refusal()
-
-
-@pytest.mark.one_release
-def test_a_catalog_that_is_not_whole_is_refused(shelf: Shelf, proxy: CountingProxy, register: Register) -> None:
-    register("compute1")
-    proxy.hides = "/v1/catalog/nodes"
-    assert "hides nodes of its catalog from those who give no token" in shelf.refusal(environ=proxy.environ)
-    # Of the checks, those of services may be hidden, and are not asked for.
-    proxy.hides = "/v1/health"
-    assert shelf(environ=proxy.environ).of("convoy_health") == {"compute1": "passing"}
-
-
-@pytest.mark.one_release
-def test_https_with_client_certificates(tmp_path: Path) -> None:
-    ours = Authority(tmp_path, "our-authority")
-    server, client = ours.sign("consul.example.com", "127.0.0.1"), ours.sign("client")
-    tls = {"key_file": server.key, "cert_file": server.cert, "ca_file": ours.cert, "verify_incoming_https": True}
-    with Agent(tls) as agent:
-        seed(agent.kv, ["compute1"])
-        options = {
-            "host": "127.0.0.1", "port": agent.https_port, "scheme": "https", "validate_certs": True, "timeout": 2,
-            "client_cert": client.cert, "client_key": client.key, "datacenter": "dc1",
-        }  # fmt: skip
-        shelf = Shelf(tmp_path, {})
-        assert list(shelf(ca_path=ours.cert, **options).hosts) == ["compute1"]
-        assert "Set ca_path (or CONSUL_CACERT)" in shelf.refusal(**options)
-
-
-@pytest.mark.one_release
-def test_every_documented_option_is_used(request: pytest.FixtureRequest) -> None:
-    ran = {getattr(item, "originalname", "") for item in request.session.items if item.path == Path(__file__)}
-    if not {name for name in globals() if name.startswith("test_")} <= ran:
-        pytest.skip("only says something after all tests of this file")
-    assert set(documentation("consul_fleet", "inventory")["doc"]["options"]) - USED == set()

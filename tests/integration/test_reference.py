@@ -12,14 +12,16 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from integration.support.seen import LOOKUP, MODULES, Seen, documentation, documented_paths
+from integration.support.seen import INVENTORY, LOOKUP, MODULES, Seen, documentation, documented_paths
 
 # Results whose keys below are names of hosts, and not of the documentation.
 _BY_HOST = ("hosts",)
 
 
 @pytest.mark.usefixtures("whole_session")
-@pytest.mark.parametrize(("plugin", "kind"), [*((name, "module") for name in MODULES), (LOOKUP, "lookup")])
+@pytest.mark.parametrize(
+    ("plugin", "kind"), [*((name, "module") for name in MODULES), (LOOKUP, "lookup"), (INVENTORY, "inventory")]
+)
 def test_every_documented_option_is_used_by_a_test(plugin: str, kind: str, seen: Seen) -> None:
     documented = set(documentation(plugin, kind)["doc"]["options"])
     assert documented - seen.options[plugin] == set()

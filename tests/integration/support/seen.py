@@ -39,6 +39,7 @@ MODULES = (
     "upgrade_turn",
 )
 LOOKUP = "enable_puppet"
+INVENTORY = "consul_fleet"
 
 # What Ansible itself puts into results, and what the recorder adds.
 _ANSIBLES = {
@@ -69,7 +70,7 @@ class Seen:
     """A record of a whole session."""
 
     def __init__(self) -> None:
-        self.options: dict[str, set[str]] = {name: set() for name in (*MODULES, LOOKUP)}
+        self.options: dict[str, set[str]] = {name: set() for name in (*MODULES, LOOKUP, INVENTORY)}
         self.returned: dict[str, set[str]] = {name: set() for name in MODULES}
 
     def save(self, file: Path) -> None:

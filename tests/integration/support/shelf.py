@@ -17,11 +17,9 @@ from typing import Any
 import yaml
 from devkit.child import start
 from integration.support.listing import unmarked
+from integration.support.seen import COLLECTION, INVENTORY, Seen
 
-PLUGIN = "convoy.upgrade.consul_fleet"
-
-# The options that tests have put into inventory files.
-USED: set[str] = set()
+PLUGIN = f"{COLLECTION}.{INVENTORY}"
 
 
 @dataclass
@@ -46,12 +44,12 @@ class Shelf:
 
     folder: Path
     environ: Mapping[str, str]
+    seen: Seen
 
     def write(self, name: str = "fleet.consul_fleet.yml", **options: Any) -> Path:
-        USED.update(options)
+        self.seen.options[INVENTORY].update(["plugin", *options])
         path = self.folder / name
         path.write_text(yaml.safe_dump({"plugin": PLUGIN, **options}, sort_keys=False))
-        USED.add("plugin")
         return path
 
     def run(self, command: str, *arguments: Any, environ: Mapping[str, str] | None = None) -> tuple[str, str, int]:
