@@ -22,6 +22,11 @@ test: setup ## Run everything that checks the project
 bench: setup ## Measure passes over fleets of up to 100,000 hosts
 	@.venv/bin/python tests/benchmarks
 
+.PHONY: messages
+messages: setup ## Write docs/messages.md anew from the sources
+	@tools/setup.sh test
+	@.venv/bin/python tools/messages
+
 .PHONY: picture
 picture: setup ## Take the picture of the first page anew
 	@tools/setup.sh test

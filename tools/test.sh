@@ -15,7 +15,7 @@ types() {
     ln -sfn "$PWD" "$tree/ansible_collections/convoy/upgrade"
     # Joined, as bash passes over a failure in a function that is called to the left of ||.
     (cd "$tree" && MYPYPATH=. mypy --config-file ../../pyproject.toml -p ansible_collections.convoy.upgrade.plugins) &&
-        MYPYPATH=tools mypy tools/devkit && MYPYPATH=tools:tests mypy tests/lab tests/pages
+        MYPYPATH=tools mypy tools/devkit tools/messages && MYPYPATH=tools:tests mypy tests/lab tests/pages
 }
 style() { ruff check . && ruff format --check .; }
 changelog() { antsibull-changelog lint; }

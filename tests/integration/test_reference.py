@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from integration.support.seen import INVENTORY, LOOKUP, MODULES, Seen, documentation, documented_paths
+from met_failures import stands_there
 
 # Results whose keys below are names of hosts, and not of the documentation.
 _BY_HOST = ("hosts",)
@@ -35,6 +36,12 @@ def test_results_are_documented_and_what_is_documented_is_returned(plugin: str, 
     returned = set(_down_to(contents, seen.returned[plugin]))
     assert documented - returned == set(), "documented, and never seen"
     assert returned - documented == set(), "seen, and not documented"
+
+
+@pytest.mark.usefixtures("whole_session")
+def test_every_failure_that_was_seen_is_found_by_its_text(seen: Seen) -> None:
+    assert seen.failures
+    assert [(code, message) for code, message in sorted(seen.failures) if not stands_there(code, message)] == []
 
 
 def _down_to(contents: dict[str, Any], paths: Iterable[str]) -> Iterable[str]:

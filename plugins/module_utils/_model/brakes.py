@@ -44,7 +44,7 @@ def brake_of(snapshot: Snapshot, rules: Instructions, spent: Spent | None) -> Br
         if ledger.state == PAUSED:
             return Brake(PAUSE, f"the rollout is paused{said(ledger)}; resume.yml lets it go on")
     if spent is not None:
-        return Brake(BUDGET, f"nothing opens any more: {spent.words()}", passes=False, rule=spent.key)
+        return Brake(BUDGET, f"nothing opens any more: {spent.reason()}", passes=False, rule=spent.key)
     closed = shut(rules.windows, rules.freezes, snapshot.now)
     if closed is not None:
         return Brake(HOURS, closed.reason, closed.until, rule=closed.key)

@@ -29,7 +29,7 @@ class Spent:
     allowed: int
     hosts: tuple[str, ...]
 
-    def words(self) -> str:
+    def reason(self) -> str:
         """Return why nothing opens, and what would change that."""
         count = plural(len(self.hosts), "failed or lost host")
         return (

@@ -62,7 +62,7 @@ def views_of(sight: Sight, hosts: Mapping[str, HostState], order: RoleOrder) -> 
             found = Reason(sight.brake.reason, sight.brake.code, sight.brake.rule)
         elif one.role in sight.spent:
             spent = sight.spent[one.role]
-            found = Reason(f"no more of role {one.role} go: {spent.words()}", why.ROLE_BUDGET, spent.key)
+            found = Reason(f"no more of role {one.role} go: {spent.reason()}", why.ROLE_BUDGET, spent.key)
         elif not staging.is_due(one.host):
             found = Reason(staging.reason, staging.cause, staging.rule)
         else:

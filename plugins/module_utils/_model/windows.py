@@ -100,8 +100,8 @@ def shut(windows: Sequence[Window], freezes: Sequence[Freeze], now: float) -> Sh
     for at, freeze in enumerate(freezes):
         if freeze.begin <= now < freeze.end:
             why = f": {freeze.reason}" if freeze.reason else ""
-            text = f"frozen from {freeze.texts[0]} until {_with_hour(freeze.texts[1])} ({freeze.timezone}){why}"
-            return Shut(f"{text}; take it out of freezes to go on before that", freeze.end, f"freezes[{at}]")
+            frozen = f"frozen from {freeze.texts[0]} until {_with_hour(freeze.texts[1])} ({freeze.timezone}){why}"
+            return Shut(f"{frozen}; take it out of freezes to go on before that", freeze.end, f"freezes[{at}]")
     if not windows:
         return None
     spans = [span for window in windows for span in window.spans(now)]
@@ -111,8 +111,8 @@ def shut(windows: Sequence[Window], freezes: Sequence[Freeze], now: float) -> Sh
     if not later:
         return Shut("outside of all windows, and none comes within two weeks; change windows to go on", None)
     zone = windows[0].timezone
-    text = datetime.fromtimestamp(min(later), ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M")
-    return Shut(f"outside of all windows; the next one begins {text} ({zone})", min(later))
+    opens = datetime.fromtimestamp(min(later), ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M")
+    return Shut(f"outside of all windows; the next one begins {opens} ({zone})", min(later))
 
 
 def parse_windows(value: object) -> tuple[Window, ...]:

@@ -66,7 +66,7 @@ def _budgets(plan: Plan) -> dict[str, object]:
     if not plan.stopped:
         return {"what": "budget", "reason": "no budget of failure is spent any more"}
     everywhere = plan.brake.reason if plan.brake is not None and plan.brake.code == BUDGET else ""
-    reasons = [everywhere, *(spent.words() for spent in plan.spent.values())]
+    reasons = [everywhere, *(spent.reason() for spent in plan.spent.values())]
     return {"what": "budget", "keys": list(plan.stopped), "reason": "; ".join(dict.fromkeys(filter(None, reasons)))}
 
 

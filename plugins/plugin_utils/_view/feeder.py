@@ -39,7 +39,11 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
     given = {name: options[name] for name in CONNECTION_OPTIONS if name in options}
     checked = ArgumentSpecValidator(CONNECTION_OPTIONS).validate(given)
     if checked.error_messages:
-        raise UpgradeError("bad_connection", "; ".join(checked.error_messages))
+        why = "; ".join(checked.error_messages)
+        raise UpgradeError(
+            "bad_connection",
+            f"How Consul is reached can't be read: {why}. Correct the option or variable that is named.",
+        )
     return read_settings(checked.validated_parameters.get, os.environ)
 
 

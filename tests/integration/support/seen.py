@@ -72,14 +72,14 @@ class Seen:
     def __init__(self) -> None:
         self.options: dict[str, set[str]] = {name: set() for name in (*MODULES, LOOKUP, INVENTORY)}
         self.returned: dict[str, set[str]] = {name: set() for name in MODULES}
+        self.failures: set[tuple[str, str]] = set()
 
     def save(self, file: Path) -> None:
         """Write down what was seen, for a session that looks back."""
         file.parent.mkdir(parents=True, exist_ok=True)
         noted = {"options": self.options, "returned": self.returned}
-        file.write_text(
-            json.dumps({kind: {name: sorted(of) for name, of in each.items()} for kind, each in noted.items()})
-        )
+        plain = {kind: {name: sorted(of) for name, of in each.items()} for kind, each in noted.items()}
+        file.write_text(json.dumps({**plain, "failures": sorted(self.failures)}))
 
     def load(self, folder: Path) -> None:
         """Take over what other sessions have written down."""
@@ -89,6 +89,7 @@ class Seen:
                 self.options[name].update(found)
             for name, found in noted["returned"].items():
                 self.returned[name].update(found)
+            self.failures.update((code, message) for code, message in noted["failures"])
 
     def see_tasks(self, found: Any) -> None:
         """Note the options in tasks, plays or parts of them."""
@@ -109,8 +110,11 @@ class Seen:
                 self.see_tasks(value)
 
     def see_results(self, results: Iterable[Mapping[str, Any]]) -> None:
-        """Note the keys of results, with those below them as ``status.pending``."""
+        """Note the keys of results, with those below them as ``status.pending``, and how they failed."""
         for result in results:
+            failure = result.get("failure")
+            if isinstance(failure, Mapping):
+                self.failures.add((failure["code"], failure["message"]))
             module = result["action"].rpartition(".")[2]
             if module in MODULES:
                 self.returned[module].update(_paths({k: v for k, v in result.items() if k not in _ANSIBLES}))

@@ -10,7 +10,7 @@ import re
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._model import brakes
 from devkit.agent import ROOT
-from sources import called, entry, nodes, trees, words
+from devkit.sources import called, entry, nodes, trees, words
 
 PAGE = (ROOT / "docs/errors.md").read_text()
 FAILURES, BRAKES = PAGE.split("# What keeps a rollout from opening\n")

@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.old_keys import OldKeys
 from devkit.agent import ROOT
-from sources import entry, nodes, words
+from devkit.sources import entry, nodes, words
 
 PAGE = (ROOT / "docs/reference.md").read_text()
 PARTS = {match[1]: match[2] for match in re.finditer(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)}

@@ -61,7 +61,7 @@ def test_a_budget_is_spent_when_as_many_hosts_are_broken_as_it_says() -> None:
     assert spent({"fleet": 2}, web=["web1"]) == (None, {})
     everywhere, by_role = spent({"fleet": 2}, web=["web1"], db=["db2"])
     assert everywhere.hosts == ("db2", "web1")
-    assert everywhere.words() == (
+    assert everywhere.reason() == (
         "the fleet has 2 failed or lost hosts (db2, web1), and failure_rules.fleet stops at 2: mend and retry them, or give "
         "all rules again with failure_rules.fleet raised"
     )

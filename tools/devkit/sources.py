@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The plugins as their authors wrote them, for tests of what documentation says about them."""
+"""The plugins as their authors wrote them, for what the documentation says about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from devkit.agent import ROOT
+from .agent import ROOT
 
 T = TypeVar("T", bound=ast.AST)
 
