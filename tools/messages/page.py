@@ -35,7 +35,7 @@ Told as `brake` with its code, which leads to what ends it; the last two end a w
 
 _OF_ANSIBLE = """## Without a code
 
-Said by lookups, filters and the inventory, in the words of the one that is asked. The sentence says what to correct.
+Lookups, filters and the inventory say what is above, some with their name in front of it, and show no code. Besides, there is:
 """
 
 _OF_TASKS = """## Of tasks

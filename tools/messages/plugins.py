@@ -75,8 +75,10 @@ def _pairs(code: ast.expr | None, message: ast.expr | None, scope: Scope) -> Ite
 
 
 def plain(index: Index) -> Iterator[str]:
-    """Yield what Ansible's own kinds of errors are raised with."""
-    yield from _raised(index, lambda name: name.startswith("Ansible"))
+    """Yield what Ansible's own kinds of errors are raised with, but for messages that are passed on."""
+    for text in _raised(index, lambda name: name.startswith("Ansible")):
+        if tells(text.partition(": ")[2]):
+            yield text
 
 
 def reasons(index: Index) -> Iterator[str]:
