@@ -40,7 +40,7 @@ def test_results_are_documented_and_what_is_documented_is_returned(plugin: str, 
 
 @pytest.mark.usefixtures("whole_session")
 def test_every_failure_that_was_seen_is_found_by_its_text(seen: Seen) -> None:
-    assert seen.failures
+    assert seen.failures, "no test has failed on purpose"
     assert [(code, message) for code, message in sorted(seen.failures) if not stands_there(code, message)] == []
 
 

@@ -74,6 +74,8 @@ def _returned(call: ast.Call, scope: Scope) -> set[str]:
     if called(call) == "join" and call.args and isinstance(call.args[0], ast.GeneratorExp | ast.ListComp):
         # One of them shows what all are like, if there is any.
         return joined([texts(call.args[0].elt, scope), {OPEN}]) | {OPEN}
+    if called(call) == "get" and len(call.args) == 2:
+        return texts(call.args[1], scope) | {OPEN}
     answers: set[str] = set()
     for path, function in scope.index.answering(scope.path, called(call)):
         inner = Scope(scope.index, path, function, depth=scope.depth + 1)
@@ -132,7 +134,7 @@ def _of_tuple(target: ast.Tuple, value: ast.expr, name: str) -> list[ast.expr]:
     return found
 
 
-def _names(target: ast.expr) -> set[str]:
+def _names(target: ast.AST) -> set[str]:
     return {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
 
 
@@ -143,7 +145,7 @@ def scopes(index: Index, path: Path, node: ast.AST, depth: int = 0) -> Iterator[
     """
     function = index.around(path, node)
     plain = Scope(index, path, function)
-    asked = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} & set(plain.parameters())
+    asked = _asked(node, function) & set(plain.parameters())
     unknown = True
     for elsewhere, call in index.calls(path, function) if function and asked and depth < _DEEPEST else ():
         unknown = False
@@ -153,6 +155,18 @@ def scopes(index: Index, path: Path, node: ast.AST, depth: int = 0) -> Iterator[
             yield Scope(index, path, function, given)
     if unknown:
         yield plain
+
+
+def _asked(node: ast.AST, function: Function | None) -> set[str]:
+    """Return the names that an expression is made of, those behind a function's own variables too."""
+    found: set[str] = set()
+    left = _names(node)
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left |= set[str]().union(*map(_names, _assigned(function, name))) if function is not None else set()
+    return found
 
 
 def _bound(scope: Scope, call: ast.Call) -> dict[str, ast.expr]:

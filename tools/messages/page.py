@@ -30,7 +30,8 @@ Modules return it as `failure.code`. Each leads to its section in [errors.md](er
 
 _OF_BRAKES = """## While nothing opens
 
-Told as `brake` with its code, which leads to what ends it; the last two end a wait too, and are failures then.
+Told as `brake` with its code, which leads to what ends it. `aborted` and `budget_spent` end a wait too, as failures; what is left of the fleet
+is told behind it then.
 """
 
 _OF_ANSIBLE = """## Without a code

@@ -12,7 +12,7 @@ from devkit.sources import called, entry
 
 from .expressions import Scope, scopes, texts
 from .index import Index
-from .shapes import joined, tells
+from .shapes import OPEN, joined, tells
 
 _IN_THE_WAY = "in_the_way"
 _BY_THE_CLOCK = "hours"
@@ -34,6 +34,22 @@ def errors(index: Index) -> set[str]:
 
 def coded(index: Index) -> Iterator[tuple[str, str]]:
     """Yield code and message of each failure that has a code."""
+    yield from _raised_with_code(index)
+    yield from _handed_over(index)
+    yield from _obstacles(index)
+    for code, reason, passes in _brakes(index):
+        if not passes:
+            # A wait that ends with it tells what is left of the fleet behind it.
+            yield code, f"{reason[0].upper()}{reason[1:]}. {OPEN}. {OPEN}"
+
+
+def brakes(index: Index) -> Iterator[tuple[str, str]]:
+    """Yield code and reason of what keeps a whole rollout from opening."""
+    for code, reason, _passes in _brakes(index):
+        yield code, reason
+
+
+def _raised_with_code(index: Index) -> Iterator[tuple[str, str]]:
     classes = errors(index)
     for path, call in index.nodes(ast.Call):
         if called(call) in classes:
@@ -42,11 +58,10 @@ def coded(index: Index) -> Iterator[tuple[str, str]]:
             }
             for scope in scopes(index, path, call):
                 yield from _pairs(told.get("code"), told.get("message"), scope)
-        elif called(call) == "Obstacle" and len(call.args) == 3:
-            for scope in scopes(index, path, call):
-                parts = [texts(one, scope) for one in call.args]
-                for text in joined([parts[0], {" "}, parts[1], {". "}, parts[2]]):
-                    yield _IN_THE_WAY, text
+
+
+def _handed_over(index: Index) -> Iterator[tuple[str, str]]:
+    """Yield the failures that are no exceptions: mappings with a code and a message."""
     for path, one in index.nodes(ast.Dict):
         code, message = entry(one, "code"), entry(one, "message")
         if code is not None and message is not None:
@@ -54,17 +69,28 @@ def coded(index: Index) -> Iterator[tuple[str, str]]:
                 yield from _pairs(code, message, scope)
 
 
-def brakes(index: Index) -> Iterator[tuple[str, str]]:
-    """Yield code and reason of what keeps a whole rollout from opening."""
+def _obstacles(index: Index) -> Iterator[tuple[str, str]]:
+    """Yield what stands in the way of a migration: key, why, and how to mend it."""
+    for path, call in index.nodes(ast.Call):
+        if called(call) == "Obstacle" and len(call.args) == 3:
+            for scope in scopes(index, path, call):
+                parts = [texts(one, scope) for one in call.args]
+                for text in joined([parts[0], {" "}, parts[1], {". "}, parts[2]]):
+                    yield _IN_THE_WAY, text
+
+
+def _brakes(index: Index) -> Iterator[tuple[str, str, bool]]:
+    """Yield code, reason, and whether a wait goes on through it."""
     for path, call in index.nodes(ast.Call):
         made = called(call)
-        if made in ("Brake", "Shut"):
-            # What is shut by the clock becomes a brake of that kind.
-            code, reason = (
-                (call.args[0], call.args[1]) if made == "Brake" else (ast.Constant(_BY_THE_CLOCK), call.args[0])
-            )
-            for scope in scopes(index, path, call):
-                yield from _pairs(code, reason, scope)
+        if made not in ("Brake", "Shut"):
+            continue
+        # What is shut by the clock becomes a brake of that kind.
+        code, reason = (call.args[0], call.args[1]) if made == "Brake" else (ast.Constant(_BY_THE_CLOCK), call.args[0])
+        passes = not any(one.arg == "passes" for one in call.keywords)
+        for scope in scopes(index, path, call):
+            for name, text in _pairs(code, reason, scope):
+                yield name, text, passes
 
 
 def _pairs(code: ast.expr | None, message: ast.expr | None, scope: Scope) -> Iterator[tuple[str, str]]:
