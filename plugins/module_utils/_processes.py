@@ -9,7 +9,9 @@ import contextlib
 import os
 import select
 import signal
+import subprocess
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -65,6 +67,41 @@ def wait_for_end(pid: int, started: int) -> None:
     poll.register(handle, select.POLLIN)
     if start_of(pid) == started:
         poll.poll()
+
+
+def end_family(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """End a program and all that it has started, gently first.
+
+    Its process group would not do: Puppet gives every command that it runs a session of its own, and so does Ansible from 2.19 on
+    with its workers. What has become a daemon by now is nobody's child and stays, as a service that was started should; so does what
+    belongs to a user whose processes this one may not end.
+
+    :param seconds: how long it may take to end gently.
+    """
+    family = _family([process.pid])
+    _signal(family, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    _signal({*family, *_family(family)}, signal.SIGKILL)
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _family(pids: Sequence[int]) -> list[int]:
+    """Return processes with all their descendants."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        fields = _stat(int(path.parent.name))
+        if fields is not None:
+            children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found = list(pids)
+    for pid in found:
+        found += [child for child in children.get(pid, []) if child not in found]
+    return found
 
 
 def leave_all_but(*files: int) -> None:

@@ -18,6 +18,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._processes import start_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.child import stop
 from devkit.kv import RawKV
@@ -173,10 +174,12 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
         "this event is not told again. Mend the file.",
         words(failed.stdout),
     )
-    file = hook(play.folder, {"ansible.builtin.command": {"argv": ["sleep", "3600"]}})
-    late = play("resume", upgrade_notify=file, upgrade_notify_timeout=3, **MORE)
+    mark = play.folder / "hangs"
+    file = hook(play.folder, {"ansible.builtin.shell": f"echo $$ > {mark}; exec sleep 3600"})
+    late = play("resume", upgrade_notify=file, upgrade_notify_timeout=5, **MORE)
     assert (late.returncode, ledger(consul)["state"]) == (0, "running"), late.stdout
-    assert "and failed: it took longer than 3 s, and was ended. The rollout" in words(late.stdout)
+    assert "and failed: it took longer than 5 s, and was ended. The rollout" in words(late.stdout)
+    assert start_of(int(mark.read_text())) is None
 
 
 @pytest.mark.one_release
@@ -185,13 +188,15 @@ def test_what_a_killed_run_has_not_told_is_told_by_the_next(
 ) -> None:
     seed(consul, FLEET)
     mark = play.folder / "begun"
-    slow = hook(play.folder, {"ansible.builtin.shell": f"touch {mark}; exec sleep 3600"})
+    slow = hook(play.folder, {"ansible.builtin.shell": f"echo $$ > {mark}; exec sleep 3600"})
     make_pass(store, Request("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
     process = play.start("pause", reason="logins fail", by="ann", upgrade_notify=slow, **MORE)
-    wait_until(mark.exists, 60, "the call of the hook")
+    wait_until(lambda: mark.exists() and mark.read_text(), 60, "the call of the hook")
     at_work = json.loads(consul.get("upgrade/notified") or b"")
     os.kill(at_work["pid"], signal.SIGKILL)
     stop(process, signal.SIGKILL)
+    # Nobody is left who would end it.
+    os.kill(int(mark.read_text()), signal.SIGKILL)
     given = {**MORE, "upgrade_notify": str(example(play.folder)), "chat_webhook": chat.url}
     resumed = play("resume", by="bob", **given)
     assert resumed.returncode == 0, resumed.stdout

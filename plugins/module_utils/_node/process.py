@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from .._model.errors import UpgradeError
+from .._processes import end_family
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SECONDS_TO_END = 5
@@ -72,38 +69,11 @@ def last_lines(text: str, most: int = 10) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> bytes:
-    """End a program and all that it has started, gently first; return its output.
-
-    Its process group would not do: Puppet gives every command that it runs a session of its own. What has become a
-    daemon by now is nobody's child and stays, as a service that was started should.
-    """
-    family = _family([process.pid])
-    _signal(family, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_SECONDS_TO_END)
-    _signal({*family, *_family(family)}, signal.SIGKILL)
+    """End a program and all that it has started, gently first; return its output."""
+    end_family(process, _SECONDS_TO_END)
     try:
         output: bytes = process.communicate(timeout=_SECONDS_TO_END)[0]
     except subprocess.TimeoutExpired:
         # Something that got away has the output open: what came so far can't be had then.
         return b""
     return output
-
-
-def _signal(pids: Iterable[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _family(pids: Sequence[int]) -> list[int]:
-    """Return processes with all their descendants."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = int(path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(path.parent.name))
-    found = list(pids)
-    for pid in found:
-        found += [child for child in children.get(pid, []) if child not in found]
-    return found

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils._model.shown import bounded, printable
+from ...module_utils._processes import end_family
 
 PLAYBOOK = Path(__file__).resolve().parents[3] / "playbooks/tell.yml"
 
 # What tells Ansible of a driver, a view and a notifier is of the run that is told of, and how that prints is not for a hook.
 _OURS = ("CONVOY_UPGRADE_", "ANSIBLE_STDOUT_CALLBACK", "ANSIBLE_FORCE_COLOR", "ANSIBLE_CALLBACK_RESULT_FORMAT")
 _MOST_LINES = 5
+_SECONDS_TO_END = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def _run(command: list[str], environ: Mapping[str, str], folder: str, patience: 
         try:
             process.wait(patience)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            end_family(process, _SECONDS_TO_END)
             process.wait()
             return None, ""
         said.seek(0)
