@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from devkit.agent import ROOT
@@ -28,22 +31,22 @@ class Met:
 
     def __init__(self) -> None:
         self.messages: defaultdict[tuple[str, int], set[tuple[str, str]]] = defaultdict(set)
-        self._make = UpgradeError.__init__
 
-    def __enter__(self) -> Met:
-        def noting(error: UpgradeError, code: str, message: str, **details: Any) -> None:
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note all that are made meanwhile."""
+        make = UpgradeError.__init__
+
+        def note(error: UpgradeError, code: str, message: str, **details: Any) -> None:
             place = sys._getframe(1)
             if Path(place.f_code.co_filename).resolve().is_relative_to(_PLUGINS):
                 of_place = self.messages[place.f_code.co_filename, place.f_lineno]
                 if len(of_place) < _MOST:
                     of_place.add((code, message))
-            self._make(error, code, message, **details)
+            make(error, code, message, **details)
 
-        UpgradeError.__init__ = noting  # type: ignore[method-assign]
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        UpgradeError.__init__ = self._make  # type: ignore[method-assign]
+        with patch.object(UpgradeError, "__init__", note):
+            yield
 
     def strangers(self) -> list[str]:
         """Return the messages that do not stand on the page under their code, and where they were made."""

@@ -95,7 +95,8 @@ def _family(pids: Sequence[int]) -> list[int]:
     """Return processes with all their descendants."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        fields = _stat(int(path.parent.name))
+        # One whose first thread has ended is a zombie by its state, and may have others that go on.
+        fields = _fields(int(path.parent.name))
         if fields is not None:
             children.setdefault(int(fields[1]), []).append(int(path.parent.name))
     found = list(pids)
@@ -119,10 +120,15 @@ def leave_all_but(*files: int) -> None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Return the fields of a process from its state on, None if it is gone; see proc(5)."""
+    """Return the fields of a process from its state on, None if it has ended."""
+    fields = _fields(pid)
+    return None if fields is None or fields[0] in "ZX" else fields
+
+
+def _fields(pid: int) -> list[str] | None:
+    """Return the fields of a process from its state on, None if there is none; see proc(5)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else fields
+    return text.rpartition(")")[2].split()

@@ -6,36 +6,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 from .agent import ROOT
-
-T = TypeVar("T", bound=ast.AST)
 
 
 @cache
 def trees() -> dict[Path, ast.Module]:
     """Return all Python files of the plugins, read."""
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "plugins").rglob("*.py"))}
-
-
-@cache
-def _by_kind() -> dict[type[ast.AST], list[tuple[Path, ast.AST]]]:
-    found: dict[type[ast.AST], list[tuple[Path, ast.AST]]] = {}
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
-            found.setdefault(type(node), []).append((path, node))
-    return found
-
-
-def nodes(kind: type[T]) -> Iterator[tuple[Path, T]]:
-    """Yield everything of a kind in all files."""
-    for path, node in _by_kind().get(kind, ()):
-        assert isinstance(node, kind)
-        yield path, node
 
 
 def called(call: ast.Call) -> str:

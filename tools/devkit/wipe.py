@@ -19,7 +19,8 @@ def wipe(consul: RawKV) -> None:
 
     :raises RuntimeError: Consul refused a part of it.
     """
-    _delete_keys(consul)
+    if not consul.delete("", tree=True):
+        raise RuntimeError(f"{consul.url} did not delete its keys")
     for one in _get(consul, "session/list"):
         _put(consul, f"session/destroy/{one['ID']}")
     for kind in ("check", "service"):
@@ -30,11 +31,6 @@ def wipe(consul: RawKV) -> None:
         nodes.remove(_get(consul, "agent/self")["Config"]["NodeName"])
         for node in sorted(nodes):
             _put(consul, "catalog/deregister", {"Node": node})
-
-
-def _delete_keys(consul: RawKV) -> None:
-    if not consul.delete("", tree=True):
-        raise RuntimeError(f"{consul.url} did not delete its keys")
 
 
 def _get(consul: RawKV, path: str) -> Any:

@@ -55,7 +55,7 @@ def page() -> str:
     """Return the page as Markdown."""
     index = Index(trees())
     by_code = _grouped(plugins.coded(index))
-    brakes = _grouped(plugins.brakes(index))
+    brakes = _grouped((code, text) for code, text, _passes in plugins.brakes(index))
     by_file = _grouped((path.as_posix(), text) for path, text in tasks.found())
     coded = [f"### [`{code}`](errors.md#{code})\n\n{_listed(by_code[code])}" for code in sorted(by_code)]
     of_brakes = [f"### [`{code}`]({_BRAKES})\n\n{_listed(brakes[code])}" for code in sorted(brakes)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from devkit.sources import called, entry
 
@@ -34,39 +35,46 @@ def errors(index: Index) -> set[str]:
 
 def coded(index: Index) -> Iterator[tuple[str, str]]:
     """Yield code and message of each failure that has a code."""
-    yield from _raised_with_code(index)
-    yield from _handed_over(index)
+    for path, made, code, message in _made(index):
+        for scope in scopes(index, path, made):
+            yield from _pairs(code, message, scope)
     yield from _obstacles(index)
-    for code, reason, passes in _brakes(index):
+    for name, reason, passes in brakes(index):
         if not passes:
             # A wait that ends with it tells what is left of the fleet behind it.
-            yield code, f"{reason[0].upper()}{reason[1:]}. {OPEN}. {OPEN}"
+            yield name, f"{reason[0].upper()}{reason[1:]}. {OPEN}. {OPEN}"
 
 
-def brakes(index: Index) -> Iterator[tuple[str, str]]:
-    """Yield code and reason of what keeps a whole rollout from opening."""
-    for code, reason, _passes in _brakes(index):
-        yield code, reason
+def unreadable(index: Index) -> list[str]:
+    """Return where failures are made whose code does not stand in the source, but for those that pass on that of another."""
+    return [
+        f"{path}:{made.lineno}"
+        for path, made, code, _message in _made(index)
+        if not _is_passed_on(code)
+        and not any(name.isidentifier() for scope in scopes(index, path, made) for name in texts(code, scope))
+    ]
 
 
-def _raised_with_code(index: Index) -> Iterator[tuple[str, str]]:
+def _is_passed_on(code: ast.expr) -> bool:
+    """Return whether a code is that of another failure: ``error.code``, ``failure["code"]``."""
+    if isinstance(code, ast.Attribute):
+        return code.attr == "code"
+    return isinstance(code, ast.Subscript) and isinstance(code.slice, ast.Constant) and code.slice.value == "code"
+
+
+def _made(index: Index) -> Iterator[tuple[Path, ast.Call | ast.Dict, ast.expr, ast.expr]]:
+    """Yield where failures are made, with code and message: exceptions, and mappings with these."""
     classes = errors(index)
     for path, call in index.nodes(ast.Call):
         if called(call) in classes:
             told = dict(zip(("code", "message"), call.args, strict=False)) | {
                 one.arg: one.value for one in call.keywords if one.arg
             }
-            for scope in scopes(index, path, call):
-                yield from _pairs(told.get("code"), told.get("message"), scope)
-
-
-def _handed_over(index: Index) -> Iterator[tuple[str, str]]:
-    """Yield the failures that are no exceptions: mappings with a code and a message."""
+            yield path, call, told["code"], told["message"]
     for path, one in index.nodes(ast.Dict):
         code, message = entry(one, "code"), entry(one, "message")
         if code is not None and message is not None:
-            for scope in scopes(index, path, one):
-                yield from _pairs(code, message, scope)
+            yield path, one, code, message
 
 
 def _obstacles(index: Index) -> Iterator[tuple[str, str]]:
@@ -79,8 +87,8 @@ def _obstacles(index: Index) -> Iterator[tuple[str, str]]:
                     yield _IN_THE_WAY, text
 
 
-def _brakes(index: Index) -> Iterator[tuple[str, str, bool]]:
-    """Yield code, reason, and whether a wait goes on through it."""
+def brakes(index: Index) -> Iterator[tuple[str, str, bool]]:
+    """Yield code and reason of what keeps a whole rollout from opening, and whether a wait goes on through it."""
     for path, call in index.nodes(ast.Call):
         made = called(call)
         if made not in ("Brake", "Shut"):
@@ -93,7 +101,7 @@ def _brakes(index: Index) -> Iterator[tuple[str, str, bool]]:
                 yield name, text, passes
 
 
-def _pairs(code: ast.expr | None, message: ast.expr | None, scope: Scope) -> Iterator[tuple[str, str]]:
+def _pairs(code: ast.expr, message: ast.expr, scope: Scope) -> Iterator[tuple[str, str]]:
     for name in texts(code, scope):
         for text in texts(message, scope):
             if name.isidentifier() and tells(text):

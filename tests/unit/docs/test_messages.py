@@ -89,6 +89,11 @@ def test_messages_of_plugins_are_read_off_with_what_their_helpers_are_given() ->
     }
 
 
+def test_a_code_that_does_not_stand_in_the_source_is_told_and_one_that_is_passed_on_is_not() -> None:
+    source = 'raise UpgradeError(worked_out(), "It went wrong.")\n\nraise UpgradeError(error.code, "It went on.")\n'
+    assert plugins.unreadable(Index({Path("plugin.py"): ast.parse(source)})) == ["plugin.py:1"]
+
+
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
