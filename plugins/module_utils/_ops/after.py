@@ -89,7 +89,7 @@ def _try_once(store: Store, request: Request, roles: Collection[str]) -> Outcome
 
 def _records(store: Store, openings: Sequence[Opening], version: str) -> tuple[list[Operation], list[Change]]:
     keys = [store.keys.record(one.host) for one in openings]
-    entries = {entry.key: entry for entry in store.client.read(keys, "consistent")}
+    entries = {entry.key: entry for entry in store.client.read(keys)}
     operations, changes = [], []
     for key in keys:
         entry = entries.get(key)

@@ -37,7 +37,7 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
     key, old_key = keys.gate(*place), old_keys.gate(*place)
     wanted = (key, keys.current_version, keys.schema, keys.migration, *old_keys.gate_folders)
     for _try in range(_MOST_TRIES):
-        entries = {entry.key: entry for entry in store.client.read(wanted, "consistent")}
+        entries = {entry.key: entry for entry in store.client.read(wanted)}
         snapshot = decode_snapshot(keys, entries.values())
         refuse_newer(keys, snapshot.schema, snapshot.release)
         mirror = Mirror(keys, snapshot)
@@ -70,7 +70,7 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     """
     keys, old_keys = store.keys, OldKeys(store.keys.prefix)
     everywhere = keys.gate("global")
-    read = store.client.read((keys.gates, keys.schema, keys.migration, *old_keys.gate_folders), "consistent")
+    read = store.client.read((keys.gates, keys.schema, keys.migration, *old_keys.gate_folders))
     snapshot = decode_snapshot(keys, read)
     refuse_newer(keys, snapshot.schema, snapshot.release)
     before = {

@@ -160,14 +160,14 @@ def _write(store: Store, change: Callable[[Snapshot, Held], _Planned], event: Ma
 def _read(store: Store) -> tuple[Snapshot, list[str]]:
     """Return what a hold needs, without the ledger where that can't be read, and what is to be said of that."""
     try:
-        return store.snapshot("consistent"), []
+        return store.snapshot(), []
     except UpgradeError as error:
         if error.code != "unreadable_ledger":
             raise
     keys = store.keys
     reports = (keys.reports, OldKeys(keys.prefix).reports)
     folders = (keys.schema, keys.current_version, keys.ledger, keys.records, keys.holds, *reports)
-    entries = store.client.read(folders, "consistent")
+    entries = store.client.read(folders)
     refuse_newer_among(keys, entries)
     snapshot = decode_snapshot(keys, (entry for entry in entries if entry.key != keys.ledger))
     index = next((entry.modify_index for entry in entries if entry.key == keys.ledger), 0)

@@ -18,7 +18,7 @@ def read_on(store: Store, epoch: int, commit: str) -> Snapshot:
     :param commit: the commit of that epoch, empty where the caller does not know it.
     :raises UpgradeError: ``went_back``, and what :meth:`Store.snapshot` raises.
     """
-    snapshot = store.snapshot("consistent", epoch if commit else 0)
+    snapshot = store.snapshot(epoch if commit else 0)
     found = snapshot.ledger.epoch if snapshot.ledger is not None else 0
     if found < epoch:
         raise _went_back(

@@ -60,7 +60,7 @@ def look(store: Store, version: str, name: str, host: str = "", session: str = "
     """
     key, held = store.keys.provider(name), store.keys.once(version, lock_of(name))
     current = store.keys.current_version
-    entries = {entry.key: entry for entry in store.client.read((key, held, current), "consistent")}
+    entries = {entry.key: entry for entry in store.client.read((key, held, current))}
     found, entry, wanted = entries.get(key), entries.get(held), entries.get(current)
     there = decode_provider(key, found.value) if found is not None else Provider()
     holder = once.decode(entry, lock_of(name)) if entry is not None else None

@@ -74,7 +74,7 @@ def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change
     keys = store.keys
     key, own = keys.record(word.host), keys.report(word.version, word.host)
     # A token that may not read the version of the layout gets it left out, and is not refused for that.
-    entries = {entry.key: entry for entry in store.client.read((key, own, keys.schema), "consistent")}
+    entries = {entry.key: entry for entry in store.client.read((key, own, keys.schema))}
     if (schema := entries.get(keys.schema)) is not None:
         refuse_newer(keys, decode_schema(keys.schema, schema.value), release_of(schema.flags))
     entry = entries.get(key)
@@ -152,7 +152,7 @@ def _elsewhere(store: Store, before: Record | None, word: Word) -> list[Entry]:
     # Old fleets keep a few versions. A transaction takes 64 operations, of which the report needs two.
     for at in range(0, len(wanted), 60):
         chunk = set(wanted[at : at + 60])
-        found += [entry for entry in store.client.read(sorted(chunk), "consistent") if entry.key in chunk]
+        found += [entry for entry in store.client.read(sorted(chunk)) if entry.key in chunk]
     return found[:60]
 
 

@@ -131,7 +131,7 @@ def _put_back(
     store: Store, snapshot: Snapshot, hosts: Sequence[str], version: str
 ) -> tuple[list[Operation], list[Change]]:
     keys = store.keys
-    entries = {entry.key: entry for entry in store.client.read([keys.record(host) for host in hosts], "consistent")}
+    entries = {entry.key: entry for entry in store.client.read([keys.record(host) for host in hosts])}
     operations: list[Operation] = []
     changes: list[Change] = []
     for host in hosts:

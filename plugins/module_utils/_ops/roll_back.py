@@ -25,7 +25,7 @@ def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool
         where a rollback goes already.
     :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``foreign_version``, and what :func:`make_pass` raises.
     """
-    snapshot = store.snapshot("consistent")
+    snapshot = store.snapshot()
     refuse_to_plan(store.keys, snapshot)
     ledger = ledger_of(store.keys, snapshot)
     if version is None and snapshot.current_version != ledger.version:
@@ -75,7 +75,7 @@ def as_rollback(store: Store, request: Request) -> Request:
     :param request: its version has to be given; without rules, it takes those of the rollout that it takes back.
     :raises UpgradeError: ``no_rollout``, ``unreadable_ledger``.
     """
-    ledger = ledger_of(store.keys, store.snapshot("consistent"))
+    ledger = ledger_of(store.keys, store.snapshot())
     if ledger.rollback and ledger.version == request.version and ledger.state != ABORTED:
         return request
     return replace(request, takes_back=ledger, rules=ledger.instructions if request.rules is None else request.rules)

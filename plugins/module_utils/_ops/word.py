@@ -69,7 +69,7 @@ def write_word(store: Store, act: Callable[[LedgerWriter, Snapshot, Ledger], Don
     changes: list[Change] = []
     meant: Ledger | None = None
     for _try in range(_MOST_TRIES):
-        snapshot = store.snapshot("consistent")
+        snapshot = store.snapshot()
         refuse_to_plan(store.keys, snapshot)
         ledger = ledger_of(store.keys, snapshot)
         if meant is not None and not is_same_rollout(meant, ledger):

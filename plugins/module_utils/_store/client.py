@@ -23,6 +23,10 @@ Operation = dict[str, Any]
 # Consul 1.8 refuses transactions of more than 64 operations; 1.13 and later take 128.
 MOST_OPERATIONS = 64
 
+# Every read is consistent. A server that replays its log after a restart answers Consul's default reads with old values: a closed
+# gate that reads as missing is open, and an old version is the wrong one.
+_CONSISTENT = (("consistent", "1"),)
+
 # By this header, Consul 1.11 and later tell that they left something out which the token may not read.
 _FILTERED = "X-Consul-Results-Filtered-By-ACLs"
 
@@ -68,17 +72,16 @@ class ConsulClient:
         """How many requests were sent."""
         return self._transport.requests
 
-    def read(self, prefixes: Iterable[str], consistency: str | None = None, known: Iterable[str] = ()) -> list[Entry]:
+    def read(self, prefixes: Iterable[str], known: Iterable[str] = ()) -> list[Entry]:
         """Return all entries under the prefixes, as they were at one moment: one request.
 
-        :param consistency: ``consistent``, ``stale`` or None for Consul's default.
         :param known: single keys that are known to be there, read in the same moment.
         :raises Conflict: if one of these is not there.
         :raises UpgradeError: ``unreachable``, ``denied``, ``tls``, ``consul_error``.
         """
         operations = [{"KV": {"Verb": "get-tree", "Key": prefix}} for prefix in prefixes]
         operations += [{"KV": {"Verb": "get", "Key": key}} for key in known]
-        return self._entries(self._retrying(lambda: self._transact(operations, consistency)))
+        return self._entries(self._retrying(lambda: self._transact(operations, _CONSISTENT)))
 
     def read_known(self, keys: Sequence[str]) -> list[Entry]:
         """Return entries that are known to be there: one request for up to 64 of them.
@@ -86,13 +89,13 @@ class ConsulClient:
         :raises Conflict: if one is not.
         """
         operations = [{"KV": {"Verb": "get", "Key": key}} for key in keys]
-        return self._entries(self._retrying(lambda: self._transact(operations)))
+        return self._entries(self._retrying(lambda: self._transact(operations, _CONSISTENT)))
 
     def get(self, key: str) -> Entry | None:
         """Return one entry, None where there is none. Unlike :meth:`read`, an ACL that forbids it is an error."""
 
         def ask() -> Entry | None:
-            reply = self._send("get", f"/v1/kv/{key}", (("consistent", "1"),))
+            reply = self._send("get", f"/v1/kv/{key}", _CONSISTENT)
             if reply.code == 404:
                 return None
             return self._entries(self._json(self._checked(reply)))[0]
@@ -144,8 +147,7 @@ class ConsulClient:
         # As they are: Consul reads no surrogates.
         quoted = [json.dumps(name, ensure_ascii=False) for name in sorted(wanted)]
         terms = " or ".join(f"CheckID == {name} or Name == {name}" for name in quoted)
-        # Hosts are let through on what it says, as on the keys.
-        found, _whole = self._list("/v1/health/state/any", (("filter", terms), ("consistent", "1")))
+        found, _whole = self._list("/v1/health/state/any", (("filter", terms),))
         statuses: dict[str, dict[str, str]] = {}
         for one in found:
             of_node = statuses.setdefault(one["Node"], {})
@@ -190,7 +192,7 @@ class ConsulClient:
         :raises UpgradeError: what :meth:`read` raises.
         """
         return self._retrying(
-            lambda: self._json(self._checked(self._send("get", f"/v1/acl/{what}", tuple(params.items()))))
+            lambda: self._json(self._checked(self._send("get", f"/v1/acl/{what}", (*_CONSISTENT, *params.items()))))
         )
 
     def policy(self, name: str) -> dict[str, Any] | None:
@@ -200,7 +202,7 @@ class ConsulClient:
         """
 
         def ask() -> dict[str, Any] | None:
-            reply = self._send("get", f"/v1/acl/policy/name/{name}")
+            reply = self._send("get", f"/v1/acl/policy/name/{name}", _CONSISTENT)
             if reply.code == 404 or "ACL not found" in reply.body:
                 return None
             found: dict[str, Any] | None = self._json(self._checked(reply))
@@ -269,7 +271,7 @@ class ConsulClient:
     def _keys(
         self, prefix: str, separator: str | None, more: Iterable[tuple[str, str]] = (), seconds: float = 0
     ) -> tuple[list[str], int]:
-        params = [("keys", ""), *more] + ([("separator", separator)] if separator else [])
+        params = [("keys", ""), *_CONSISTENT, *more] + ([("separator", separator)] if separator else [])
         reply = self._send("get", f"/v1/kv/{prefix}", params, seconds=seconds)
         index = int(reply.headers.get("X-Consul-Index") or 0)
         return ([], index) if reply.code == 404 else (self._json(self._checked(reply)), index)
@@ -278,7 +280,7 @@ class ConsulClient:
         """Return a list, and whether Consul says nothing of having left something out."""
 
         def ask() -> tuple[list[dict[str, Any]], bool]:
-            reply = self._checked(self._send("get", path, params))
+            reply = self._checked(self._send("get", path, (*_CONSISTENT, *params)))
             return self._json(reply) or [], str(reply.headers.get(_FILTERED)).lower() != "true"
 
         return self._retrying(ask)
@@ -290,8 +292,9 @@ class ConsulClient:
             for one in found
         ]
 
-    def _transact(self, operations: Sequence[Operation], consistency: str | None = None) -> list[dict[str, Any]]:
-        params = ((consistency, "1"),) if consistency else ()
+    def _transact(
+        self, operations: Sequence[Operation], params: Iterable[tuple[str, str]] = ()
+    ) -> list[dict[str, Any]]:
         reply = self._send("put", "/v1/txn", params, json.dumps(operations))
         if reply.code == 409:
             raise self._refused(operations, self._json(reply).get("Errors") or [])

@@ -42,7 +42,7 @@ class Store:
         self.keys = Keys(settings.kv_prefix)
         self._readable: set[str] = set()
 
-    def snapshot(self, consistency: str | None = None, epoch: int = 0) -> Snapshot:
+    def snapshot(self, epoch: int = 0) -> Snapshot:
         """Return all that a planner needs, as it was at one moment: one request, at any number of hosts.
 
         :param epoch: whose commit is wanted too, 0 for none; where its entry is gone, that costs a second request.
@@ -56,9 +56,9 @@ class Store:
         ours = (keys.drivers, keys.marks, keys.approvals, keys.providers, *folders)
         wanted = (*single, *ours, old.reports, *old.gate_folders)
         try:
-            entries = self.client.read(wanted, consistency, [keys.event(epoch)] if epoch else [])
+            entries = self.client.read(wanted, [keys.event(epoch)] if epoch else [])
         except Conflict:
-            entries = self.client.read(wanted, consistency)
+            entries = self.client.read(wanted)
         refuse_newer_among(keys, entries)
         self.distrust_silence(entries, folders)
         events = _events(entry for entry in entries if epoch and entry.key == keys.event(epoch))

@@ -81,7 +81,7 @@ def read_status(store: Store, steps: Sequence[Step]) -> Status:
     keys = store.keys
     looked_at = {folder for step in steps for folder in step.folders(keys.prefix)}
     wanted = sorted({keys.schema, keys.migration, keys.ledger, keys.holds, keys.records, *looked_at})
-    entries = store.client.read(wanted, "consistent")
+    entries = store.client.read(wanted)
     store.distrust_silence(entries, [folder for folder in wanted if folder.endswith("/")])
     # What is asked for by two prefixes comes twice.
     by_key = {entry.key: entry for entry in sorted(entries)}
