@@ -12,7 +12,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "tools")]
 
-from lab.lab import Lab  # noqa: E402  the path has to be set first
+from devkit.guard import take_guards_name  # noqa: E402  the path has to be set first
+from lab.lab import Lab  # noqa: E402
 
 
 def main() -> int:
@@ -53,6 +54,8 @@ def act(lab: Lab, said: argparse.Namespace) -> int:
         lab.up(roles_of(said.nodes), servers=said.servers, plain=said.plain)
     elif said.command in ("down", "guard"):
         if said.command == "guard":
+            take_guards_name()
+            print("ready", flush=True)
             sys.stdin.read()
             lab = Lab(said.name)
         lab.down()

@@ -32,7 +32,7 @@ _CONSUL = """\
 [Unit]
 Description=Consul
 [Service]
-ExecStart={consul} agent -config-dir=/etc/consul.d
+ExecStart="{consul}" agent -config-dir=/etc/consul.d
 Restart=always
 RestartSec=1
 """
@@ -42,7 +42,7 @@ _PLAIN = """\
 # Started as the first process: it has to collect the orphans too.
 mkdir -p /run/sshd /run/lock
 /usr/sbin/cron
-{consul} agent -config-dir=/etc/consul.d >/var/log/consul.log 2>&1 &
+"{consul}" agent -config-dir=/etc/consul.d >/var/log/consul.log 2>&1 &
 /usr/sbin/sshd -D &
 while :; do
     wait
@@ -52,7 +52,7 @@ done
 
 _SERVER = """\
 #!/bin/sh
-exec {consul} agent -config-dir=/etc/consul.d
+exec "{consul}" agent -config-dir=/etc/consul.d
 """
 
 # What looks for hardware, or for a network that it could manage.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,10 +22,18 @@ def guarded(name: str) -> Iterator[Lab]:
     """Give a lab, which is not up yet, and take it down at the end.
 
     A process of its own waits for the end of this one: a ``kill -9`` leaves no time to do anything.
+
+    :param name: the process's number is added, so that tests of two checkouts can run at once.
     """
+    name = f"{name}-{os.getpid()}"
     guard = subprocess.Popen(
-        [sys.executable, HERE, "--name", name, "guard"], stdin=subprocess.PIPE, start_new_session=True
+        [sys.executable, HERE, "--name", name, "guard"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
+    assert guard.stdout is not None
+    guard.stdout.readline()
     lab = Lab(name)
     try:
         yield lab

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -43,12 +44,45 @@ _FIRST_SERVER, _FIRST_NODE = 2, 11
 _SECONDS = 30
 
 
+_TRIAL = """
+set -eu
+mount -t tmpfs convoy-trial "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+mount -t proc proc "$1/root/proc"
+mount -t sysfs sys "$1/root/sys"
+mount -t cgroup2 cgroup "$1/root/sys/fs/cgroup"
+"""
+
+
 def obstacle() -> str | None:
-    """Return why there can be no lab here, None where there can."""
+    """Return why there can be no lab here, None where there can: what it does with this machine is tried."""
     if os.geteuid() != 0:
-        return "the lab needs root: it makes network namespaces and mounts"
+        return "the lab of nodes needs root, as it makes network namespaces and mounts"
     lacking = [name for name in ("ip", "ssh", "ssh-keygen", "nsenter", "unshare", "tar") if shutil.which(name) is None]
-    return f"the lab needs {', '.join(lacking)}: run 'tools/setup.sh test'" if lacking else None
+    if lacking:
+        return f"the lab of nodes needs {', '.join(lacking)}: run 'tools/setup.sh test'"
+    try:
+        group = Group(f"convoy-trial-{os.getpid()}")
+        group.make()
+        group.remove()
+    except (OSError, RuntimeError) as error:
+        return f"the lab of nodes needs control groups of version 2 that it may write to: {error}"
+    trial = f"cvt{os.getpid()}"
+    bridge = _try("ip", "link", "add", trial, "type", "bridge")
+    if bridge:
+        return f"the lab of nodes needs CAP_NET_ADMIN, and may make no bridge here: {bridge}"
+    _try("ip", "link", "delete", trial)
+    with tempfile.TemporaryDirectory(prefix="convoy-trial-") as folder:
+        spaces = ("--cgroup", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--propagation=private")
+        mounts = _try("unshare", *spaces, "sh", "-c", _TRIAL, "trial", folder)
+    return f"the lab of nodes needs CAP_SYS_ADMIN, and may not mount here: {mounts}" if mounts else None
+
+
+def _try(*command: str) -> str | None:
+    """Return what a command complained of, None if it went well."""
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    return None if done.returncode == 0 else " ".join(done.stderr.split()) or f"{command[0]} ended with {done.returncode}"
 
 
 class Lab:
@@ -128,6 +162,7 @@ class Lab:
         parts = subprocess.run([HERE / "parts.sh", *packages], capture_output=True, text=True, check=False)
         if parts.returncode:
             raise RuntimeError(parts.stderr.strip())
+        self.network.take()
         self.folder.mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "convoy-lab", self.folder], check=True)
         (self.folder / "lab.json").write_text(json.dumps([asdict(plan) for plan in plans]))
@@ -224,6 +259,8 @@ class Lab:
         return found + self.network.leftovers()
 
     def _groups(self) -> list[Group]:
+        if not self.network.is_taken:
+            return []
         return [Group(path.name) for path in hierarchy().glob(f"{self.network.bridge}-*")]
 
     def down(self) -> None:
@@ -243,4 +280,5 @@ class Lab:
             shutil.rmtree(self.folder)
         with contextlib.suppress(OSError):
             LABS.rmdir()
+        self.network.give_back()
         self.nodes, self.servers = {}, {}

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
 
@@ -22,22 +23,64 @@ def ip(*words: str) -> str:
     return done.stdout
 
 
+# Number of a network -> the lab that has it, as symbolic links, which are made by one process only.
+_TAKEN = Path("/run/convoy-lab-networks")
+# RFC 2544 keeps 198.18.0.0/15 free for tests: 512 networks of 254 addresses.
+_NETWORKS = 512
+
+
 class Network:
     """A bridge with addresses from the range that RFC 2544 keeps free for tests.
 
-    :param lab: the lab's name, from which all names are made, so that another process can find and remove them.
+    :param lab: the lab's name; labs of different names never have the same network.
     """
 
     def __init__(self, lab: str) -> None:
-        """Work out the names; nothing is made yet."""
-        number = int(hashlib.sha256(lab.encode()).hexdigest()[:4], 16)
-        self.bridge = f"cvl{number:04x}"
-        self._subnet = f"198.{18 + number // 256 % 2}.{number % 256}"
-        self.gateway = self.address(1)
+        """Find the lab's network, whether it has one yet or not."""
+        self._lab = lab
+        self._number = next((int(link.name) for link in _taken() if _owner(link) == lab), None)
+
+    def take(self) -> None:
+        """Take a network that no lab has.
+
+        :raises RuntimeError: if all are taken.
+        """
+        _TAKEN.mkdir(parents=True, exist_ok=True)
+        for number in range(_NETWORKS):
+            with contextlib.suppress(FileExistsError):
+                (_TAKEN / str(number)).symlink_to(self._lab)
+                self._number = number
+                return
+        raise RuntimeError(f"All {_NETWORKS} networks of the lab are taken: see {_TAKEN}.")
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the lab has a network."""
+        return self._number is not None
+
+    @property
+    def number(self) -> int:
+        """The network's number.
+
+        :raises RuntimeError: if the lab has none.
+        """
+        if self._number is None:
+            raise RuntimeError(f"The lab {self._lab} is not up.")
+        return self._number
+
+    @property
+    def bridge(self) -> str:
+        """The bridge on this machine, with whose name all others begin."""
+        return f"cvl{self.number}"
+
+    @property
+    def gateway(self) -> str:
+        """The address of this machine."""
+        return self.address(1)
 
     def address(self, number: int) -> str:
         """Return the address with this number, from 1 to 254."""
-        return f"{self._subnet}.{number}"
+        return f"198.{18 + self.number // 256}.{self.number % 256}.{number}"
 
     def namespace(self, number: int) -> str:
         """Return the name of a node's namespace."""
@@ -79,11 +122,13 @@ class Network:
 
     def leftovers(self) -> list[str]:
         """Return what is there of this network: namespaces and interfaces, by name."""
+        if self._number is None:
+            return []
         namespaces = [
             line.split()[0] for line in ip("netns", "list").splitlines() if line.startswith(f"{self.bridge}-")
         ]
         links = [one["ifname"] for one in json.loads(ip("-j", "link", "show"))]
-        return namespaces + [name for name in links if name.startswith(self.bridge)]
+        return namespaces + [name for name in links if name == self.bridge or name.startswith(f"{self.bridge}n")]
 
     def down(self) -> None:
         """Remove all of it, as far as it is there."""
@@ -95,3 +140,22 @@ class Network:
                 subprocess.run(["ip", "link", "delete", name], capture_output=True, check=False)
         if self.leftovers():
             subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True, check=False)
+
+    def give_back(self) -> None:
+        """Leave the network to other labs."""
+        if self._number is not None:
+            (_TAKEN / str(self._number)).unlink(missing_ok=True)
+            self._number = None
+        with contextlib.suppress(OSError):
+            _TAKEN.rmdir()
+
+
+def _taken() -> list[Path]:
+    return [*_TAKEN.iterdir()] if _TAKEN.is_dir() else []
+
+
+def _owner(link: Path) -> str | None:
+    # Another lab may give its own back meanwhile.
+    with contextlib.suppress(OSError):
+        return str(link.readlink())
+    return None

@@ -22,6 +22,7 @@ from lab.node import HERE, Node
 from .fleet import RUNTIME, wait_for
 
 NAME = "test-lab"
+COMMAND_LAB = f"test-lab-command-{os.getpid()}"
 ROLES = {"controller1": "controller", "compute1": "compute", "compute2": "compute"}
 
 
@@ -137,14 +138,14 @@ def test_a_lab_of_three_servers_elects_a_leader(tmp_path: Path) -> None:
 
 
 def test_a_lab_that_does_not_come_up_says_why_and_leaves_nothing() -> None:
-    lab = Lab("test-lab-broken")
+    lab = Lab(f"test-lab-broken-{os.getpid()}")
     with pytest.raises(RuntimeError, match=r"consul1: port 8500 does not answer"):
         lab.up({"compute1": "compute"}, consul={"no_such_option": True})
     assert not lab.leftovers()
 
 
 def test_the_command_shows_help_and_refuses_what_it_does_not_understand() -> None:
-    command = [sys.executable, HERE, "--name", "test-lab-command"]
+    command = [sys.executable, HERE, "--name", COMMAND_LAB]
     done = subprocess.run([*command, "up", "compute"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "lab: 'compute' is not of the form ROLE=COUNT, such as compute=4\n"
@@ -153,7 +154,7 @@ def test_the_command_shows_help_and_refuses_what_it_does_not_understand() -> Non
 
 
 def test_the_command_brings_a_lab_up_and_down() -> None:
-    command = [sys.executable, HERE, "--name", "test-lab-command"]
+    command = [sys.executable, HERE, "--name", COMMAND_LAB]
     done = subprocess.run([*command, "up", "compute=1"], capture_output=True, text=True, check=False)
     try:
         assert done.returncode == 0, done.stderr
@@ -166,7 +167,7 @@ def test_the_command_brings_a_lab_up_and_down() -> None:
         assert list(inventory["all"]["children"]["compute"]["hosts"]) == ["compute1"]
     finally:
         assert subprocess.run([*command, "down"], check=False).returncode == 0
-    assert not Lab("test-lab-command").leftovers()
+    assert not Lab(COMMAND_LAB).leftovers()
 
 
 def test_nothing_is_left_when_the_process_that_wanted_the_lab_is_killed() -> None:
@@ -182,7 +183,7 @@ def test_nothing_is_left_when_the_process_that_wanted_the_lab_is_killed() -> Non
     process = subprocess.Popen([sys.executable, "-c", code, *paths], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    lab = Lab("test-lab-killed")
+    lab = Lab(f"test-lab-killed-{process.pid}")
     assert all(isinstance(node, Node) and node.is_up for node in lab.nodes.values())
     process.send_signal(signal.SIGKILL)
     process.wait()

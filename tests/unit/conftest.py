@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 from met_failures import Met
+from missing import is_strict
 
 settings.register_profile("desk", max_examples=120, deadline=None)
 settings.register_profile("ci", max_examples=120, deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") == "true" else "desk")
+settings.load_profile("ci" if is_strict() else "desk")
 
 
 @pytest.fixture(scope="session", autouse=True)

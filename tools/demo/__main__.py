@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,10 +18,9 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from devkit.agent import Agent  # noqa: E402  the path has to be set first
 from devkit.child import start, stop  # noqa: E402
-from devkit.guard import Guard  # noqa: E402
+from devkit.guard import run_guarded  # noqa: E402
 
 OLD, NEW = "v1", "v2"
-_PR_SET_PDEATHSIG = 1
 
 ACTS = [
     ("What would be done (--check writes nothing):", "upgrade", ["-e", f"version={NEW}", "--check"]),
@@ -85,15 +82,9 @@ def show_fleet(folder: Path) -> int:
 
 def main() -> int:
     """Run the demonstration, and leave nothing behind."""
-    # Without this, a demonstration whose make was killed would go on for nobody.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     folder = Path(tempfile.mkdtemp(prefix="convoy-demo-"))
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    try:
-        with Guard(folder):
-            return show_fleet(folder)
-    except KeyboardInterrupt:
-        return 130
+    return run_guarded(lambda: show_fleet(folder), folder)
 
 
 if __name__ == "__main__":
