@@ -15,7 +15,11 @@ demo: setup ## Upgrade a small demonstration fleet and watch it
 	@.venv/bin/python tools/demo
 
 .PHONY: test
-test: setup ## Run everything that checks the project
+test: ## Check the whole product in a quarter of an hour
+	@tools/test.sh --quick
+
+.PHONY: test-all
+test-all: ## Run everything that checks the project
 	@tools/test.sh
 
 .PHONY: bench

@@ -1,0 +1,174 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run the checks of the project, two at a time, and say which one runs, how long it took and what was skipped.
+
+`make test` runs what shows in a quarter of an hour that the whole product works, `make test-all` everything. A part that
+this machine lacks is skipped with the reason; with CONVOY_TEST_STRICT=1 it is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+
+from checks.catalog import LAB, OTHERS, Check, named  # noqa: E402  the path has to be set first
+from checks.outcome import Outcome, read  # noqa: E402
+from devkit.guard import run_guarded  # noqa: E402
+from lab.lab import obstacle  # noqa: E402
+from missing import is_strict  # noqa: E402
+
+
+class Checks:
+    """A run of some checks.
+
+    :param work: a folder that goes with the run.
+    :param lanes: lists of checks; one of each list runs at a time.
+    """
+
+    def __init__(self, work: Path, lanes: Sequence[Sequence[Check]], *, quick: bool) -> None:
+        """Remember what to run."""
+        self._work = work
+        self._lanes = [[*lane] for lane in lanes]
+        self._quick = quick
+        self._alone = sum(map(len, lanes)) == 1
+        self._lock = threading.Lock()
+        self.outcomes: list[Outcome] = []
+
+    def run(self) -> None:
+        """Run them all. A lane that has none left takes from the others."""
+        threads = [threading.Thread(target=self._work_off, args=(lane,)) for lane in self._lanes]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+
+    def _work_off(self, lane: list[Check]) -> None:
+        while check := self._next(lane):
+            outcome = self._run(check)
+            with self._lock:
+                self.outcomes.append(outcome)
+
+    def _next(self, lane: list[Check]) -> Check | None:
+        with self._lock:
+            for one in (lane, *self._lanes):
+                if one:
+                    return one.pop(0)
+        return None
+
+    def _run(self, check: Check) -> Outcome:
+        if check.lab and (reason := _lab_obstacle()) and not is_strict():
+            self._say(f"== {check.name}: skipped, as {reason}")
+            return Outcome(check.name, ok=True, skipped=reason)
+        self._say(f"== {check.name} ...")
+        began = time.monotonic()
+        folder = self._work / check.name
+        folder.mkdir()
+        ok = True
+        for number, command in enumerate(check.quick if self._quick else check.commands):
+            ok = ok and self._call(folder, number, command)
+        outcome = read(check.name, ok, time.monotonic() - began, sorted(folder.glob("*.xml")))
+        if not ok and not self._alone:
+            self._say((folder / "log").read_text(errors="replace"))
+        self._say(
+            f"== {check.name}: {'passed' if ok else 'FAILED'} in {outcome.seconds:.0f} s"
+            + (f" ({outcome.counts})" if outcome.counts else ""),
+            *(f"   skipped {count}: {reason}" for reason, count in outcome.reasons.items()),
+        )
+        return outcome
+
+    def _call(self, folder: Path, number: int, command: Sequence[str]) -> bool:
+        words = [word.format(work=folder) for word in command]
+        if words[0] == "pytest":
+            words.append(f"--junitxml={folder}/{number}.xml")
+        with (folder / "log").open("ab") as log:
+            out = None if self._alone else log
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=ROOT, check=False)
+        return done.returncode == 0
+
+    def _say(self, *lines: str) -> None:
+        with self._lock:
+            print("\n".join(lines), flush=True)
+
+
+_lab_obstacle = cache(obstacle)
+
+
+def _summary(outcomes: Sequence[Outcome], seconds: float, target: str) -> list[str]:
+    """Return the last lines of a run."""
+    bad = sorted(one.name for one in outcomes if not one.ok)
+    skipped = [one.name for one in outcomes if one.skipped]
+    passed, failed = sum(one.passed for one in outcomes), sum(one.failed for one in outcomes)
+    tests_skipped = sum(one.reasons.total() for one in outcomes)
+    lines = ["", f"tests: {passed} passed, {failed} failed, {tests_skipped} skipped"]
+    if bad:
+        lines.append(f"Next: tools/test.sh {'--quick ' if target == 'make test' else ''}{' '.join(bad)}")
+    ended = f"FAILED ({', '.join(bad)})" if bad else "passed"
+    left_out = f"{len(skipped)} checks skipped ({', '.join(skipped)})" if skipped else "no check skipped"
+    lines.append(
+        f"{target} {ended} in {seconds:.0f} s: {len(outcomes) - len(bad) - len(skipped)} checks and {passed} tests passed, "
+        f"{left_out}, {tests_skipped} tests skipped"
+    )
+    return lines
+
+
+def main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(prog="tools/test.sh", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="what `make test` runs of each check")
+    parser.add_argument("--list", action="store_true", help="list the checks, and run none")
+    parser.add_argument("names", nargs="*", metavar="CHECK", help="only these checks")
+    given = parser.parse_args()
+    try:
+        # Whatever is named is run whole, and checks that are named run one after the other.
+        lanes = [[*named(given.names)]] if given.names else [OTHERS, LAB]
+    except KeyError as unknown:
+        print(f"tools/test.sh: there is no check {unknown}. Next: tools/test.sh --list", file=sys.stderr)
+        return 2
+    if given.quick:
+        lanes = [[one for one in lane if one.quick] for lane in lanes]
+    if given.list:
+        print("\n".join(one.name for lane in lanes for one in lane))
+        return 0
+    # Short, as sockets stand below it, and their paths can't be long.
+    folder = Path(tempfile.mkdtemp(prefix="cv-"))
+    os.environ.update(
+        TMPDIR=str(folder),
+        PATH=f"{ROOT / '.venv/bin'}{os.pathsep}{os.environ['PATH']}",
+        NO_COLOR="1",
+        ANSIBLE_NOCOLOR="1",
+        CONVOY_LAB_NAME=f"molecule-{os.getpid()}",
+        MOLECULE_EPHEMERAL_DIRECTORY=str(folder / "molecule"),
+    )
+
+    def act() -> int:
+        began = time.monotonic()
+        # setup.sh says when it began, so that the time is that of the whole.
+        before = time.time() - float(os.environ.get("CONVOY_TEST_BEGAN", time.time()))
+        (folder / "checks").mkdir()
+        checks = Checks(folder / "checks", lanes, quick=given.quick)
+        checks.run()
+        target = "tools/test.sh" if given.names else "make test" if given.quick else "make test-all"
+        print("\n".join(_summary(checks.outcomes, before + time.monotonic() - began, target)))
+        return 0 if all(one.ok for one in checks.outcomes) else 1
+
+    try:
+        return run_guarded(act, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

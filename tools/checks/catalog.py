@@ -1,0 +1,99 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All checks of the project: what each one runs, in `make test` and in `make test-all`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# What `make test` leaves to `make test-all`.
+_QUICK = ("-m", "not thorough")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check.
+
+    :param commands: what `make test-all` runs, one after the other. A command of ``pytest`` is given where to write its counts.
+    :param quick: what `make test` runs; empty where it leaves the check out.
+    :param lab: whether it needs the lab of nodes, without which it is skipped.
+    """
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    quick: tuple[tuple[str, ...], ...]
+    lab: bool = False
+
+
+def _same(name: str, *commands: tuple[str, ...]) -> Check:
+    return Check(name, commands, commands)
+
+
+def _tests(name: str, *commands: tuple[str, ...], lab: bool = False) -> Check:
+    """Return a check whose tests marked ``thorough`` are left to `make test-all`."""
+    return Check(
+        name,
+        tuple(("pytest", "-q", *one) for one in commands),
+        tuple(("pytest", "-q", *_QUICK, *one) for one in commands),
+        lab,
+    )
+
+
+def _by_file(processes: int, *files: str) -> tuple[str, ...]:
+    return ("-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder", *files)
+
+
+_SEEN = ("--seen", "{work}")
+
+# Those that use the lab mostly wait for nodes; those in the other list keep a processor busy. One of each runs at a time.
+LAB = (
+    # The longest file goes first.
+    _tests("nodes", _by_file(3, "tests/nodes/test_node_turn.py", "tests/nodes"), lab=True),
+    _tests("services", _by_file(3, "tests/services"), lab=True),
+    # Only some of push needs the lab; those tests skip themselves.
+    _tests("push", ("-n", "3", "tests/push")),
+    _tests("fire", ("-n", "2", "tests/fire"), lab=True),
+    Check("molecule", (("tools/checks/molecule.sh",),), (), lab=True),
+    Check("matrix", (("tools/checks/matrix.sh",),), (("tools/checks/matrix.sh", "--quick"),)),
+)
+OTHERS = (
+    _same("style", ("ruff", "check", "."), ("ruff", "format", "--check", ".")),
+    _same("types", ("tools/checks/types.sh",)),
+    _same("changelog", ("antsibull-changelog", "lint")),
+    _same("docs", ("antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=self", ".")),
+    _same("unit", ("pytest", "-q", "-n", "2", "tests/unit")),
+    _same("lint", ("ansible-lint",)),
+    # The last file looks back on what all others have used and seen.
+    Check(
+        "integration",
+        (
+            ("pytest", "-q", *_by_file(3, "tests/integration"), "--ignore", "tests/integration/test_reference.py", *_SEEN),
+            ("pytest", "-q", "tests/integration/test_reference.py", *_SEEN),
+        ),
+        (("pytest", "-q", *_QUICK, *_by_file(3, "tests/integration")),),
+    ),
+    _same("artifact", ("tools/checks/artifact.sh",)),
+    _same("site", ("tools/site/build.sh",)),
+    _same("sanity", ("tools/checks/sanity.sh",)),
+    _same("demo", ("python", "tools/demo")),
+    Check(
+        "benchmarks",
+        (
+            ("python", "tests/benchmarks", "--hosts", "100", "1000", "10000"),
+            ("python", "tests/benchmarks/window.py", "--hosts", "6"),
+        ),
+        (),
+    ),
+)
+
+
+def named(names: list[str]) -> Iterator[Check]:
+    """Return the checks with these names.
+
+    :raises KeyError: with the first name that no check has.
+    """
+    known = {one.name: one for one in (*OTHERS, *LAB)}
+    for name in names:
+        yield known[name]

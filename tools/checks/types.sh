@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+#
+# Runs mypy, which wants the packages where Python would find them.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+tree=.cache/types
+mkdir -p "$tree/ansible_collections/convoy"
+ln -sfn "$PWD" "$tree/ansible_collections/convoy/upgrade"
+(cd "$tree" && MYPYPATH=. mypy --config-file ../../pyproject.toml -p ansible_collections.convoy.upgrade.plugins)
+MYPYPATH=tools mypy tools/devkit tools/messages
+MYPYPATH=tools:tests mypy tests/lab tests/pages tools/checks
