@@ -12,7 +12,6 @@ from typing import NoReturn
 import pytest
 from lab.lab import obstacle
 
-
 STRICT = "CONVOY_TEST_STRICT"
 
 

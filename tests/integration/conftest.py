@@ -38,6 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where sessions note which options and results they have seen, so that test_reference.py, in a session of its "
         "own after all others, can look back on them; without it that takes one session with all the tests",
     )
+    parser.addoption(
+        "--in-process",
+        action="store_true",
+        help="call modules directly where Ansible would do no more than that, which is a hundred times as quick",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -84,8 +89,8 @@ def seen(pytestconfig: pytest.Config) -> Iterator[Seen]:
 
 
 @pytest.fixture
-def run(agent: Agent, consul: RawKV, tmp_path: Path, seen: Seen) -> Runner:  # noqa: ARG001  it wipes
-    return Runner(tmp_path, agent.environ, seen)
+def run(agent: Agent, consul: RawKV, tmp_path: Path, seen: Seen, pytestconfig: pytest.Config) -> Runner:  # noqa: ARG001  it wipes
+    return Runner(tmp_path, agent.environ, seen, in_process=pytestconfig.getoption("in_process"))
 
 
 @pytest.fixture

@@ -133,6 +133,7 @@ def test_a_newer_layout_is_refused_to_those_who_may_read_which_it_is_and_nobody_
 WRITES = [plan(version="2"), report("compute1", "2", "upgraded"), gate(scope="global", value=True), gate(state="reset")]
 
 
+@pytest.mark.thorough
 def test_every_plugin_says_what_is_wrong_with_its_token_and_never_shows_it(
     tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen
 ) -> None:
@@ -201,6 +202,7 @@ def test_operators_are_told_what_is_wrong_with_their_token_and_never_shown_it(
     assert kv.tree() == before
 
 
+@pytest.mark.thorough
 def test_operators_whose_token_is_good_are_not_shown_it(tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen) -> None:
     make_pass(store_with(guarded, MASTER), Request(version="2", rules={"rolling_rules": {"global": 1}}))
     run = Runner(tmp_path, guarded.environ, seen)
@@ -216,6 +218,7 @@ def test_operators_whose_token_is_good_are_not_shown_it(tmp_path: Path, guarded:
     assert any(one["Description"] == "convoy.upgrade: viewer leaks" for one in made)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrong", ["unreachable", "other authority", "plain HTTP", "echo", "option"])
 def test_where_there_is_no_consul_no_token_is_shown(
     tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen, wrong: str
@@ -262,6 +265,7 @@ PLAYBOOKS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PLAYBOOKS)
 def test_the_playbooks_of_operators_show_no_token(tmp_path: Path, guarded: Agent, kv: RawKV, name: str) -> None:
     """Not even where it stands in a variable of the inventory."""
@@ -289,6 +293,7 @@ def test_the_playbooks_of_operators_show_no_token(tmp_path: Path, guarded: Agent
         assert token not in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_a_token_given_as_an_option_is_not_shown_either(tmp_path: Path, guarded: Agent, seen: Seen) -> None:
     run = Runner(tmp_path, guarded.environ, seen)

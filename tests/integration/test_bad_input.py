@@ -126,6 +126,7 @@ def test_the_site_opens_two_hosts_when_nothing_is_bad(site: Site) -> None:
     assert opened(site.call(PLAN)) == OPENED
 
 
+@pytest.mark.thorough
 @fuzzed
 @given(_ANY_RULES, st.booleans())
 @regressions(
@@ -212,6 +213,7 @@ def test_a_record_of_a_version_that_is_no_name_is_not_published(site: Site) -> N
         }
 
 
+@pytest.mark.thorough
 @fuzzed
 @given(st.dictionaries(st.sampled_from(HOSTS), bad_data.no_json(), min_size=1))
 def test_records_that_nobody_can_read_are_failed_hosts_with_a_slot(site: Site, records: dict[str, bytes]) -> None:
@@ -240,6 +242,7 @@ def test_any_ledger(site: Site, ledger: bytes, call: tuple[str, dict[str, Any]])
     site.call(module, **options)
 
 
+@pytest.mark.thorough
 @fuzzed
 @given(bad_data.no_json(), ANY_CALLS)
 def test_a_ledger_that_nobody_can_read_stops_everything_but_reports_gates_and_holds(
@@ -272,6 +275,7 @@ def test_any_hold_holds(site: Site, name: str, hold: bytes, call: tuple[str, dic
     assert not opened(result) & covered
 
 
+@pytest.mark.thorough
 @fuzzed
 @given(bad_data.stored(MARK), ANY_CALLS)
 @regressions({"mark": changed(MARK, since=10**400), "call": GO_ON})
@@ -286,6 +290,7 @@ def _are_words(value: bytes) -> bool:
     return any(32 < byte < 127 or byte > 127 for byte in value)
 
 
+@pytest.mark.thorough
 @fuzzed
 @given(bad_data.no_json(), bad_data.no_json().filter(lambda value: not _are_words(value)))
 def test_marks_and_approvals_that_nobody_can_read_are_none(site: Site, mark: bytes, approval: bytes) -> None:
@@ -299,6 +304,7 @@ def test_marks_and_approvals_that_nobody_can_read_are_none(site: Site, mark: byt
     assert not opened(result)
 
 
+@pytest.mark.thorough
 @fuzzed
 @given(bad_data.stored(APPROVAL), ANY_CALLS)
 def test_any_approval(site: Site, approval: bytes, call: tuple[str, dict[str, Any]]) -> None:
@@ -340,6 +346,7 @@ def test_a_file_that_can_not_be_read_is_named(site: Site, tmp_path: Path, conten
     assert str(tmp_path / "rules") in result["msg"]
 
 
+@pytest.mark.thorough
 def test_ansible_itself_shows_the_sentence(run: Runner, site: Site) -> None:
     site.lay({**SITE, "upgrade/ledger": b"[" * 20_000})
     before = site.found()

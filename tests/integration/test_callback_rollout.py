@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from integration.support.playbook import Runner, wait_until
 
 ROLLOUT = {"ANSIBLE_STDOUT_CALLBACK": "convoy.upgrade.rollout"}
@@ -35,6 +36,7 @@ LOOP = {
 }
 
 
+@pytest.mark.thorough
 def test_only_what_is_there_to_be_shown_is_shown(run: Runner, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old\n")
     shown = run.start([*TASKS, LOOP], diff=True, extra_vars={"folder": str(tmp_path)}, environ=ROLLOUT).end()
@@ -73,6 +75,7 @@ def test_a_run_that_reaches_no_host_says_so(run: Runner) -> None:
     assert "No host was matched, so nothing was done: look at -i and --limit." in " ".join(shown.stdout.split())
 
 
+@pytest.mark.thorough
 def test_a_run_leaves_neither_files_nor_processes(run: Runner, tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()

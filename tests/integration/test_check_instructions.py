@@ -50,6 +50,7 @@ def test_every_mistake_has_its_key_file_and_line(run: Runner) -> None:
     assert found["failure"]["code"] == "bad_instructions"
 
 
+@pytest.mark.thorough
 def test_lines_are_known_in_json_too_and_a_file_that_is_none_is_one_mistake(run: Runner) -> None:
     good, bad = run.folder / "rules.json", run.folder / "bad.yml"
     good.write_text('{\n  "rolling_rules": {\n    "fleet": "x"\n  }\n}\n')
@@ -62,6 +63,7 @@ def test_lines_are_known_in_json_too_and_a_file_that_is_none_is_one_mistake(run:
     assert f"{bad} can't be used" in found[1]["msg"]
 
 
+@pytest.mark.thorough
 def test_rules_that_can_be_read_are_looked_at_with_the_fleet(run: Runner) -> None:
     stages = [{"name": "canary", "hosts": ["compute9"]}, {"name": "second", "roles": "compte"}]
     typo = {"rolling_rules": {"roles": {"compte": 1}}}
@@ -108,6 +110,7 @@ def pipeline(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 def test_a_pipeline_sees_a_line_for_each_mistake_and_the_exit_code(tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text("rolling_rules: {global: two}\nrolling_rulez: {}\nhealth: {soak: 1y}\n")
     (tmp_path / "inventory.yml").write_text(

@@ -175,6 +175,7 @@ def test_what_is_gone_from_the_roles_is_deleted(run: Runner, roles: Roles, tmp_p
     assert [task["changed"] for task in played] == [True, True, True]
 
 
+@pytest.mark.thorough
 def test_a_folder_with_other_things_is_refused_and_left_alone(run: Runner, roles: Roles, tmp_path: Path) -> None:
     other, one = tmp_path / "other", tmp_path / "one"
     other.mkdir()
@@ -219,6 +220,7 @@ def test_what_is_refused_says_so_and_writes_nothing(run: Runner, roles: Roles, t
     assert not one.exists()
 
 
+@pytest.mark.thorough
 def test_an_operators_role_goes_before_that_of_the_collection_and_the_first_folder_first(
     run: Runner, tmp_path: Path
 ) -> None:
@@ -289,6 +291,7 @@ def test_the_playbook_composes_and_says_what_is_in_it(roles: Roles, tmp_path: Pa
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.thorough
 def test_tags_that_choose_nothing_are_an_error(roles: Roles, tmp_path: Path) -> None:
     wrong = by_playbook(tmp_path, roles, "--tags", "always,upgrad")
     # The play itself has no task with these tags but the ones that are always run.
@@ -324,6 +327,7 @@ def run_step(tmp_path: Path, step: str, *arguments: str) -> subprocess.Completed
     return ansible(tmp_path, play, *arguments, upgrade_composed=str(folder), upgrade_unit={"run": True})
 
 
+@pytest.mark.thorough
 def test_variables_are_checked_by_their_specs_before_anything_is_done(roles: Roles, tmp_path: Path) -> None:
     assert by_playbook(tmp_path, roles).returncode == 0
     done = run_step(tmp_path, "node/step0_validate.yml")
@@ -336,6 +340,7 @@ def test_variables_are_checked_by_their_specs_before_anything_is_done(roles: Rol
     assert "missing required arguments: web_name" in done.stdout
 
 
+@pytest.mark.thorough
 def test_each_instance_runs_with_its_own_variables_and_files(roles: Roles, tmp_path: Path) -> None:
     assert by_playbook(tmp_path, roles).returncode == 0
     folder = tmp_path / "composed"

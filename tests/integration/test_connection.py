@@ -62,6 +62,7 @@ def answering(code: int, body: bytes) -> type[http.server.BaseHTTPRequestHandler
     return Handler
 
 
+@pytest.mark.thorough
 def test_every_module_says_that_nobody_answers(run: Runner) -> None:
     tasks = [plan(version="2"), info(), report("compute1", "2", "started"), gate(state="reset"), health("puppet")]
     played = run(tasks, environ=NOBODY, play={"module_defaults": {"group/convoy.upgrade.consul": {"timeout": 0.1}}})

@@ -37,6 +37,7 @@ def put_old(consul: RawKV) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
     put_old(consul)
     before = consul.tree()

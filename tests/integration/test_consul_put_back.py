@@ -30,6 +30,7 @@ def test_a_consul_that_was_put_back_stops_the_planner(run: Runner) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_consul_that_was_put_back_stops_the_planner_also_where_others_have_gone_on_since(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_consul_that_was_put_back_stops_the_planner_also_where_others_have_gon
         make_pass(store, Request(epoch=4, commit=fresh["commit"]))
 
 
+@pytest.mark.thorough
 def test_a_wait_notices_that_others_have_gone_on_since_a_restore(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=4))
     make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))

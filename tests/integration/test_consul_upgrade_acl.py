@@ -95,6 +95,7 @@ def test_each_part_can_do_what_it_is_for(guarded: Agent, kv: RawKV) -> None:
     assert next(one for one in seen if not one.notes).state == "running"
 
 
+@pytest.mark.thorough
 def test_a_controllers_token_is_enough_for_playbooks_with_a_hook(tmp_path: Path, guarded: Agent, kv: RawKV) -> None:
     fleet = names(compute=2)
     controller = part(guarded, "controller")
@@ -193,6 +194,7 @@ def secret_of(guarded: Agent, accessor: str) -> str:
     return str(json.loads(body)["SecretID"])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 @pytest.mark.parametrize(("check", "diff"), [(False, True), (True, False)])
 def test_a_secret_that_can_not_be_brought_to_its_file_is_not_shown_instead(
@@ -248,6 +250,7 @@ def test_a_secret_that_consul_hides_does_not_take_the_place_of_the_one_in_the_fi
     assert reader not in played.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_the_host_of_the_task_is_the_node_and_strangers_policies_are_left_alone(
     tmp_path: Path, guarded: Agent, seen: Seen

@@ -43,6 +43,7 @@ def test_a_paused_rollout_opens_nothing_until_it_is_resumed(run: Runner, begun: 
     assert [event["what"] for event in history(consul)] == ["begin", "open", "pause", "resume", "open"]
 
 
+@pytest.mark.thorough
 def test_a_wait_lasts_through_a_pause_and_ends_with_an_abort(run: Runner, begun: Store) -> None:
     live = run.start([plan(wait=True, wait_timeout=60)])
     live.wait_for("controller1 is upgrading")
@@ -93,6 +94,7 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("approve", "hint"),
     [
@@ -122,6 +124,7 @@ def test_a_stage_that_soaks_is_not_approved_before_that_is_over(
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("begun")
 def test_without_a_rollout_there_is_nothing_to_say(run: Runner, consul: RawKV) -> None:
     assert consul.delete("upgrade/ledger")
@@ -190,6 +193,7 @@ def test_a_word_on_a_rollout_is_not_said_of_another_one_that_was_begun_meanwhile
     assert [event["what"] for event in history(consul) if event["version"] == "3"] == ["begin", "open"]
 
 
+@pytest.mark.thorough
 def test_who_knows_a_part_of_the_fleet_alone_approves_and_retries_nothing(
     run: Runner, store: Store, consul: RawKV
 ) -> None:

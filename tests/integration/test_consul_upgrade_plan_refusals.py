@@ -25,6 +25,7 @@ pytestmark = pytest.mark.one_release
 LEDGER = json.dumps({"epoch": 0, "version": "1", "state": "complete"})
 
 
+@pytest.mark.thorough
 def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawKV) -> None:
     seed(consul, names(controller=1, compute=2))
     before = consul.tree()

@@ -25,6 +25,7 @@ def say(store: Store, host: str, version: str, state: str, **more: Any) -> None:
     report(store, Word(host, version, state, **more))
 
 
+@pytest.mark.thorough
 def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
     seed(consul, ["compute7", "compute70"])
     before = consul.tree()
@@ -63,6 +64,7 @@ def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
     assert record(consul, "compute7") == stored
 
 
+@pytest.mark.thorough
 def test_what_it_refuses(run: Runner, consul: RawKV) -> None:
     tasks = [
         (playbook.report("a/b", "2", "started"), "name: the host 'a/b' has a '/'"),

@@ -91,6 +91,7 @@ def test_a_planner_says_which_command_to_run(run: Runner, consul: RawKV) -> None
     assert not planned["failed"]
 
 
+@pytest.mark.thorough
 def test_the_playbook_tells_what_it_did_and_what_is_kept(play: Shipped, consul: RawKV) -> None:
     load(consul, old_fleet(HOSTS))
     before = consul.tree()
@@ -136,6 +137,7 @@ def token_of(guarded: Agent, *part: str) -> str:
     return grant(store_with(guarded, MASTER), Part(*part)).secret
 
 
+@pytest.mark.thorough
 def test_a_migrator_may_do_that_and_nothing_else(guarded: Agent) -> None:
     kv = guarded.kv
     wipe(kv)

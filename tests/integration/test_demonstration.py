@@ -35,6 +35,7 @@ def bearing(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_demonstration_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     # A short name, because Ansible's sockets stand below it, and their paths can't be long.

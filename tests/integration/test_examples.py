@@ -95,6 +95,7 @@ def guarded_environ() -> Iterator[dict[str, str]]:
         yield {**agent.environ, "CONSUL_HTTP_TOKEN": master}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("plugin", "kind"), PLUGINS)
 def test_every_example_runs_as_it_stands(
     plugin: str, kind: str, run: Runner, agent: Agent, consul: RawKV, request: pytest.FixtureRequest

@@ -130,6 +130,7 @@ def test_nodes_that_are_not_of_the_fleet_are_left_out_grouped_or_refused(
     assert f"consul_fleet: No role for consul1, gw, {server}: the node is in Consul's catalog, and neither" in refusal
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_a_host_that_reported_without_a_role_is_not_passed_over(shelf: Shelf, consul: RawKV) -> None:
     seed(consul, ["enigma", "compute1"])
@@ -140,6 +141,7 @@ def test_a_host_that_reported_without_a_role_is_not_passed_over(shelf: Shelf, co
     assert shelf(roles={"enigma": "db"}).of("convoy_role") == {"compute1": "compute", "enigma": "db"}
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_the_address_is_the_one_asked_for(shelf: Shelf, catalog: Catalog) -> None:
     catalog.register("compute1", "10.0.0.1", {"lan": "10.0.0.2", "wan": "192.0.2.1"})
@@ -159,6 +161,7 @@ def test_consuls_own_view_of_its_agents_is_told(shelf: Shelf, agent: Agent, cata
     assert listed.hosts[server]["ansible_host"] == "127.0.0.1"
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_prefixes_of_groups(shelf: Shelf, consul: RawKV) -> None:
     seed(consul, ["compute1"], "2.8-rc.1")
@@ -179,6 +182,7 @@ def test_a_role_keeps_its_name_as_the_name_of_its_group(shelf: Shelf, consul: Ra
     assert "upgrade_roles.ceph-osd: Ansible is set to call the group 'ceph_osd' (force_valid_group_names)" in refusal
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("roles", "sentence"),
     [
@@ -267,6 +271,7 @@ def test_options_that_cannot_be_right(shelf: Shelf, options: dict[str, Any], sen
     assert "s3cret" not in refusal
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_what_consul_holds_may_be_wrong_too(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
     catalog.register("compute1", role="a/b")
@@ -295,6 +300,7 @@ def test_files_are_known_by_their_names(tmp_path: Path, name: str, fits: bool) -
     assert InventoryModule().verify_file(str(tmp_path / name)) is fits
 
 
+@pytest.mark.thorough
 def test_the_playbooks_need_no_other_inventory(shelf: Shelf, agent: Agent, consul: RawKV, catalog: Catalog) -> None:
     seed(consul, names(controller=1, compute=2), "1", prefix="clouds/east/", gates={"global": "False"})
     catalog.register("compute9")
@@ -343,6 +349,7 @@ def test_variables_on_the_command_line_say_how_consul_is_reached(shelf: Shelf, a
     assert list(listed.hosts) == ["compute1"]
 
 
+@pytest.mark.thorough
 def test_examples_are_whole_files_that_work(shelf: Shelf, agent: Agent, consul: RawKV, catalog: Catalog) -> None:
     seed(consul, ["controller1", "compute7"])
     catalog.register("gateway.example.com")

@@ -68,6 +68,7 @@ def test_the_number_of_requests_does_not_depend_on_the_number_of_hosts(
     assert sorted(proxy.paths) == ["/v1/catalog/nodes", "/v1/health/state/any", "/v1/txn"]
 
 
+@pytest.mark.thorough
 def test_from_a_cache_no_request_is_sent_until_it_is_flushed_old_or_asked_something_else(
     shelf: Shelf, consul: RawKV, proxy: CountingProxy, catalog: Catalog
 ) -> None:
@@ -114,6 +115,7 @@ def test_from_a_cache_no_request_is_sent_until_it_is_flushed_old_or_asked_someth
     assert "compute4" in shelf(environ=proxy.environ, address="wan", **cache).hosts
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_the_old_library_does_too(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
     python = environment("python-consul", OLD_LIBRARY)
@@ -154,6 +156,7 @@ def guarded_shelf(guarded: Agent, tmp_path: Path, seen: Seen) -> Shelf:
 READS_KEYS = 'key_prefix "" { policy = "read" } '
 
 
+@pytest.mark.thorough
 def test_a_token_comes_from_the_file_the_environment_or_elsewhere_and_is_never_shown(
     guarded: Agent, guarded_shelf: Shelf
 ) -> None:
@@ -216,6 +219,7 @@ def test_a_catalog_that_is_not_whole_is_refused(shelf: Shelf, proxy: CountingPro
     assert shelf(environ=proxy.environ).of("convoy_health") == {"compute1": "passing"}
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_https_with_client_certificates(tmp_path: Path, seen: Seen) -> None:
     ours = Authority(tmp_path, "our-authority")

@@ -42,6 +42,7 @@ def with_old_library() -> str:
     return environment("python-consul", OLD_LIBRARY)
 
 
+@pytest.mark.thorough
 def test_without_the_library_every_module_says_what_to_install(run: Runner, without_library: str) -> None:
     tasks = [plan(version="2"), info(), report("compute1", "2", "started"), gate(state="reset")]
     for result in run(tasks, python=without_library):
@@ -77,6 +78,7 @@ def test_the_old_library_does_all_that_the_new_one_does(run: Runner, consul: Raw
     assert "running/versions/2/compute1" in consul.texts("running/")
 
 
+@pytest.mark.thorough
 def test_a_blocking_query_of_the_old_library_returns_at_a_change(
     run: Runner, consul: RawKV, with_old_library: str
 ) -> None:
@@ -89,6 +91,7 @@ def test_a_blocking_query_of_the_old_library_returns_at_a_change(
     assert not played["failed"]
 
 
+@pytest.mark.thorough
 def test_the_old_librarys_own_reading_of_the_environment_does_not_win(
     run: Runner, agent: Agent, consul: RawKV, with_old_library: str
 ) -> None:
@@ -98,6 +101,7 @@ def test_the_old_librarys_own_reading_of_the_environment_does_not_win(
     assert list(seen["hosts"]) == ["compute1"]
 
 
+@pytest.mark.thorough
 def test_module_defaults_of_the_group_set_the_connection_once(run: Runner, agent: Agent, consul: RawKV) -> None:
     seed(consul, names(compute=1), prefix="fleets/a/")
     connection = {"host": "127.0.0.1", "port": agent.http_port, "kv_prefix": "fleets/a"}

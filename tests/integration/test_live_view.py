@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word, abort, pause, resume
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word as Said
@@ -141,6 +142,7 @@ def test_a_terminal_shows_bars_hosts_on_their_way_and_how_long_the_rest_takes(
     assert text.index("The rollout to 2 is complete.") < text.index("fleet ")
 
 
+@pytest.mark.thorough
 def test_no_color_and_no_terminal_are_told_in_lines(play: Shipped, consul: RawKV, store: Store, agent: Agent) -> None:
     seed(consul, HOSTS)
     with living_nodes(Settings(port=agent.http_port), HOSTS, "2"):
@@ -198,6 +200,7 @@ def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
     assert seen.text.index("The rollout to 2 is complete.") < seen.text.index("fleet ")
 
 
+@pytest.mark.thorough
 def test_a_consul_that_goes_away_is_told_and_asked_again(
     play: Shipped, consul: RawKV, store: Store, agent: Agent
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_consul_that_goes_away_is_told_and_asked_again(
             assert seen.end() == 0
 
 
+@pytest.mark.thorough
 def test_who_kills_the_follower_stops_nothing(play: Shipped, consul: RawKV, store: Store) -> None:
     seed(consul, HOSTS)
     with closing(play.on_terminal("upgrade", **UPGRADE)) as seen:
@@ -254,6 +258,7 @@ def test_who_kills_the_follower_stops_nothing(play: Shipped, consul: RawKV, stor
     assert ledger(consul)["state"] == "running"
 
 
+@pytest.mark.thorough
 def test_without_the_library_it_says_what_to_install_and_goes_on_in_lines(
     play: Shipped, consul: RawKV, store: Store
 ) -> None:

@@ -94,6 +94,7 @@ def test_trouble_is_an_error(run: Runner, consul: RawKV) -> None:
     assert played[-1]["msg"] == [True]
 
 
+@pytest.mark.thorough
 def test_variables_say_how_consul_is_reached(run: Runner, consul: RawKV) -> None:
     consul.put(f"clouds/east/{GATES}/global", "False")
     address = run.environ["CONSUL_HTTP_ADDR"]
@@ -218,6 +219,7 @@ def test_all_other_trouble_stays_an_error(run: Runner, consul: RawKV) -> None:
     assert "No TLS connection" in played[1]["msg"]
 
 
+@pytest.mark.thorough
 def test_the_version_of_the_fleet_comes_with_the_detail(run: Runner, consul: RawKV) -> None:
     assert run([ask("compute1", detail=True)])[0]["msg"][0]["version"] is None
     consul.put("current_version", " 2.10\n")

@@ -96,6 +96,7 @@ def fresh(consul: RawKV, keys: dict[str, str]) -> None:
     load(consul, keys)
 
 
+@pytest.mark.thorough
 def test_killed_at_a_boundary_the_next_run_finishes_a_large_fleet(consul: RawKV, settings: Settings) -> None:
     expected, writes, _told = undisturbed(consul, settings, LARGE)
     assert len([key for key in expected if key.startswith("running/versions/")]) == HOSTS
@@ -108,6 +109,7 @@ def test_killed_at_a_boundary_the_next_run_finishes_a_large_fleet(consul: RawKV,
         assert whole(consul) == expected, f"killed {'after' if after else 'before'} {point}, CONVOY_TEST_SEED={SEED}"
 
 
+@pytest.mark.thorough
 def test_killed_at_every_boundary_the_next_run_finishes_a_small_fleet(consul: RawKV, settings: Settings) -> None:
     expected, writes, _told = undisturbed(consul, settings, SMALL)
     for point in range(1, writes + 1):
@@ -228,6 +230,7 @@ def test_one_that_loses_its_session_writes_nothing_more_and_the_next_run_finishe
     assert whole(consul) == expected
 
 
+@pytest.mark.thorough
 def test_the_session_is_renewed_while_it_works(
     consul: RawKV, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +306,7 @@ def test_where_consul_stays_away_that_is_told_and_the_next_run_goes_on(
     assert whole(consul) == expected
 
 
+@pytest.mark.thorough
 def test_nodes_that_report_meanwhile_are_not_lost(consul: RawKV, settings: Settings) -> None:
     hosts = list(names(compute=200))
     load(consul, {"current_version": "v674", **old_reports(hosts, "v673")})

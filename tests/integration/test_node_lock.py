@@ -58,6 +58,7 @@ def test_it_lasts_from_task_to_task_until_it_is_freed(run: Runner, path: Path) -
     assert is_free(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 @pytest.mark.parametrize("pipelining", ["True", "False"])
 def test_taking_it_keeps_nobody_waiting(pipelining: str, run: Runner, path: Path) -> None:
@@ -91,6 +92,7 @@ def test_a_run_that_is_killed_has_it_no_more(run: Runner, path: Path, tmp_path: 
     (tmp_path / "go").touch()
 
 
+@pytest.mark.thorough
 def test_check_mode_tells_whether_it_could_be_had(run: Runner, path: Path, tmp_path: Path) -> None:
     assert run([lock(path)], check=True)[0]["acquired"] is True
     assert is_free(path)
@@ -102,6 +104,7 @@ def test_check_mode_tells_whether_it_could_be_had(run: Runner, path: Path, tmp_p
     first.end(60)
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_a_file_that_cannot_be_had_is_a_failure(run: Runner, path: Path, tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "target")
@@ -111,6 +114,7 @@ def test_a_file_that_cannot_be_had_is_a_failure(run: Runner, path: Path, tmp_pat
     assert told["msg"].startswith(f"path: {path} can't be opened: ")
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_who_is_at_work_can_be_said_and_what_tells_runs_apart_can_not(run: Runner, path: Path, tmp_path: Path) -> None:
     first = run.start([lock(path, who="ann", run="mine", process=1), wait(tmp_path / "go")])

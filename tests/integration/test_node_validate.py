@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from integration.support.playbook import Runner, Task
 
 
@@ -36,6 +37,7 @@ def test_checks_run_in_order_and_the_first_failure_fails_the_task(run: Runner, t
     assert (tmp_path / "ran").exists()
 
 
+@pytest.mark.thorough
 def test_check_mode_names_the_checks_and_runs_none(run: Runner, tmp_path: Path) -> None:
     folder = tmp_path / "validation.d"
     folder.mkdir()

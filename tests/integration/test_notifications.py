@@ -68,6 +68,7 @@ def ended(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0, stdout
 
 
+@pytest.mark.thorough
 def test_each_event_is_told_once_of_hosts_that_upgrade_themselves(
     play: Shipped, store: Store, consul: RawKV, chat: Listener, request: pytest.FixtureRequest
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
     assert json.loads(consul.get("upgrade/notified") or b"")["epoch"] == ledger(consul)["epoch"]
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_refused(
     play: Shipped, store: Store, consul: RawKV
@@ -182,6 +184,7 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     assert start_of(int(mark.read_text())) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_what_a_killed_run_has_not_told_is_told_by_the_next(
     play: Shipped, store: Store, consul: RawKV, chat: Listener

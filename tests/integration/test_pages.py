@@ -17,6 +17,7 @@ from pages.walk import walk
 
 
 # How Ansible and Consul say things may differ from one release to the next, and a page shows one of them.
+@pytest.mark.thorough
 @pytest.mark.one_release
 @pytest.mark.parametrize("name", ["first_upgrade", "writing_a_service"])
 def test_a_page_shows_what_its_commands_print(name: str, tmp_path: Path) -> None:

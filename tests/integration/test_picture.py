@@ -29,6 +29,7 @@ def lines(path: Path) -> list[str]:
     return list(found.values())
 
 
+@pytest.mark.thorough
 def test_the_picture_of_the_first_page_is_what_is_shown_today(tmp_path: Path) -> None:
     taken = tmp_path / "upgrade.svg"
     subprocess.run([sys.executable, ROOT / "tools" / "picture", taken], check=True, timeout=120)

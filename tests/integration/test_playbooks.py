@@ -66,6 +66,7 @@ def test_check_mode_shows_the_whole_plan_and_writes_nothing(play: Shipped, consu
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_hosts_of_the_inventory_that_never_reported_are_part_of_the_fleet(play: Shipped, consul: RawKV) -> None:
     done = play(
@@ -76,6 +77,7 @@ def test_hosts_of_the_inventory_that_never_reported_are_part_of_the_fleet(play: 
     assert consul.tree() == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(compute=2))
@@ -138,6 +140,7 @@ def test_a_rollout_that_stops_shows_the_table_and_says_why(play: Shipped, consul
     assert '"hosts":' not in text, "the whole result is no message"
 
 
+@pytest.mark.thorough
 def test_a_file_of_rules_is_named_from_where_the_command_is_given(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     (play.folder / "rules.yml").write_text("rolling_rules: {global: 1}\n")
@@ -148,6 +151,7 @@ def test_a_file_of_rules_is_named_from_where_the_command_is_given(play: Shipped,
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 def test_status_tells_one_host_its_story(play: Shipped, agent: Agent, consul: RawKV) -> None:
     hosts = names(compute=2)
     seed(consul, hosts)

@@ -34,6 +34,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.thorough
 def test_hold_and_unhold(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     consul.put("current_version", "2")
@@ -75,6 +76,7 @@ def test_pause_resume_and_abort(play: Shipped, store: Store, consul: RawKV) -> N
     assert consul.get("upgrade/notified") is None
 
 
+@pytest.mark.thorough
 def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     rules = {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}
@@ -152,6 +154,7 @@ def test_rollback_goes_to_the_end(play: Shipped, store: Store, consul: RawKV) ->
     assert f"begin 1 by {whoami()}: the fleet is taken back: logins fail" in told
 
 
+@pytest.mark.thorough
 def test_rollback_shows_its_own_plan_before_it_begins(play: Shipped, store: Store, consul: RawKV) -> None:
     fleet = names(controller=1, compute=5)
     more = {**MORE, "inventory": inventory(fleet)}
@@ -197,6 +200,7 @@ def test_a_version_that_is_a_number_is_refused_before_the_rollout_is_turned_roun
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 def test_rollback_begins_again_after_an_abort(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET, "1")
     make_pass(store, Request("2", RULES, fleet=FLEET))

@@ -19,6 +19,7 @@ from met_failures import stands_there
 _BY_HOST = ("hosts",)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("whole_session")
 @pytest.mark.parametrize(
     ("plugin", "kind"), [*((name, "module") for name in MODULES), (LOOKUP, "lookup"), (INVENTORY, "inventory")]
@@ -28,6 +29,7 @@ def test_every_documented_option_is_used_by_a_test(plugin: str, kind: str, seen:
     assert documented - seen.options[plugin] == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("whole_session")
 @pytest.mark.parametrize("plugin", MODULES)
 def test_results_are_documented_and_what_is_documented_is_returned(plugin: str, seen: Seen) -> None:
@@ -38,6 +40,7 @@ def test_results_are_documented_and_what_is_documented_is_returned(plugin: str, 
     assert returned - documented == set(), "seen, and not documented"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("whole_session")
 def test_every_failure_that_was_seen_is_found_by_its_text(seen: Seen) -> None:
     assert seen.failures, "no test has failed on purpose"

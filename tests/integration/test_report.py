@@ -111,6 +111,7 @@ def browser(tmp_path: Path) -> Browser:
 
 
 # A page is the same on every release of Ansible.
+@pytest.mark.thorough
 @pytest.mark.one_release
 @pytest.mark.parametrize("computes", [10, 200, 2000])
 def test_a_browser_shows_every_host_and_runs_nothing(
@@ -131,6 +132,7 @@ def test_a_browser_shows_every_host_and_runs_nothing(
     assert "&lt;script&gt;document.title='owned'&lt;/script&gt;" in dom
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_what_it_shows_is_told_apart_in_light_in_dark_and_without_colours(
     store: Store, consul: RawKV, run: Runner, browser: Browser

@@ -65,6 +65,7 @@ def failure(settings: Settings) -> UpgradeError:
     return caught.value
 
 
+@pytest.mark.thorough
 def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
     tmp_path: Path, secure: Secure, seen: Seen
 ) -> None:

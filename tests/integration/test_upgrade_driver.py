@@ -94,6 +94,7 @@ def test_the_hosts_of_a_wave_begin_together(run: Runner, roles: Roles, consul: R
     assert {host: gates(consul).get(f"host/{host}") for host in FLEET} == dict.fromkeys(FLEET, "True")
 
 
+@pytest.mark.thorough
 def test_what_goes_on_without_its_driver_or_order_is_refused(run: Runner, roles: Roles) -> None:
     nowhere = {"driver": "/nowhere"}
     played = play(
@@ -115,6 +116,7 @@ def test_what_goes_on_without_its_driver_or_order_is_refused(run: Runner, roles:
     assert "run the same command again, and it goes on from there" in played[-1]["msg"]
 
 
+@pytest.mark.thorough
 def test_the_tasks_after_the_upgrade_have_a_phase_of_their_own(run: Runner, roles: Roles, consul: RawKV) -> None:
     consul.load([(f"running/versions/v2/{host}", "1700000000") for host in FLEET])
     consul.delete("running/versions/v1/", tree=True)
@@ -128,6 +130,7 @@ def test_the_tasks_after_the_upgrade_have_a_phase_of_their_own(run: Runner, role
     assert record(consul)["post"] == "done"
 
 
+@pytest.mark.thorough
 def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
     run: Runner, roles: Roles, consul: RawKV
 ) -> None:
@@ -163,6 +166,7 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
     assert found["done"] == ["upgrade/cloud@2.4", "upgrade/db@2.6", "upgrade/cloud@2.6", "upgrade/db"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("way", "kept"), [(["db@2.4", "db@2.6"], ["upgrade/db@2.4"]), ([], [])])
 def test_what_is_behind_a_host_on_its_way_stays_so_and_off_it_is_before_it_again(
     run: Runner, roles: Roles, consul: RawKV, way: list[str], kept: list[str]

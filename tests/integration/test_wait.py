@@ -87,6 +87,7 @@ def test_it_ends_when_nothing_can_move_and_says_why(run: Runner, store: Store, c
     assert gates(consul, "limit/") == gates(consul, "zero/") == {"global": "False"}
 
 
+@pytest.mark.thorough
 def test_it_ends_when_the_time_is_up_and_the_rollout_stays(run: Runner, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     up, at_once, check = run(
@@ -108,6 +109,7 @@ def test_it_ends_when_the_time_is_up_and_the_rollout_stays(run: Runner, consul: 
     assert gates(consul) == {"global": "False", "host/compute1": "True"}
 
 
+@pytest.mark.thorough
 def test_with_limit_it_waits_for_those_only(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     with living_nodes(store.settings, {"compute1": "compute", "compute2": "compute"}, "2"):
@@ -116,6 +118,7 @@ def test_with_limit_it_waits_for_those_only(run: Runner, store: Store, consul: R
     assert sorted(opened(history(consul))) == ["compute1", "compute2"]
 
 
+@pytest.mark.thorough
 def test_what_an_operator_changes_meanwhile_counts(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=3))
     live = run.start([plan(version="2", instructions=ONE_BY_ONE, wait=True, wait_timeout=60)])
@@ -140,6 +143,7 @@ def test_it_ends_when_another_rollout_takes_over(run: Runner, consul: RawKV) -> 
     assert consul.get("current_version") == b"3"
 
 
+@pytest.mark.thorough
 def test_consul_may_go_away_and_come_back_meanwhile(tmp_path: Path, seen: Seen) -> None:
     fleet = names(compute=6)
     with Agent() as agent:
@@ -166,6 +170,7 @@ def test_consul_may_go_away_and_come_back_meanwhile(tmp_path: Path, seen: Seen) 
         assert "-- 2: compute 6/6; 0 upgrading, 0 waiting" in played.stdout
 
 
+@pytest.mark.thorough
 def test_a_consul_that_stays_away_ends_it_when_the_time_is_up(tmp_path: Path, seen: Seen) -> None:
     with Agent() as agent:
         seed(agent.kv, names(compute=2))
@@ -179,6 +184,7 @@ def test_a_consul_that_stays_away_ends_it_when_the_time_is_up(tmp_path: Path, se
         assert [one["host"] for one in result["transitions"]] == ["compute1"]
 
 
+@pytest.mark.thorough
 def test_it_rests_while_nothing_changes(run: Runner, agent: Agent, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     with LossyProxy(agent.http_port) as proxy:

@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "tools")]
 
 from devkit.guard import take_guards_name  # noqa: E402  the path has to be set first
+
 from lab.lab import Lab  # noqa: E402
 
 

@@ -82,7 +82,9 @@ def obstacle() -> str | None:
 def _try(*command: str) -> str | None:
     """Return what a command complained of, None if it went well."""
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    return None if done.returncode == 0 else " ".join(done.stderr.split()) or f"{command[0]} ended with {done.returncode}"
+    return (
+        None if done.returncode == 0 else " ".join(done.stderr.split()) or f"{command[0]} ended with {done.returncode}"
+    )
 
 
 class Lab:

@@ -27,14 +27,18 @@ kept=8
 if [ -s "$parts" ]; then touch "$parts"; echo "$parts"; exit; fi
 rm -f .cache/lab/parts-*.new
 work=$(mktemp -d)
-trap 'umount -l "$work" 2>/dev/null || true; rmdir "$work"' EXIT
-mount -t tmpfs -o mode=755 convoy-lab "$work"
-mkdir "$work/upper" "$work/work" "$work/root"
+trap 'rm -r "$work"' EXIT
+# All of it in a mount namespace, which goes with the process, however that ends.
 cat >"$work/install" <<'END'
 set -eu
-cd "$1"
-lists=$2
-shift 2
+mkdir "$1/tree"
+cd "$1/tree"
+lists=$2 parts=$3
+shift 3
+mount -t tmpfs -o mode=755 convoy-lab .
+cd "$PWD"
+mkdir upper work root
+top=$PWD
 mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root
 cd root
 mount -t proc proc proc
@@ -51,13 +55,15 @@ mount --bind "$lists" var/lib/apt/lists
 chroot . apt-get -q -y -o Dpkg::Use-Pty=0 install --no-install-recommends "$@"
 rm usr/sbin/policy-rc.d
 chroot . apt-get clean
-END
-unshare --mount --propagation private sh "$work/install" "$work" "$lists" "$@" >"$work/log" 2>&1 ||
-    { tail -n 40 "$work/log" >&2; die "apt could not install $*."; }
-rm -rf "$work"/upper/var/lib/apt/lists "$work"/upper/var/cache/apt
+cd "$top"
+umount -l root
+rm -rf upper/var/lib/apt/lists upper/var/cache/apt
 # The folders of logs stay: they have their owners, and a service may not start without its own.
-find "$work"/upper/var/log -type f -delete
-tar -C "$work/upper" --xattrs --xattrs-include='trusted.*' -cf "$parts.new" .
+find upper/var/log -type f -delete
+tar -C upper --xattrs --xattrs-include='trusted.*' -cf "$parts" .
+END
+unshare --mount --propagation private sh "$work/install" "$work" "$lists" "$parts.new" "$@" >"$work/log" 2>&1 ||
+    { tail -n 40 "$work/log" >&2; die "apt could not install $*."; }
 mv "$parts.new" "$parts"
 # shellcheck disable=SC2012  the names are our own
 ls -t .cache/lab/parts-*.tar | tail -n +$((kept + 1)) | xargs -r rm -f

@@ -93,12 +93,14 @@ def test_both_schedules_run_the_node_and_its_role_and_token_are_used(fleet: Flee
     assert fleet.version_of("cache-7") == "v1"
 
 
+@pytest.mark.thorough
 def test_a_node_that_knows_its_version_is_believed(fleet: Fleet) -> None:
     fleet.enroll("--limit", "cache-7", puppet_gate_version="v0", puppet_gate_interval=3600)
     assert fleet.version_of("cache-7") == "v1"
     assert "cache-7" in fleet.reported("v1")
 
 
+@pytest.mark.thorough
 def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet) -> None:
     node = fleet.lab.nodes["cache-7"]
     node.run("systemctl", "stop", "convoy-node.timer", "convoy-node.service")

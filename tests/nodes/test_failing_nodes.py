@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from .conftest import MakeFleet
 from .fleet import Fleet, wait_for
 from .snapshots import publish
@@ -20,6 +22,7 @@ SLOW = "#!/bin/sh\nif [ -e /root/slow ]; then rm /root/slow; sleep 40; fi\n"
 BROKEN = "#!/bin/sh\nif [ -e /root/broken ]; then echo the disk is full; exit 3; fi\n"
 
 
+@pytest.mark.thorough
 def test_bad_nodes_stop_the_rest_from_following_until_they_are_repaired(make_fleet: MakeFleet) -> None:
     fleet = make_fleet(ROLES)
     fleet.consul.put("current_version", "v1")

@@ -40,6 +40,7 @@ def members(lab: Lab) -> dict[str, str]:
     return {one["Node"]: one["Status"] for one in json.loads(body) if one["CheckID"] == "serfHealth"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ROLES)
 def test_a_node_has_its_own_name_processes_network_and_files(lab: Lab, name: str) -> None:
     node = lab.nodes[name]
@@ -52,6 +53,7 @@ def test_a_node_has_its_own_name_processes_network_and_files(lab: Lab, name: str
     assert [other.read("/etc/only-here") in (None, other.name) for other in others] == [True, True]
 
 
+@pytest.mark.thorough
 def test_ansible_reaches_all_nodes_and_their_facts_are_their_own(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "inventory.json").write_text(json.dumps(lab.inventory()))
     words = ["-m", "setup", "-a", "gather_subset=!all,network,service_mgr,mounts"]
@@ -71,6 +73,7 @@ def test_ansible_reaches_all_nodes_and_their_facts_are_their_own(lab: Lab, tmp_p
         assert facts["ansible_mounts"]
 
 
+@pytest.mark.thorough
 def test_a_node_that_reboots_itself_comes_back_with_its_files(lab: Lab) -> None:
     node = lab.nodes["compute1"]
     boot_id = "/proc/sys/kernel/random/boot_id"
@@ -83,6 +86,7 @@ def test_a_node_that_reboots_itself_comes_back_with_its_files(lab: Lab) -> None:
     assert node.read("/etc/kept") == "as it was"
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_shut_down_stays_down_until_it_is_booted(lab: Lab) -> None:
     node = lab.nodes["controller1"]
     node.run("systemctl", "poweroff", check=False)
@@ -93,6 +97,7 @@ def test_a_node_that_is_shut_down_stays_down_until_it_is_booted(lab: Lab) -> Non
     node.wait(22)
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_cut_off_is_missed_and_found_again(lab: Lab) -> None:
     node = lab.nodes["compute1"]
     node.cut()
@@ -103,6 +108,7 @@ def test_a_node_that_is_cut_off_is_missed_and_found_again(lab: Lab) -> None:
     wait_for(lambda: members(lab)["compute1"] == "passing", "Consul finds it")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["compute1", "compute2"])
 def test_a_node_that_was_killed_comes_back_with_its_files(lab: Lab, name: str) -> None:
     node = lab.nodes[name]
@@ -119,6 +125,7 @@ def test_a_node_that_was_killed_comes_back_with_its_files(lab: Lab, name: str) -
     wait_for(lambda: members(lab)[name] == "passing", "Consul finds it")
 
 
+@pytest.mark.thorough
 def test_units_and_scheduled_jobs_of_this_machine_are_not_those_of_a_node(lab: Lab) -> None:
     node = lab.nodes["controller1"]
     assert node.run("systemctl", "--failed", "--no-legend").stdout == ""
@@ -127,6 +134,7 @@ def test_units_and_scheduled_jobs_of_this_machine_are_not_those_of_a_node(lab: L
     assert node.run("ls", "/etc/cron.d").stdout == ""
 
 
+@pytest.mark.thorough
 def test_a_lab_of_three_servers_elects_a_leader(tmp_path: Path) -> None:
     del tmp_path
     with guarded("test-lab-3") as three:
@@ -144,6 +152,7 @@ def test_a_lab_that_does_not_come_up_says_why_and_leaves_nothing() -> None:
     assert not lab.leftovers()
 
 
+@pytest.mark.thorough
 def test_the_command_shows_help_and_refuses_what_it_does_not_understand() -> None:
     command = [sys.executable, HERE, "--name", COMMAND_LAB]
     done = subprocess.run([*command, "up", "compute"], capture_output=True, text=True, check=False)
@@ -153,6 +162,7 @@ def test_the_command_shows_help_and_refuses_what_it_does_not_understand() -> Non
     assert done.stderr == "lab: there is no node compute7; those that are: none\n"
 
 
+@pytest.mark.thorough
 def test_the_command_brings_a_lab_up_and_down() -> None:
     command = [sys.executable, HERE, "--name", COMMAND_LAB]
     done = subprocess.run([*command, "up", "compute=1"], capture_output=True, text=True, check=False)

@@ -136,6 +136,7 @@ def test_an_open_gate_takes_it_to_the_version_and_the_next_turn_changes_nothing(
     wait_for(lambda: fleet.checks(NODE)["validation"][0] == "passing", "its health is published")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("node")
 def test_a_report_that_was_lost_is_made_up_for(fleet: Fleet) -> None:
     bring_to(fleet, "v1")
@@ -145,6 +146,7 @@ def test_a_report_that_was_lost_is_made_up_for(fleet: Fleet) -> None:
     assert fleet.reported("v1") == {NODE}
 
 
+@pytest.mark.thorough
 def test_a_node_at_a_known_version_does_nothing_while_consul_is_away(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     node.run("rm", RELEASE)
@@ -159,6 +161,7 @@ def test_a_node_at_a_known_version_does_nothing_while_consul_is_away(fleet: Flee
     assert node.read(RELEASE) is None
 
 
+@pytest.mark.thorough
 def test_a_node_that_never_was_set_up_may_run_puppet_without_consul_if_it_is_let(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     forget(node)
@@ -174,6 +177,7 @@ def test_a_node_that_never_was_set_up_may_run_puppet_without_consul_if_it_is_let
     assert fleet.version_of(NODE) is None
 
 
+@pytest.mark.thorough
 def test_check_mode_tells_what_would_be_done_and_does_nothing(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     node.write(RELEASE, "somebody was here")
@@ -190,6 +194,7 @@ def test_check_mode_tells_what_would_be_done_and_does_nothing(fleet: Fleet, node
     assert node.run("pgrep", "-f", "AnsiballZ_node_lock", check=False).stdout == ""
 
 
+@pytest.mark.thorough
 def test_noop_lets_puppet_tell_and_nothing_else_happen(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     node.write(RELEASE, "somebody was here")
@@ -202,6 +207,7 @@ def test_noop_lets_puppet_tell_and_nothing_else_happen(fleet: Fleet, node: Node)
     assert fleet.version_of(NODE) == "v1"
 
 
+@pytest.mark.thorough
 def test_from_a_controller_over_ssh_it_is_the_same(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -217,6 +223,7 @@ def test_from_a_controller_over_ssh_it_is_the_same(fleet: Fleet, node: Node) -> 
     assert f"closed: {GATE} is False" in fleet.play("node", "--limit", NODE, **python)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("node")
 def test_over_ssh_a_node_without_the_consul_library_says_what_to_do(fleet: Fleet) -> None:
     bring_to(fleet, "v1")
@@ -226,6 +233,7 @@ def test_over_ssh_a_node_without_the_consul_library_says_what_to_do(fleet: Fleet
     assert changed(shown) in (0, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("node")
 def test_a_package_source_that_is_not_there_fails_the_node_and_the_next_turn_mends_it(fleet: Fleet) -> None:
     bring_to(fleet, "v1")
@@ -261,6 +269,7 @@ def test_a_failed_validation_keeps_the_node_from_claiming_the_version(fleet: Fle
     wait_for(lambda: fleet.checks(NODE)["validation"][0] == "passing", "its health is published")
 
 
+@pytest.mark.thorough
 def test_a_failure_that_cannot_be_reported_is_told_on_the_node(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -283,6 +292,7 @@ def turn_works(fleet: Fleet) -> bool:
     return fleet.turn(NODE).returncode == 0 and fleet.version_of(NODE) == "v2"
 
 
+@pytest.mark.thorough
 def test_two_turns_at_once_don_t_happen(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -301,6 +311,7 @@ def test_two_turns_at_once_don_t_happen(fleet: Fleet, node: Node) -> None:
     assert fleet.record(NODE)["attempt"] == 1
 
 
+@pytest.mark.thorough
 def test_a_turn_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -316,6 +327,7 @@ def test_a_turn_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) 
     assert fleet.record(NODE)["state"] == "upgraded"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "moment",
     [

@@ -48,6 +48,7 @@ def write(node: Node, manifest: str, name: str = "site.pp") -> str:
 FILE = "file { '/root/puppet/made': content => 'by puppet' }\n"
 
 
+@pytest.mark.thorough
 def test_a_run_that_changes_something_is_a_change_and_the_next_one_is_none(node: Node, puppet: ModuleCalls) -> None:
     manifest = write(node, FILE)
     first = puppet(manifest=manifest)
@@ -60,6 +61,7 @@ def test_a_run_that_changes_something_is_a_change_and_the_next_one_is_none(node:
     assert (second["changed"], second["exit_code"]) == (False, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"noop": True}, {"check": True}])
 def test_noop_and_check_mode_tell_what_would_change_and_change_nothing(
     options: Any, node: Node, puppet: ModuleCalls
@@ -73,6 +75,7 @@ def test_noop_and_check_mode_tell_what_would_change_and_change_nothing(
     assert puppet(manifest=manifest, **options)["changed"] is False
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("manifest", "code", "message"),
     [
@@ -92,6 +95,7 @@ def test_each_failure_is_told_with_puppets_own_reason(
     assert f"puppet apply ended with {code}, {message}" in told["msg"]
 
 
+@pytest.mark.thorough
 def test_modules_environment_and_arguments_are_handed_on(node: Node, puppet: ModuleCalls) -> None:
     node.write("/root/puppet/modules/greeting/manifests/init.pp", "class greeting { notice('hello from the module') }")
     node.write("/etc/puppet/code/environments/canary/manifests/site.pp", "")
@@ -106,6 +110,7 @@ def test_modules_environment_and_arguments_are_handed_on(node: Node, puppet: Mod
     assert told["command"][-2:] == ["--show_diff", "/root/puppet/site.pp"]
 
 
+@pytest.mark.thorough
 def test_the_lock_of_an_agent_is_where_puppet_says_and_is_waited_for(node: Node, puppet: ModuleCalls) -> None:
     lock = node.run("puppet", "config", "print", "agent_catalog_run_lockfile").stdout.strip()
     assert lock in _LOCKS
@@ -130,6 +135,7 @@ def test_the_lock_of_an_agent_is_where_puppet_says_and_is_waited_for(node: Node,
     node.run("rm", lock)
 
 
+@pytest.mark.thorough
 def test_a_daemon_that_puppet_started_does_not_keep_its_lock(node: Node, puppet: ModuleCalls) -> None:
     manifest = write(node, "exec { '/bin/sh -c \"setsid sleep 123 >/dev/null 2>&1 &\"': }")
     assert puppet(manifest=manifest)["exit_code"] == 2
@@ -138,6 +144,7 @@ def test_a_daemon_that_puppet_started_does_not_keep_its_lock(node: Node, puppet:
     node.run("pkill", "-f", "sleep 123")
 
 
+@pytest.mark.thorough
 def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(node: Node, puppet: ModuleCalls) -> None:
     told = puppet(manifest=write(node, "exec { '/bin/sleep 321': }"), timeout=4)
     assert told["failure"]["code"] == "puppet_timeout"
@@ -146,12 +153,14 @@ def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(node: Node,
     assert node.run("pgrep", "-f", "sleep 321", check=False).stdout == ""
 
 
+@pytest.mark.thorough
 def test_a_puppet_that_is_not_there_is_told(puppet: ModuleCalls) -> None:
     told = puppet(manifest="/nowhere", executable="pupet")
     assert told["msg"].startswith("executable: 'pupet' is neither on PATH nor in ")
     assert told["failure"]["details"] == {}
 
 
+@pytest.mark.thorough
 def test_an_agent_that_reaches_no_server_fails_with_its_reason(node: Node, puppet: ModuleCalls) -> None:
     node.write("/etc/puppet/puppet.conf", "[main]\nserver = localhost\n")
     told = puppet(kind="agent")
@@ -159,6 +168,7 @@ def test_an_agent_that_reaches_no_server_fails_with_its_reason(node: Node, puppe
     assert "puppet agent ended with 1, the run itself failed: Error:" in told["msg"]
 
 
+@pytest.mark.thorough
 def test_every_example_runs_as_it_stands(node: Node, puppet: ModuleCalls) -> None:
     node.write(f"{SITE}/site.pp", FILE)
     node.run("mkdir", "-p", "/etc/puppet/code/modules")
@@ -166,5 +176,6 @@ def test_every_example_runs_as_it_stands(node: Node, puppet: ModuleCalls) -> Non
         assert not puppet(**options)["failed"]
 
 
+@pytest.mark.thorough
 def test_every_option_was_used_and_every_result_seen(puppet: ModuleCalls) -> None:
     puppet.assert_documented()

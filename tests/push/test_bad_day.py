@@ -48,6 +48,7 @@ def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_word_to_go
     assert fleet.reported("v1") == set(WEB)
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fleet: Site) -> None:
     # Longer than it takes to say the word.
     fleet.sleep(10, "web1")
@@ -70,6 +71,7 @@ def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fl
     assert fleet.done("web1") == ["app/prepare", "app/upgrade"]
 
 
+@pytest.mark.thorough
 def test_a_host_keeps_its_slot_while_it_soaks(fleet: Site) -> None:
     fleet.play("upgrade", version="v1", instructions={**ONE, "health": {"soak": 2}})
     found = spans(fleet.entries())
@@ -78,6 +80,7 @@ def test_a_host_keeps_its_slot_while_it_soaks(fleet: Site) -> None:
     assert fleet.reported("v1") == set(WEB)
 
 
+@pytest.mark.thorough
 def test_a_host_whose_check_fails_while_it_soaks_stops_what_the_budget_says(fleet: Site) -> None:
     catalog = {"Node": "web1", "Address": "127.0.0.1"}
     check = {"Node": "web1", "CheckID": "app", "Name": "app", "Status": "passing"}
@@ -112,6 +115,7 @@ def test_a_budget_that_is_spent_stops_the_run_and_names_the_hosts(fleet: Site) -
     assert fleet.reported("v1") == {"web2", "web3"}
 
 
+@pytest.mark.thorough
 def test_a_rollback_takes_the_last_first_and_the_broken_when_the_others_are_well(fleet: Site) -> None:
     fleet.play("upgrade", version="v1", instructions=ONE)
     broken = fleet.fail("web3", "app/upgrade")
@@ -130,6 +134,7 @@ def test_a_rollback_takes_the_last_first_and_the_broken_when_the_others_are_well
     assert back == ["web2", "web1", "web3"]
 
 
+@pytest.mark.thorough
 def test_a_run_that_finds_consul_put_back_to_an_earlier_time_stops_and_says_so(fleet: Site) -> None:
     fleet.sleep(2, "web2")
     process = fleet.start("upgrade", version="v1", instructions=ONE)
@@ -146,6 +151,7 @@ def test_a_run_that_finds_consul_put_back_to_an_earlier_time_stops_and_says_so(f
     assert fleet.reported("v1") == set(WEB)
 
 
+@pytest.mark.thorough
 def test_a_host_that_was_let_through_and_then_held_before_it_began_does_not_begin(fleet: Site) -> None:
     # As after a controller that died between the two.
     fleet.play("upgrade", version="v1", instructions=ONE)
@@ -163,6 +169,7 @@ def test_a_host_that_was_let_through_and_then_held_before_it_began_does_not_begi
     assert fleet.reported("v2") == set(WEB)
 
 
+@pytest.mark.thorough
 def test_a_host_that_is_held_after_its_run_was_cut_off_is_not_begun_again(fleet: Site) -> None:
     fleet.play("upgrade", version="v1", instructions=ONE)
     plan = [
@@ -181,6 +188,7 @@ def test_a_host_that_is_held_after_its_run_was_cut_off_is_not_begun_again(fleet:
     assert fleet.reported("v2") == set(WEB)
 
 
+@pytest.mark.thorough
 def test_a_failed_host_is_not_tried_again_while_it_is_held_or_the_rollout_is_paused(fleet: Site) -> None:
     broken = fleet.fail("web1", "app/upgrade")
     fleet.play("upgrade", version="v1", instructions=ONE, code=2)

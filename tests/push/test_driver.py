@@ -45,10 +45,12 @@ def empty(site: Site) -> Site:
     return site
 
 
+@pytest.mark.thorough
 def test_without_a_composition_it_does_not_start(empty: Site) -> None:
     assert "composition is not given, and state: started needs it." in drive(empty)
 
 
+@pytest.mark.thorough
 def test_without_consul_it_does_not_start(empty: Site) -> None:
     shown = drive(empty, **COMPOSED)
     assert "Consul at http://127.0.0.1:1 can't be reached: Connection refused." in shown

@@ -19,6 +19,7 @@ TASKS = ["app/prepare", "app/stop", "app/upgrade", "app/upgrade-once", "app/star
 RULES = {"rolling_rules": {"roles": {"web": 1}}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stage", ["controlplane", "dataplane"])
 def test_a_controller_that_is_killed_at_every_step_goes_on_where_it_was(site: Site, stage: str) -> None:
     site.service("app", STEPS, after=["after"])
@@ -58,6 +59,7 @@ def test_of_two_runs_for_the_same_role_the_second_takes_what_the_first_has_not(s
     assert most_at_once(spans(site.entries()), hosts) == 2
 
 
+@pytest.mark.thorough
 def test_two_runs_for_different_roles_keep_to_the_cap_of_the_fleet(site: Site) -> None:
     site.service("app", ["upgrade", "verify"])
     site.service("store", ["upgrade", "verify"])
@@ -81,6 +83,7 @@ def assert_ended_well(ended: Ended) -> None:
     assert ended.code == 0, ended.stdout
 
 
+@pytest.mark.thorough
 def test_hosts_of_a_run_elsewhere_are_left_to_it_and_taken_up_when_it_is_gone(site: Site) -> None:
     site.service("app", ["upgrade"])
     site.inventory(ROLES, {"web": ["web1", "web2"]})
@@ -105,6 +108,7 @@ def test_hosts_of_a_run_elsewhere_are_left_to_it_and_taken_up_when_it_is_gone(si
     assert site.reported("v1") == {"web1", "web2"}
 
 
+@pytest.mark.thorough
 def test_hosts_of_a_run_that_was_killed_here_with_its_driver_are_taken_up_at_once(site: Site) -> None:
     site.service("app", STEPS)
     site.inventory(ROLES, {"web": ["web1"]})

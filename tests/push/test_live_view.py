@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from .site import Site
 
 ROLES = {
@@ -17,6 +19,7 @@ CAPS = {"rolling_rules": {"roles": {"controller": 1, "web": 2}}}
 LIVE = {"ANSIBLE_STDOUT_CALLBACK": "convoy.upgrade.rollout"}
 
 
+@pytest.mark.thorough
 def test_bars_services_and_steps_and_failures_in_full_as_they_happen(site: Site) -> None:
     site.service("api", ["prepare", "upgrade"])
     site.service("app", ["validate", "stop", "upgrade", "start"], after=["after"])

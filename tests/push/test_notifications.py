@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import pytest
 from integration.support.hook import example, listening
 
 from .site import Site
@@ -26,6 +27,7 @@ TASKS = """\
 """
 
 
+@pytest.mark.thorough
 def test_each_event_is_told_once_and_a_host_that_is_tried_again_is_told_again(site: Site) -> None:
     site.service("app", [])
     tasks = site.folder / "roles/app/tasks/upgrade_tasks.yml"

@@ -40,6 +40,7 @@ def site(lab: Lab, tmp_path: Path) -> Site:
     return site
 
 
+@pytest.mark.thorough
 def test_a_controller_that_is_killed_at_every_step_goes_on_where_it_was(site: Site) -> None:
     site.sleep(1.0)
     for number, task in enumerate(TASKS):

@@ -58,6 +58,7 @@ def test_the_parts_are_run_by_themselves_in_the_order_that_the_rules_allow(fleet
     assert fleet.consul.get("config_state/enable_puppet/global") == b"True"
 
 
+@pytest.mark.thorough
 def test_tags_choose_steps_and_what_is_left_is_done_later(fleet: Site) -> None:
     shown = fleet.play("upgrade", "--tags", "step7", version="v1", code=2)
     assert "--tags step7: no task of any service is left, so nothing would be done." in shown
@@ -77,17 +78,20 @@ def test_tags_choose_steps_and_what_is_left_is_done_later(fleet: Site) -> None:
     assert fleet.reported("v1") >= {"web1", "web2"}
 
 
+@pytest.mark.thorough
 def test_a_step_that_is_skipped_by_name_is_not_waited_for(fleet: Site) -> None:
     fleet.play("upgrade", "--skip-tags", "verify", version="v1")
     assert fleet.done("web1") == ["app/stop", "app/upgrade", "app/after"]
     assert fleet.reported("v1") == {"controller1", "cache1", "web1", "web2"}
 
 
+@pytest.mark.thorough
 def test_a_role_that_nobody_has_is_refused(fleet: Site) -> None:
     shown = fleet.play("role", version="v1", role="webb", code=2)
     assert "no host has the role 'webb'; did you mean 'web'?" in shown
 
 
+@pytest.mark.thorough
 def test_hosts_that_upgrade_themselves_are_let_through_beside_those_that_ansible_upgrades(site: Site) -> None:
     site.service("app", ["upgrade"])
     roles = {"web": {"stage": "dataplane", "services": ["app"]}, "compute": {"stage": "dataplane"}}

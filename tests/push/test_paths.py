@@ -28,6 +28,7 @@ def at(*versions: str) -> list[str]:
     return [f"db@{version}/upgrade" for version in versions]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stage", ["dataplane", "controlplane"])
 def test_hosts_at_four_versions_go_their_own_ways(site: Site, stage: str) -> None:
     site.service("db", ["stop", "upgrade", "start"], path=PATH)
@@ -73,6 +74,7 @@ def test_what_is_behind_a_host_is_not_done_again_after_a_failure_nor_on_the_way_
     assert not {"done", "origin"} & site.record("db1").keys()
 
 
+@pytest.mark.thorough
 def test_a_check_of_a_point_that_is_behind_a_host_is_not_asked_again(site: Site) -> None:
     path = {version: ["validate", "upgrade"] for version in ("2.4", "2.6", "2.8")}
     site.service("db", ["upgrade"], path=path)
@@ -89,6 +91,7 @@ def test_a_check_of_a_point_that_is_behind_a_host_is_not_asked_again(site: Site)
     assert site.reported("2.8") == {"db1"}
 
 
+@pytest.mark.thorough
 def test_after_a_way_back_that_failed_the_way_up_begins_where_that_led(site: Site) -> None:
     site.service("db", ["upgrade", "start"], path=PATH)
     site.inventory(
@@ -110,6 +113,7 @@ def test_after_a_way_back_that_failed_the_way_up_begins_where_that_led(site: Sit
     assert site.reported("2.10") == {"db1"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stage", ["dataplane", "controlplane"])
 def test_a_controller_that_is_killed_on_the_way_goes_on_after_the_last_point_that_was_finished(
     site: Site, stage: str
@@ -134,6 +138,7 @@ def test_a_controller_that_is_killed_on_the_way_goes_on_after_the_last_point_tha
     assert site.reported("2.10") == {"db1", "db2"}
 
 
+@pytest.mark.thorough
 def test_hosts_of_unknown_version_are_refused_until_it_is_declared(site: Site) -> None:
     site.service("db", ["upgrade"], path={"2.4": ["validate", "upgrade"], "2.6": ["validate", "upgrade"]})
     site.service("app", ["upgrade"])

@@ -75,6 +75,7 @@ def test_it_is_upgraded_once_by_one_host_and_its_version_is_its_own(fleet: Site)
     assert provider(fleet)["version"] == "2.8"
 
 
+@pytest.mark.thorough
 def test_one_that_fails_stops_all_who_wait_and_goes_on_after_the_last_point_that_was_finished(site: Site) -> None:
     site.service("cloud", ["prepare", "upgrade"], path=PATH, provider=True)
     site.service("app", ["stop", "upgrade"])
@@ -107,6 +108,7 @@ def test_one_that_fails_stops_all_who_wait_and_goes_on_after_the_last_point_that
     assert site.reported("2.6") == set(hosts)
 
 
+@pytest.mark.thorough
 def test_a_host_that_fails_elsewhere_leaves_the_provider_to_the_next_one(site: Site) -> None:
     site.service("app", ["prepare", "stop", "upgrade"])
     site.service("cloud", ["prepare", "upgrade"], provider=True)
@@ -125,6 +127,7 @@ def test_a_host_that_fails_elsewhere_leaves_the_provider_to_the_next_one(site: S
     assert site.reported("2.6") == set(hosts)
 
 
+@pytest.mark.thorough
 def test_what_a_host_once_wrote_of_it_is_not_believed_where_it_has_gone_elsewhere_since(site: Site) -> None:
     site.service("app", ["start"])
     site.service("cloud", ["upgrade"], provider=True)
@@ -142,6 +145,7 @@ def test_what_a_host_once_wrote_of_it_is_not_believed_where_it_has_gone_elsewher
     assert provider(site)["version"] == "2.6"
 
 
+@pytest.mark.thorough
 def test_one_without_anything_to_do_on_the_way_has_the_new_version_all_the_same(site: Site) -> None:
     site.service("app", ["upgrade"])
     site.service("cloud", [], path={"2.4": ["upgrade"]}, provider=True)
@@ -154,6 +158,7 @@ def test_one_without_anything_to_do_on_the_way_has_the_new_version_all_the_same(
     assert site.reported("2.6") == {"web1", "web2"}
 
 
+@pytest.mark.thorough
 def test_a_controller_that_is_killed_at_it_goes_on_where_it_was(fleet: Site) -> None:
     fleet.sleep(1.5)
     for task in ("cloud@2.4/upgrade", "cloud/upgrade"):
@@ -171,6 +176,7 @@ def test_a_controller_that_is_killed_at_it_goes_on_where_it_was(fleet: Site) -> 
     assert fleet.reported("2.6") == set(EVERY)
 
 
+@pytest.mark.thorough
 def test_one_of_unknown_version_is_refused_until_it_is_declared(fleet: Site) -> None:
     key = "upgrade/providers/cloud"
     assert fleet.consul.delete(key)

@@ -68,6 +68,7 @@ def sql(lab: Lab, query: str, database: str = "shop") -> str:
     return lab.nodes["db1"].run(*command).stdout.strip()
 
 
+@pytest.mark.thorough
 def test_a_schema_goes_from_version_to_version_once_and_on_after_a_failure(lab: Lab, site: Site) -> None:
     changes = {
         "2.4": "ALTER TABLE accounts ADD COLUMN mail text;",

@@ -90,6 +90,7 @@ def test_a_fleet_goes_through_its_steps_in_order(fleet: Site) -> None:
     assert "changed=0" in again
 
 
+@pytest.mark.thorough
 def test_hosts_of_several_roles_in_a_wave_take_each_step_together(site: Site) -> None:
     steps = ["prepare", "stop", "upgrade", "start", "verify"]
     site.service("app", steps)
@@ -106,6 +107,7 @@ def test_hosts_of_several_roles_in_a_wave_take_each_step_together(site: Site) ->
         assert max(before) < min(after)
 
 
+@pytest.mark.thorough
 def test_services_are_told_where_a_host_comes_from_and_goes_to(site: Site) -> None:
     site.service("app", ["validate", "upgrade"], after=["after"])
     site.inventory({"web": {"stage": "dataplane", "services": ["app"]}}, {"web": ["web1", "web2"]})
@@ -120,6 +122,7 @@ def test_services_are_told_where_a_host_comes_from_and_goes_to(site: Site) -> No
     ]
 
 
+@pytest.mark.thorough
 def test_where_a_host_is_stands_in_its_record(fleet: Site) -> None:
     # Once a host has failed, its record stays as it was.
     fleet.fail("web1", "app/start")
@@ -168,6 +171,7 @@ def test_what_no_log_hides_of_a_failure_is_told_nowhere(site: Site) -> None:
     assert not any(b"s3cret" in value for value in site.consul.tree().values())
 
 
+@pytest.mark.thorough
 def test_what_is_done_once_for_all_stops_all_when_it_fails(fleet: Site) -> None:
     broken = [fleet.fail(host, "api/upgrade-once") for host in CONTROLLERS]
     shown = fleet.play("upgrade", version="v1", code=2)
@@ -188,6 +192,7 @@ def test_what_is_done_once_for_all_stops_all_when_it_fails(fleet: Site) -> None:
     assert fleet.reported("v1") == {*CONTROLLERS, *WEB}
 
 
+@pytest.mark.thorough
 def test_a_host_that_fails_its_checks_keeps_everything_from_beginning(fleet: Site) -> None:
     fleet.fail("web4", "app/validate")
     shown = fleet.play("upgrade", version="v1", code=2)
@@ -222,6 +227,7 @@ def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Si
     assert site.done("web1") == ["app/prepare", "app/upgrade"]
 
 
+@pytest.mark.thorough
 def test_hosts_go_in_the_order_of_the_plan_whichever_asks_first(site: Site) -> None:
     site.service("app", ["upgrade"])
     # Before each task of the first one, Ansible has to find out what takes a while.
@@ -259,6 +265,7 @@ def test_check_mode_shows_the_plan_checks_the_hosts_and_writes_nothing(fleet: Si
     assert not (fleet.folder / "composed").exists()
 
 
+@pytest.mark.thorough
 def test_a_composed_playbook_is_run_by_hand(fleet: Site) -> None:
     fleet.play("compose")
     assert (fleet.folder / "composed/controller/step3_upgrade.yml").is_file()

@@ -71,6 +71,7 @@ def test_all_hosts_that_may_not_go_are_told_at_once_and_nothing_is_touched(fleet
     assert {one.version for one in fleet.entries("web3")} == {"2.8>2.9", "2.9>2.10"}
 
 
+@pytest.mark.thorough
 def test_a_host_that_is_held_is_in_nobodys_way(fleet: Site) -> None:
     say(fleet, "app", "allowed_from: '>=2.8'")
     runs(fleet, {"web1": "2.2", "web2": "2.8", "web3": "2.8", "db1": "2.8"})
@@ -83,6 +84,7 @@ def test_a_host_that_is_held_is_in_nobodys_way(fleet: Site) -> None:
     assert "1 of 4 hosts may not go to 2.10. web1 (2.2)" in refused(fleet, "upgrade", version="2.10")
 
 
+@pytest.mark.thorough
 def test_nothing_goes_back_to_an_older_version_unless_its_services_can(fleet: Site) -> None:
     say(fleet, "store", "allow_downgrade: true")
     fleet.play("upgrade", version="2.9")
@@ -107,6 +109,7 @@ def test_nothing_goes_back_to_an_older_version_unless_its_services_can(fleet: Si
     ]
 
 
+@pytest.mark.thorough
 def test_a_host_that_failed_midway_goes_back_only_if_its_services_can(fleet: Site) -> None:
     say(fleet, "store", "allow_downgrade: true")
     fleet.play("upgrade", version="v1")
@@ -124,6 +127,7 @@ def test_a_host_that_failed_midway_goes_back_only_if_its_services_can(fleet: Sit
     assert fleet.record("web1")["state"] == "upgraded"
 
 
+@pytest.mark.thorough
 def test_versions_without_an_order_are_refused_by_name_unless_there_is_a_list(fleet: Site) -> None:
     runs(fleet, {**dict.fromkeys(WEB, "xenial"), "db1": "v673"})
     shown = refused(fleet, "upgrade", version="bionic")

@@ -174,6 +174,7 @@ def fleet(make_steps: MakeSteps) -> Fleet:
     return Fleet(lab, steps.folder)
 
 
+@pytest.mark.thorough
 def test_no_request_fails_while_the_whole_fleet_is_upgraded(fleet: Fleet) -> None:
     nodes = fleet.lab.nodes
     with Traffic(nodes["controller1"].address) as one, Traffic(nodes["controller2"].address) as other:

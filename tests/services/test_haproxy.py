@@ -55,6 +55,7 @@ def backend(steps: Steps, host: str, *which: str, code: int = 0, check: bool = F
     return steps.run("haproxy_backend", which, [host], {**BACKEND, **more}, *arguments, code=code)
 
 
+@pytest.mark.thorough
 def test_no_request_fails_while_one_web_server_after_the_other_is_upgraded(steps: Steps, balancer: Node) -> None:
     seen = set()
     with Traffic(balancer.address) as traffic:
@@ -75,6 +76,7 @@ def test_no_request_fails_while_one_web_server_after_the_other_is_upgraded(steps
     assert min(traffic.answers.values()) > 100
 
 
+@pytest.mark.thorough
 def test_no_request_fails_while_the_balancer_itself_is_upgraded(steps: Steps, balancer: Node) -> None:
     settings = {"haproxy_verify_ports": [80], "haproxy_verify_timeout": 5}
     steps.run("haproxy", STEPS, ["lb1"], settings, "--check")
@@ -97,6 +99,7 @@ def test_no_request_fails_while_the_balancer_itself_is_upgraded(steps: Steps, ba
     assert old_processes(balancer, "haproxy") == []
 
 
+@pytest.mark.thorough
 def test_a_configuration_that_haproxy_does_not_take_is_refused(steps: Steps, balancer: Node) -> None:
     good = balancer.read("/etc/haproxy/haproxy.cfg") or ""
     balancer.write("/etc/haproxy/haproxy.cfg", good + "    no_such_keyword\n")
@@ -106,6 +109,7 @@ def test_a_configuration_that_haproxy_does_not_take_is_refused(steps: Steps, bal
     balancer.write("/etc/haproxy/haproxy.cfg", good)
 
 
+@pytest.mark.thorough
 def test_the_steps_can_be_repeated_and_check_mode_only_tells(steps: Steps, balancer: Node) -> None:
     assert "changed=1 " in backend(steps, "web1", "validate", "prepare", check=True)
     assert status(balancer, "web1") == "UP"
@@ -123,6 +127,7 @@ def test_the_steps_can_be_repeated_and_check_mode_only_tells(steps: Steps, balan
     assert "changed=0 " in backend(steps, "web1", "verify")
 
 
+@pytest.mark.thorough
 def test_what_an_operator_put_into_maintenance_stays_there(steps: Steps, balancer: Node) -> None:
     ask(balancer, "set server app/web1 state maint")
     assert "changed=0 " in backend(steps, "web1", "validate", "prepare", "verify")
@@ -131,6 +136,7 @@ def test_what_an_operator_put_into_maintenance_stays_there(steps: Steps, balance
     wait_for_status(balancer, "web1", "UP")
 
 
+@pytest.mark.thorough
 def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Node) -> None:
     ask(balancer, "set server app/web2 state maint")
     shown = words(backend(steps, "web1", "prepare", code=2, haproxy_backend_drain_timeout=1))
@@ -142,6 +148,7 @@ def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Nod
     ask(balancer, "set server app/web2 state ready")
 
 
+@pytest.mark.thorough
 def test_of_two_hosts_that_go_at_once_one_stays(steps: Steps, balancer: Node) -> None:
     settings = {**BACKEND, "haproxy_backend_drain_timeout": 1}
     shown = words(steps.run("haproxy_backend", ["prepare"], ["web1", "web2"], settings, code=2))
@@ -150,6 +157,7 @@ def test_of_two_hosts_that_go_at_once_one_stays(steps: Steps, balancer: Node) ->
     steps.run("haproxy_backend", ["verify"], ["web1", "web2"], BACKEND)
 
 
+@pytest.mark.thorough
 def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balancer: Node) -> None:
     ask(balancer, "set server app/web2 weight 0")
     download = Download(balancer.address, "/slower")
@@ -168,6 +176,7 @@ def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balance
     backend(steps, "web1", "verify")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -48,6 +48,7 @@ def balancer(steps: Steps) -> Node:
     return node
 
 
+@pytest.mark.thorough
 def test_a_server_is_taken_out_and_put_back(balancer: Node, server: ModuleCalls) -> None:
     told = server(**APP, state="drained", check=True)
     assert (told["changed"], told["status"], status(balancer, "web1")) == (True, "UP", "UP")
@@ -62,6 +63,7 @@ def test_a_server_is_taken_out_and_put_back(balancer: Node, server: ModuleCalls)
     assert not server(**APP, state="ready")["changed"]
 
 
+@pytest.mark.thorough
 def test_maintenance_is_ended_unless_it_is_to_be_kept(balancer: Node, server: ModuleCalls) -> None:
     assert server(**APP, state="maintenance")["status"] == "MAINT"
     assert not server(**APP, state="drained")["changed"]
@@ -71,6 +73,7 @@ def test_maintenance_is_ended_unless_it_is_to_be_kept(balancer: Node, server: Mo
     assert status(balancer, "web1") == "UP"
 
 
+@pytest.mark.thorough
 def test_sessions_are_waited_for_and_then_cut_off_if_that_is_wanted(balancer: Node, server: ModuleCalls) -> None:
     ask(balancer, "set server app/web2 weight 0")
     download = Download(balancer.address, "/slower")
@@ -83,12 +86,14 @@ def test_sessions_are_waited_for_and_then_cut_off_if_that_is_wanted(balancer: No
     assert download.end() < SLOW
 
 
+@pytest.mark.thorough
 def test_nothing_is_taken_out_where_too_few_would_serve(balancer: Node, server: ModuleCalls) -> None:
     told = server(**APP, state="drained", others_up=2, timeout=0.5)
     assert (told["failed"], told["failure"]["code"]) == (True, "too_few_servers")
     assert status(balancer, "web1") == "UP"
 
 
+@pytest.mark.thorough
 def test_an_api_that_is_not_there_is_told(server: ModuleCalls) -> None:
     told = server(**APP, state="ready", socket="127.0.0.1:9")
     assert (told["failed"], told["failure"]["code"]) == (True, "haproxy_unreachable")
@@ -96,6 +101,7 @@ def test_an_api_that_is_not_there_is_told(server: ModuleCalls) -> None:
     assert "HAProxy's runtime API at 127.0.0.1:9 does not answer" in told["msg"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("balancer")
 def test_every_example_runs_as_it_stands(server: ModuleCalls) -> None:
     for options in server.examples():
@@ -104,5 +110,6 @@ def test_every_example_runs_as_it_stands(server: ModuleCalls) -> None:
         assert not told["failed"], told
 
 
+@pytest.mark.thorough
 def test_every_option_was_used_and_every_result_seen(server: ModuleCalls) -> None:
     server.assert_documented()

@@ -65,12 +65,14 @@ def run(steps: Steps, *which: str, hosts: tuple[str, ...] = ("compute1",), code:
     return " ".join(shown.split())
 
 
+@pytest.mark.thorough
 def test_a_host_whose_kernel_is_the_newest_is_left_alone(steps: Steps) -> None:
     before = boot_of(steps.lab.nodes["compute1"])
     assert "changed=0 " in run(steps, "validate", POST)
     assert boot_of(steps.lab.nodes["compute1"]) == before
 
 
+@pytest.mark.thorough
 def test_a_host_with_a_newer_kernel_reboots_into_it_and_others_do_not(steps: Steps) -> None:
     nodes = steps.lab.nodes
     # As text, 6.1.0-9 is the greater one.
@@ -83,12 +85,14 @@ def test_a_host_with_a_newer_kernel_reboots_into_it_and_others_do_not(steps: Ste
     assert [name for name, node in nodes.items() if boot_of(node) != before[name]] == ["compute1"]
 
 
+@pytest.mark.thorough
 def test_a_second_run_does_not_reboot_again(steps: Steps) -> None:
     before = boot_of(steps.lab.nodes["compute1"])
     assert "changed=0 " in run(steps, POST)
     assert boot_of(steps.lab.nodes["compute1"]) == before
 
 
+@pytest.mark.thorough
 def test_check_mode_tells_of_the_reboot_and_does_without(steps: Steps) -> None:
     node = steps.lab.nodes["compute3"]
     install(node, NEW, default=False)
@@ -98,6 +102,7 @@ def test_check_mode_tells_of_the_reboot_and_does_without(steps: Steps) -> None:
     assert boot_of(node) == before
 
 
+@pytest.mark.thorough
 def test_a_host_that_comes_back_with_another_kernel_is_told_of(steps: Steps) -> None:
     node = steps.lab.nodes["compute3"]
     before = boot_of(node)
@@ -106,6 +111,7 @@ def test_a_host_that_comes_back_with_another_kernel_is_told_of(steps: Steps) -> 
     assert boot_of(node) != before
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_told_is_refused_before_anything_is_touched(steps: Steps) -> None:
     shown = run(steps, "validate", code=2, kernel_reboot_kernels=["/boot/nothing-*"])
     assert "compute1: there is no kernel at /boot/nothing-*, so it can't be told whether a newer one waits" in shown

@@ -44,6 +44,7 @@ def run(steps: Steps, which: tuple[str, ...], *hosts: str, code: int = 0, check:
     return " ".join(shown.split())
 
 
+@pytest.mark.thorough
 def test_check_mode_changes_nothing(steps: Steps, keystones: Keystones) -> None:
     before = installed(keystones.nodes[0], "keystone")
     run(steps, (*STEPS, POST), *BOTH, check=True)
@@ -51,6 +52,7 @@ def test_check_mode_changes_nothing(steps: Steps, keystones: Keystones) -> None:
     assert keystones.revisions() == OLD
 
 
+@pytest.mark.thorough
 def test_what_is_not_there_is_refused_before_anything_is_touched(steps: Steps, keystones: Keystones) -> None:
     shown = run(steps, ("validate",), "keystone1", code=2, keystone_config="/nowhere")
     assert "keystone1: the user keystone can't read /nowhere. Correct its owner and its mode" in shown
@@ -61,6 +63,7 @@ def test_what_is_not_there_is_refused_before_anything_is_touched(steps: Steps, k
     keystones.sql("alter role keystone login")
 
 
+@pytest.mark.thorough
 def test_a_migration_that_fails_is_told_in_a_sentence_and_the_other_host_goes_on(
     steps: Steps, keystones: Keystones
 ) -> None:
@@ -73,6 +76,7 @@ def test_a_migration_that_fails_is_told_in_a_sentence_and_the_other_host_goes_on
     keystones.sql("alter table lab_runs owner to keystone")
 
 
+@pytest.mark.thorough
 def test_the_first_host_expands_the_schema_while_the_other_answers(steps: Steps, keystones: Keystones) -> None:
     first, second = keystones.nodes
     # Run whole again, after the failure in its middle.
@@ -89,6 +93,7 @@ def test_the_first_host_expands_the_schema_while_the_other_answers(steps: Steps,
     assert keystones.sql("select count(*) from lab_old") == ["0"]
 
 
+@pytest.mark.thorough
 def test_a_host_of_the_old_version_is_not_refused_because_the_schema_is_ahead(
     steps: Steps, keystones: Keystones
 ) -> None:
@@ -96,6 +101,7 @@ def test_a_host_of_the_old_version_is_not_refused_because_the_schema_is_ahead(
     run(steps, ("validate",), *BOTH)
 
 
+@pytest.mark.thorough
 def test_the_second_host_does_not_run_the_migrations_again(steps: Steps, keystones: Keystones) -> None:
     first, second = keystones.nodes
     with client(first) as seen:
@@ -105,6 +111,7 @@ def test_the_second_host_does_not_run_the_migrations_again(steps: Steps, keyston
     assert keystones.runs() == ["expand|keystone1"]
 
 
+@pytest.mark.thorough
 def test_one_host_contracts_the_schema_after_the_last_of_the_old_ones(steps: Steps, keystones: Keystones) -> None:
     with client(keystones.nodes[1]) as seen:
         run(steps, (POST,), *BOTH)
@@ -114,6 +121,7 @@ def test_one_host_contracts_the_schema_after_the_last_of_the_old_ones(steps: Ste
     assert keystones.sql("select to_regclass('lab_old') is null") == ["t"]
 
 
+@pytest.mark.thorough
 def test_a_second_run_leaves_it_as_it_is(steps: Steps, keystones: Keystones) -> None:
     shown = run(steps, (*STEPS, POST), *BOTH)
     # They are stopped and started again, and that is all.
@@ -124,6 +132,7 @@ def test_a_second_run_leaves_it_as_it_is(steps: Steps, keystones: Keystones) -> 
         assert {one["name"] for one in found["projects"]} == {"admin", "kept"}
 
 
+@pytest.mark.thorough
 def test_a_host_that_does_not_answer_is_told_in_a_sentence(steps: Steps, keystones: Keystones) -> None:
     shown = run(
         steps,

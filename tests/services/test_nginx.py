@@ -83,6 +83,7 @@ def test_a_run_that_was_interrupted_between_old_and_new_is_finished(steps: Steps
     assert node.read("/usr/share/doc/nginx/remade") == f"{installed(node, 'nginx')}\n"
 
 
+@pytest.mark.thorough
 def test_a_configuration_that_nginx_does_not_take_is_refused(steps: Steps, node: Node) -> None:
     node.write("/etc/nginx/conf.d/broken.conf", "no_such_directive on;\n")
     for step in ("validate", "start", "verify"):
@@ -92,6 +93,7 @@ def test_a_configuration_that_nginx_does_not_take_is_refused(steps: Steps, node:
     node.run("rm", "/etc/nginx/conf.d/broken.conf")
 
 
+@pytest.mark.thorough
 def test_one_that_was_stopped_is_started(steps: Steps, node: Node) -> None:
     node.run("systemctl", "stop", "nginx")
     shown = words(run(steps, "verify", code=2, nginx_verify_timeout=1))

@@ -51,6 +51,7 @@ def pinned(node: Node) -> str:
     return found[-1]
 
 
+@pytest.mark.thorough
 def test_check_mode_changes_nothing(steps: Steps, novas: Novas) -> None:
     before = installed(novas.computes[0], "nova-compute")
     run(steps, (*STEPS, POST), *BOTH, check=True)
@@ -58,6 +59,7 @@ def test_check_mode_changes_nothing(steps: Steps, novas: Novas) -> None:
     assert novas.computes[0].read(PIN) is None
 
 
+@pytest.mark.thorough
 def test_the_first_host_is_upgraded_with_its_messages_pinned(steps: Steps, novas: Novas) -> None:
     first, second = novas.computes
     assert pinned(first) == "None"
@@ -69,6 +71,7 @@ def test_the_first_host_is_upgraded_with_its_messages_pinned(steps: Steps, novas
     assert "fake.FakeDriver" in (first.read("/etc/nova/nova-compute.conf") or "")
 
 
+@pytest.mark.thorough
 def test_what_is_interrupted_is_done_whole_the_next_time(steps: Steps, novas: Novas) -> None:
     second = novas.computes[1]
     run(steps, ("prepare", "stop"), "compute2", nova_compute_rpc="zed")
@@ -78,6 +81,7 @@ def test_what_is_interrupted_is_done_whole_the_next_time(steps: Steps, novas: No
     assert novas.is_known(second)
 
 
+@pytest.mark.thorough
 def test_the_pin_is_taken_out_after_the_last_host(steps: Steps, novas: Novas) -> None:
     run(steps, (POST,), *BOTH)
     assert [pinned(node) for node in novas.computes] == ["None", "None"]
@@ -85,6 +89,7 @@ def test_the_pin_is_taken_out_after_the_last_host(steps: Steps, novas: Novas) ->
     assert [novas.is_known(node) for node in novas.computes] == [True, True]
 
 
+@pytest.mark.thorough
 def test_an_unpinning_that_was_cut_off_is_done_whole(steps: Steps, novas: Novas) -> None:
     first = novas.computes[0]
     run(steps, ("prepare", "stop", "start"), "compute1")
@@ -95,6 +100,7 @@ def test_an_unpinning_that_was_cut_off_is_done_whole(steps: Steps, novas: Novas)
     assert "changed=0 " in run(steps, (POST,), "compute1")
 
 
+@pytest.mark.thorough
 def test_a_traceback_since_the_start_is_told_in_a_sentence(steps: Steps, novas: Novas) -> None:
     first = novas.computes[0]
     first.run("systemctl", "restart", "nova-compute")
@@ -110,6 +116,7 @@ def test_a_traceback_since_the_start_is_told_in_a_sentence(steps: Steps, novas: 
     run(steps, ("verify",), "compute1")
 
 
+@pytest.mark.thorough
 def test_a_host_that_does_not_reach_the_queue_is_told_in_a_sentence(steps: Steps, novas: Novas) -> None:
     first = novas.computes[0]
     first.run("mkdir", "-p", "/run/systemd/system/nova-compute.service.d")

@@ -107,6 +107,7 @@ def ping(node: Node) -> Iterator[list[float]]:
     gaps.append(max(after - before for before, after in itertools.pairwise([*times, max(ended, times[-1])])))
 
 
+@pytest.mark.thorough
 def test_check_mode_changes_nothing(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
     before, running = installed(node, "openvswitch-switch"), daemons(node)
@@ -115,6 +116,7 @@ def test_check_mode_changes_nothing(steps: Steps) -> None:
     assert node.read(STATE) is None
 
 
+@pytest.mark.thorough
 def test_the_network_is_up_while_the_packages_are_upgraded(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
     before = daemons(node)
@@ -126,6 +128,7 @@ def test_the_network_is_up_while_the_packages_are_upgraded(steps: Steps) -> None
     assert node.run("ls", "/run/systemd/system/ovs-vswitchd.service.d").stdout == ""
 
 
+@pytest.mark.thorough
 def test_the_restart_is_short_and_the_flows_are_there_again(
     steps: Steps, record_property: pytest.RecordProperty
 ) -> None:
@@ -141,6 +144,7 @@ def test_the_restart_is_short_and_the_flows_are_there_again(
     assert node.read(STATE) is None
 
 
+@pytest.mark.thorough
 def test_a_second_run_restarts_nothing(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
     before = daemons(node)
@@ -150,6 +154,7 @@ def test_a_second_run_restarts_nothing(steps: Steps) -> None:
     assert gaps[0] < 0.5
 
 
+@pytest.mark.thorough
 def test_not_even_a_package_that_restarts_the_daemons_can_do_it(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
     before = daemons(node)
@@ -163,6 +168,7 @@ def test_not_even_a_package_that_restarts_the_daemons_can_do_it(steps: Steps) ->
     assert not set(daemons(node)) & set(before)
 
 
+@pytest.mark.thorough
 def test_what_is_lost_is_told_in_a_sentence(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
     run(steps, "prepare")
@@ -185,6 +191,7 @@ def test_what_is_lost_is_told_in_a_sentence(steps: Steps) -> None:
     assert "compute1: the ports port2 of the bridge br-lab were there before the upgrade and are gone." in shown
 
 
+@pytest.mark.thorough
 def test_a_switch_that_does_not_answer_is_refused_before_anything_is_touched(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
     node.run("systemctl", "stop", "openvswitch-switch")
@@ -192,6 +199,7 @@ def test_a_switch_that_does_not_answer_is_refused_before_anything_is_touched(ste
     assert "compute1: Open vSwitch does not answer:" in shown
 
 
+@pytest.mark.thorough
 def test_without_the_role_the_packages_scripts_restart_the_daemons_and_the_flows_are_gone(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
     node.run("systemctl", "start", "openvswitch-switch")

@@ -42,6 +42,7 @@ def run(steps: Steps, *which: str, code: int = 0, check: bool = False, **more: o
     )
 
 
+@pytest.mark.thorough
 def test_nothing_is_changed_in_check_mode(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     before = installed(node, "nginx")
@@ -51,6 +52,7 @@ def test_nothing_is_changed_in_check_mode(steps: Steps) -> None:
     assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
 
 
+@pytest.mark.thorough
 def test_the_service_goes_to_the_version_of_the_sources_and_keeps_its_configuration(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     run(steps)
@@ -60,6 +62,7 @@ def test_the_service_goes_to_the_version_of_the_sources_and_keeps_its_configurat
     assert node.run("curl", "-sSf", "http://127.0.0.1/").stdout
 
 
+@pytest.mark.thorough
 def test_a_second_run_leaves_it_as_it_is(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     before = installed(node, "nginx")
@@ -69,6 +72,7 @@ def test_a_second_run_leaves_it_as_it_is(steps: Steps) -> None:
     assert "changed=2 " in shown
 
 
+@pytest.mark.thorough
 def test_packages_scripts_do_not_start_what_was_stopped(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     point(node, "v1", PINS)
@@ -77,6 +81,7 @@ def test_packages_scripts_do_not_start_what_was_stopped(steps: Steps) -> None:
     assert node.run("ls", "/usr/sbin/policy-rc.d", check=False).returncode
 
 
+@pytest.mark.thorough
 def test_it_goes_back_where_the_pins_say_so(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     run(steps, "start", "verify")
@@ -84,6 +89,7 @@ def test_it_goes_back_where_the_pins_say_so(steps: Steps) -> None:
     point(node, "v2")
 
 
+@pytest.mark.thorough
 def test_what_an_interrupted_run_left_is_finished(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     node.run("systemctl", "stop", "nginx")
@@ -107,6 +113,7 @@ def test_what_an_interrupted_run_left_is_finished(steps: Steps) -> None:
     assert installed(node, "nginx").endswith("+v2")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -127,6 +134,7 @@ def test_what_is_not_there_is_refused_before_anything_is_touched(
     assert sentence in words(run(steps, "validate", code=2, **settings))
 
 
+@pytest.mark.thorough
 def test_a_service_that_does_not_run_is_told_in_a_sentence(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     shown = run(steps, "verify", code=2, package_service_verify_ports=[81], package_service_verify_timeout=1)

@@ -74,6 +74,7 @@ def run(steps: Steps, hosts: list[str], *which: str, code: int = 0, check: bool 
     return words(steps.run("postgresql", which or STEPS, hosts, settings, *(["--check"] if check else []), code=code))
 
 
+@pytest.mark.thorough
 def test_the_hosts_are_upgraded_and_one_changes_the_schema(steps: Steps, session: subprocess.Popen[str]) -> None:
     nodes = steps.lab.nodes
     assert session.poll() is None
@@ -90,6 +91,7 @@ def test_the_hosts_are_upgraded_and_one_changes_the_schema(steps: Steps, session
     assert sql(nodes["db1"], "SELECT version FROM convoy_migrations", "shop") == "v2"
 
 
+@pytest.mark.thorough
 def test_a_second_run_changes_no_schema_and_loses_nothing(steps: Steps) -> None:
     node = steps.lab.nodes["db1"]
     run(steps, ["db1"])
@@ -97,6 +99,7 @@ def test_a_second_run_changes_no_schema_and_loses_nothing(steps: Steps) -> None:
     assert sql(node, "SELECT count(*) FROM accounts", "shop") == str(ROWS)
 
 
+@pytest.mark.thorough
 def test_a_change_that_fails_leaves_the_schema_as_it_was(steps: Steps) -> None:
     node = steps.lab.nodes["db1"]
     (steps.folder / "v3.sql").write_text("INSERT INTO made VALUES ('half');\nSELECT no_such_function();\n")
@@ -112,6 +115,7 @@ def test_a_change_that_fails_leaves_the_schema_as_it_was(steps: Steps) -> None:
     assert node.read("/root/migrated") == ""
 
 
+@pytest.mark.thorough
 def test_another_major_version_is_refused_before_anything_is_stopped(steps: Steps) -> None:
     node = steps.lab.nodes["db1"]
     repository(steps.lab.shared / "v16", [Package("postgresql-16", "16.1-1"), Package("fleet-postgresql", "16.1-1")])
@@ -127,6 +131,7 @@ def test_another_major_version_is_refused_before_anything_is_stopped(steps: Step
     point(node, "v2")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("step", "settings", "sentence"),
     [
@@ -149,6 +154,7 @@ def test_what_is_not_as_it_should_be_is_told(steps: Steps, step: str, settings: 
     assert sentence in run(steps, ["db1"], step, code=2, **settings)
 
 
+@pytest.mark.thorough
 def test_a_database_that_is_gone_is_told(steps: Steps, tmp_path: Path) -> None:
     del tmp_path
     node = steps.lab.nodes["db2"]

@@ -52,6 +52,7 @@ def conf(steps: Steps) -> str | None:
     return steps.lab.nodes["web1"].read("/etc/fleet.conf")
 
 
+@pytest.mark.thorough
 def test_puppet_runs_with_the_version_and_the_manifests_that_came_with_it(steps: Steps) -> None:
     run(steps, "validate", "upgrade", upgrade_version="v1")
     assert conf(steps) == "version=v1 manifest=v1\n"
@@ -61,22 +62,26 @@ def test_puppet_runs_with_the_version_and_the_manifests_that_came_with_it(steps:
     assert conf(steps) == "version=v2 manifest=v2\n"
 
 
+@pytest.mark.thorough
 def test_a_second_run_changes_nothing(steps: Steps) -> None:
     assert "changed=0 " in run(steps)
 
 
+@pytest.mark.thorough
 def test_check_mode_tells_what_puppet_would_do_and_does_not_do_it(steps: Steps) -> None:
     steps.lab.nodes["web1"].write("/etc/fleet.conf", "by hand\n")
     assert "changed=1 " in run(steps, arguments=("--check",))
     assert conf(steps) == "by hand\n"
 
 
+@pytest.mark.thorough
 def test_a_host_that_is_not_well_is_told_in_a_sentence(steps: Steps) -> None:
     assert "fleet.conf is not that of v2" in run(steps, "verify", code=2)
     run(steps)
     assert conf(steps) == "version=v2 manifest=v2\n"
 
 
+@pytest.mark.thorough
 def test_what_cannot_run_is_refused_before_anything_is_touched(steps: Steps) -> None:
     shown = run(steps, "validate", code=2, puppet_executable="/opt/none/puppet")
     assert "web1: '/opt/none/puppet --version' does not end well:" in shown
@@ -84,6 +89,7 @@ def test_what_cannot_run_is_refused_before_anything_is_touched(steps: Steps) -> 
     assert "web1: there are no manifests at /nowhere, so Puppet would have nothing to apply." in shown
 
 
+@pytest.mark.thorough
 def test_a_manifest_that_fails_is_told_in_a_sentence(steps: Steps) -> None:
     steps.lab.nodes["web1"].write("/root/broken.pp", "exec { '/bin/false': }\n")
     shown = run(steps, "upgrade", code=2, puppet_manifest="/root/broken.pp")

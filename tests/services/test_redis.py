@@ -76,11 +76,13 @@ def test_a_primary_keeps_its_data_even_what_was_written_after_it_was_saved(steps
     run(steps, "redis2", "verify")
 
 
+@pytest.mark.thorough
 def test_a_second_run_keeps_it_too(steps: Steps) -> None:
     run(steps, "redis1")
     assert cli(steps.lab.nodes["redis1"], "DBSIZE") == str(KEYS + 2)
 
 
+@pytest.mark.thorough
 def test_failures_are_sentences(steps: Steps) -> None:
     primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
     shown = run(steps, "redis1", "validate", code=2, redis_password="")

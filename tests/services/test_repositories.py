@@ -45,6 +45,7 @@ def candidate(steps: Steps) -> str:
     return "".join(line.partition("Candidate: ")[2] for line in lines)
 
 
+@pytest.mark.thorough
 def test_the_sources_follow_the_version_and_back(steps: Steps) -> None:
     run(steps, "v1", check=True)
     assert steps.lab.nodes["web1"].read(LIST) is None
@@ -54,6 +55,7 @@ def test_the_sources_follow_the_version_and_back(steps: Steps) -> None:
         assert candidate(steps) == f"{version[1:]}.0"
 
 
+@pytest.mark.thorough
 def test_a_second_run_asks_nobody_until_the_answer_is_old(steps: Steps) -> None:
     assert "changed=0 " in run(steps, "v1")
     repository(steps.lab.shared / "v1", [Package("fleet-tool", "1.1")])
@@ -63,6 +65,7 @@ def test_a_second_run_asks_nobody_until_the_answer_is_old(steps: Steps) -> None:
     assert candidate(steps) == "1.1"
 
 
+@pytest.mark.thorough
 def test_sources_that_could_not_be_read_are_told_and_asked_again_by_the_next_run(steps: Steps) -> None:
     shown = words(run(steps, "v3", "prepare", code=2))
     assert "web1: the package sources of v3 could not be read: " in shown
@@ -72,6 +75,7 @@ def test_sources_that_could_not_be_read_are_told_and_asked_again_by_the_next_run
     assert candidate(steps) == "3.0"
 
 
+@pytest.mark.thorough
 def test_a_template_that_cannot_be_rendered_is_refused_before_anything_is_touched(steps: Steps, tmp_path: Path) -> None:
     files = [{"src": "nowhere.j2", "dest": LIST}]
     shown = words(run(steps, "v1", "validate", code=2, repositories_files=files))

@@ -69,10 +69,17 @@ OTHERS = (
     Check(
         "integration",
         (
-            ("pytest", "-q", *_by_file(3, "tests/integration"), "--ignore", "tests/integration/test_reference.py", *_SEEN),
+            (
+                "pytest",
+                "-q",
+                *_by_file(3, "tests/integration"),
+                "--ignore",
+                "tests/integration/test_reference.py",
+                *_SEEN,
+            ),
             ("pytest", "-q", "tests/integration/test_reference.py", *_SEEN),
         ),
-        (("pytest", "-q", *_QUICK, *_by_file(3, "tests/integration")),),
+        (("pytest", "-q", *_QUICK, "--in-process", *_by_file(3, "tests/integration")),),
     ),
     _same("artifact", ("tools/checks/artifact.sh",)),
     _same("site", ("tools/site/build.sh",)),
