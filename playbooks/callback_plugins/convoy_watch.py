@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tells the driver of a run which hosts Ansible has lost, and the notifier when the run ends.
+"""Looks after a run: it refuses options that would be ignored, and tells the driver of lost hosts and the notifier of the end.
 
 It lies beside the playbooks, so it is found by itself.
 """
@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._command_line.run import Run
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver import watch
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import watch as notices
 
 DOCUMENTATION = r"""
 name: convoy_watch
 type: notification
-short_description: Record hosts that can't be reached as failed, and end the notifier of a run
+short_description: Refuse options that would be ignored, record hosts that can't be reached as failed, and end the notifier of a run
 description:
+  - Before anything is done it refuses words on the command line that belong to no variable, and a C(--limit) that leaves out hosts on
+    which a playbook has to run. Ansible itself ignores the ones, and passes the others over.
   - Ansible drops a host that it can't reach from the play without running anything more for it, no rescue either.
     This tells the driver of the run, so that the host is recorded as failed and nobody waits for it.
   - When the run ends, however that goes, it waits until C(upgrade_notify) was told of it, and warns where that was called and failed.
-  - It does nothing in runs without a driver and without C(upgrade_notify).
 author: The convoy.upgrade authors (@convoy-upgrade)
 """
 
@@ -37,9 +40,15 @@ class CallbackModule(CallbackBase):
     CALLBACK_TYPE = "notification"
     CALLBACK_NAME = "convoy_watch"
 
-    def v2_playbook_on_start(self, playbook: Any) -> None:  # noqa: ARG002  what Ansible gives
-        """Say that it is at work."""
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        """Say that it is at work, and look at the command line."""
         watch.announce()
+        self._run = Run(str(playbook._file_name), self._say)
+        self._run.check_options()
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        """Look whether all hosts of the play are reached."""
+        self._run.check_limit(play)
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Take note of the driver and the notifier."""
@@ -59,3 +68,6 @@ class CallbackModule(CallbackBase):
             why = watch.tell_lost(result._host.get_name(), result._result)
             if why is not None:
                 self._display.warning(why)
+
+    def _say(self, line: str) -> None:
+        self._display.display(line, color=C.COLOR_ERROR, stderr=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from .site import Site, wait_for
 
@@ -105,3 +106,29 @@ def test_hosts_that_upgrade_themselves_are_let_through_beside_those_that_ansible
     ended = site.end(process)
     assert ended.code == 0, ended.stdout
     assert site.reported("v1") == {"web1", "compute1", "compute2"}
+
+
+def test_another_planner_host_than_localhost_upgrades_the_whole_fleet(site: Site) -> None:
+    site.service("api", ["validate", "upgrade"])
+    site.service("app", ["validate", "upgrade"], after=["after"])
+    roles = {
+        "controller": {"stage": "controlplane", "services": ["api"]},
+        "web": {"stage": "dataplane", "services": ["app"]},
+    }
+    site.inventory(roles, {"controller": ["controller1"], "web": ["web1"], "operators": ["deploy1"]})
+    rules = {"rolling_rules": {"global": 1}}
+    shown = site.play("upgrade", version="v1", instructions=rules, upgrade_planner_host="deploy1")
+    assert "2 of 2 hosts upgraded" in shown
+    assert site.done("controller1") == ["api/validate", "api/upgrade"]
+    assert site.done("web1") == ["app/validate", "app/upgrade", "app/after"]
+    assert site.consul.get("config_state/enable_puppet/global") == b"True"
+
+
+def test_a_planner_host_that_only_the_inventory_names_is_refused(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    site.inventory({"web": {"services": ["app"]}}, {"web": ["web1"]})
+    told = yaml.safe_load((site.folder / "inventory.yml").read_text())
+    told["all"]["vars"]["upgrade_planner_host"] = "web1"
+    (site.folder / "inventory.yml").write_text(yaml.safe_dump(told))
+    shown = site.play("status", code=2)
+    assert "name one host with -e upgrade_planner_host=web1" in " ".join(shown.split())

@@ -1,0 +1,63 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Options that Ansible would ignore are refused by every playbook, before anything is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._command_line.limit import honours_limit
+from devkit.agent import ROOT
+from devkit.kv import RawKV
+from integration.support.fleet import names, seed
+from integration.support.shipped import Shipped, inventory
+
+PLAYBOOKS = sorted((ROOT / "playbooks").glob("*.yml"))
+
+
+def test_words_that_belong_to_no_variable_are_refused_with_the_right_quoting(play: Shipped, consul: RawKV) -> None:
+    seed(consul, names(web=2))
+    before = consul.tree()
+    done = play("hold", "-e", "host=web1", "-e", "reason=two words")
+    assert done.returncode == 5, done.stdout
+    assert "the value of reason ends before 'words'" in done.stdout
+    *_lines, last = done.stdout.splitlines()
+    assert last.startswith("Next: ")
+    assert last.endswith("-e host=web1 -e \"reason='two words'\"")
+    assert consul.tree() == before
+
+
+@pytest.mark.parametrize(
+    ("playbook", "instead"), [("upgrade", "upgrade_limit=web1"), ("retry", "host=web1"), ("pause", "version=2")]
+)
+def test_a_limit_that_leaves_out_the_planner_is_refused_with_what_to_give_instead(
+    play: Shipped, consul: RawKV, playbook: str, instead: str
+) -> None:
+    hosts = names(web=2)
+    seed(consul, hosts)
+    before = consul.tree()
+    done = play(playbook, "--limit", "web1", "-e", "version=2", inventory=inventory(hosts))
+    assert done.returncode == 5, done.stdout
+    assert f"--limit web1 leaves out localhost, on which {playbook}.yml has to run" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Next: ")
+    assert last.endswith(f"-e {instead}")
+    assert "--limit" not in last
+    assert consul.tree() == before
+
+
+def test_a_limit_that_keeps_the_planner_is_fine_where_nothing_else_is_needed(play: Shipped, consul: RawKV) -> None:
+    hosts = names(web=2)
+    seed(consul, hosts)
+    given = {"upgrade_planner_host": "deploy1", "ansible_connection": "local"}
+    done = play("status", "--limit", "deploy1", inventory={**inventory(hosts), "operators": ["deploy1"]}, **given)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", PLAYBOOKS, ids=lambda path: path.stem)
+def test_only_playbooks_that_run_on_the_nodes_honour_a_limit(path: Path) -> None:
+    first = yaml.safe_load(path.read_text())[0]
+    assert honours_limit(str(path)) == ("upgrade_nodes" in str(first.get("hosts")))
