@@ -41,12 +41,14 @@ class Report:
 
     :param index: the key's ModifyIndex in Consul.
     :param is_old: whether it stands where the old code put it.
+    :param published: how many times planners have published a report of this host in the rollout in which they wrote this one.
     """
 
     version: str
     at: float | None = None
     index: int = field(default=0, compare=False)
     is_old: bool = field(default=False, compare=False)
+    published: int = field(default=0, compare=False)
 
 
 def is_of_the_past(old: int, new: int, spoken: int) -> bool:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -18,6 +18,8 @@ class Mark:
     :param reported: when the host reported that, by its own clock (unix seconds), None where it keeps no record: one that says
         something else meanwhile, and then that again, has another time, and has to soak anew.
     :param lost: whether it has lost its health since it counted as upgraded, and has not soaked again.
+    :param written: how many times it was written in this rollout.
+    :param written_at: when it was written last (unix seconds).
     """
 
     version: str
@@ -25,6 +27,8 @@ class Mark:
     upgraded: bool = False
     reported: int | None = None
     lost: bool = False
+    written: int = field(default=0, compare=False)
+    written_at: int = field(default=0, compare=False)
 
     def plain(self) -> dict[str, Any]:
         """Return the mark as it is stored."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -15,14 +16,13 @@ from .._model.gates import CLOSED, OPEN, GateValue
 from .._model.ledger import ABORTED, PAUSED, RUNNING, Ledger
 from .._model.names import in_order
 from .._store.client import Operation
+from .._store.errors import Conflict
 from .._store.keys import Keys
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare, put
 from .._store.store import Store
+from .host_writes import MOST_CONFLICTS
 from .word import Done, Word, members_of, refuse_unless, said_as, write_word
-
-# A host that writes its record without end keeps nobody from being closed: after so many tries its word is not waited for.
-_MOST_COMPARED = 20
 
 
 def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
@@ -38,11 +38,9 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
     """
     # Of all tries: one that somebody else's write cut short has closed some already.
     closed: set[str] = set()
-    tries = 0
+    conflicts: Counter[str] = Counter()
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
-        nonlocal tries
-        tries += 1
         # What has to be refused is refused before the first write.
         members = members_of(snapshot, ledger, word.fleet)
         keys = writer.store.keys
@@ -55,12 +53,19 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
             writer.write(ledger, {"what": "abort", **said_as(said)})
         for piece in _close_in_turn(keys, gates, writer.places):
             hosts = _closed_hosts(keys, piece)
-            checks = _unchanged(keys, snapshot, [*hosts, *_under(keys, piece, exposed)])[
-                : MOST_GATES - len(piece) * writer.places
+            # A host that writes its record all the time is closed without it being compared, or no host would be closed.
+            compared = [
+                host
+                for host in (*hosts, *_under(keys, piece, exposed))
+                if conflicts[keys.record(host)] < MOST_CONFLICTS
             ]
-            checks = checks if tries <= _MOST_COMPARED else []
+            checks = _unchanged(keys, snapshot, compared)[: MOST_GATES - len(piece) * writer.places]
             operations = [*checks, *(put(one.key, one.after or "") for one in piece)]
-            writer.write(ledger, {"what": "close", **_closed(keys, piece)}, operations, piece)
+            try:
+                writer.write(ledger, {"what": "close", **_closed(keys, piece)}, operations, piece)
+            except Conflict as conflict:
+                conflicts.update(conflict.details.get("keys", ()))
+                raise
             closed.update(hosts)
         return Done(writer.ledger or ledger, hosts=in_order(closed))
 

@@ -14,7 +14,6 @@ from .._model.errors import UpgradeError
 from .._model.fleet import POST_OPEN, UPGRADED, Record, place
 from .._model.former import moved_on
 from .._model.instructions import parse
-from .._model.plan import Opening
 from .._model.planner import make_plan
 from .._model.states import read_states
 from .._store.client import Operation
@@ -25,6 +24,7 @@ from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare_and_put, real_changes
 from .._store.records import decode_record, encode_record
 from .._store.store import Store, whoami
+from .host_writes import HostWrite, left_out_warning, write_hosts
 from .notes import with_checks
 from .past import read_on
 from .plan import GOOD_FOR, Outcome, Request, may_still_open
@@ -74,30 +74,37 @@ def _try_once(store: Store, request: Request, roles: Collection[str]) -> Outcome
     writer = LedgerWriter(store, snapshot, whoami(), int(time.time()))
     outcome = Outcome(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)
     openings = [one for one in plan.openings if one.before == "pending"]
-    for at in range(0, len(openings), MOST_GATES):
-        if not may_still_open(rules, time.time(), good_until):
-            break
-        piece = openings[at : at + MOST_GATES]
-        operations, changes = _records(store, piece, str(request.version))
-        event = {"what": "after", "hosts": {one.host: one.reason for one in piece}}
+    by_host = {one.host: one for one in openings}
+
+    def make(hosts: Sequence[str], _changed: object) -> dict[str, HostWrite]:
+        return _records(store, hosts, str(request.version)) if may_still_open(rules, time.time(), good_until) else {}
+
+    def write(hosts: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
+        event = {"what": "after", "hosts": {host: by_host[host].reason for host in hosts}}
         writer.write(replace(ledger), event, operations, changes)
-        outcome.openings += piece
+        outcome.openings += [by_host[host] for host in hosts]
+
+    left_out = write_hosts(store.keys, by_host, MOST_GATES, make, write)
+    if left_out:
+        outcome.warnings.append(left_out_warning(store.keys, left_out, "The tasks after the upgrade can't begin"))
     outcome.changes = real_changes(writer.changes)
     outcome.ledger = writer.ledger
     return outcome
 
 
-def _records(store: Store, openings: Sequence[Opening], version: str) -> tuple[list[Operation], list[Change]]:
-    keys = [store.keys.record(one.host) for one in openings]
-    entries = {entry.key: entry for entry in store.client.read(keys)}
-    operations, changes = [], []
-    for key in keys:
+def _records(store: Store, hosts: Sequence[str], version: str) -> dict[str, HostWrite]:
+    entries = {entry.key: entry for entry in store.client.read([store.keys.record(host) for host in hosts])}
+    found = {}
+    for host in hosts:
+        key = store.keys.record(host)
         entry = entries.get(key)
         before = decode_record(key, entry.value) if entry is not None else None
         if before is None or not before.readable or before.version != version:
             former = moved_on(before) if before is not None and before.readable else ()
             before = Record(version, UPGRADED, reported=version, former=former)
         text = encode_record(replace(before, post=POST_OPEN))
-        operations.append(compare_and_put(key, text, entry.modify_index if entry is not None else 0))
-        changes.append(Change(key, text_of(entry.value) if entry is not None else None, text))
-    return operations, changes
+        found[host] = HostWrite(
+            [compare_and_put(key, text, entry.modify_index if entry is not None else 0)],
+            [Change(key, text_of(entry.value) if entry is not None else None, text)],
+        )
+    return found

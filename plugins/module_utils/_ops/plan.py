@@ -128,7 +128,7 @@ def _try_once(
     outcome.snapshot, outcome.members, outcome.rules = snapshot, wanted.members, wanted.rules
     outcome.warnings += plan.warnings
     ledger = replace(wanted.ledger, stage=plan.stage_mark, stopped=plan.stopped)
-    note(writer, snapshot, plan, ledger)
+    outcome.warnings += note(writer, snapshot, plan, ledger)
     running = replace(ledger, state=RUNNING)
     open_gates(writer, plan, snapshot, running, wanted.rules, outcome.openings, good_until=good_until)
     end = finish(keys, snapshot, ledger, converge=request.converge) if plan.complete else None

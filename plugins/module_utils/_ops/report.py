@@ -13,7 +13,7 @@ from .._model.fleet import FAILED, STARTED, UPGRADED, Record
 from .._model.former import moved_on
 from .._model.names import check_name, check_version
 from .._model.points import is_of_path
-from .._model.shown import printable
+from .._model.shown import bounded, printable
 from .._model.trail import went_on
 from .._store.client import Entry, Operation
 from .._store.codec import text_of
@@ -21,7 +21,7 @@ from .._store.errors import Conflict
 from .._store.layout import refuse_newer
 from .._store.migration_codec import decode_schema, release_of
 from .._store.operations import Change, compare_and_put, put, remove
-from .._store.records import decode_record, encode_record
+from .._store.records import LONGEST_NAME, decode_record, encode_record
 from .._store.store import Store
 
 # Consul takes values up to 512 KiB; the end of an error is what explains it.
@@ -162,10 +162,10 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
     :param now: unix seconds.
     """
     # As it is read back, so that the same report changes nothing a second time.
-    service, step, error = (
-        None if text is None else printable(text)
-        for text in (word.service, word.step, shortened(word.error) if word.state == FAILED else None)
+    service, step = (
+        None if text is None else bounded(printable(text), LONGEST_NAME) for text in (word.service, word.step)
     )
+    error = printable(shortened(word.error) or "") or None if word.state == FAILED else None
     said = Record(word.version, word.state, service, step, error=error)
     at_step = (service, step) if word.state == STARTED else (None, None)
     if before is None or not before.readable:

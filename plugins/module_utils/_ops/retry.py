@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from .._model import states
@@ -25,6 +25,7 @@ from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, compare_and_put, put, remove
 from .._store.records import decode_record, encode_record
 from .._store.store import Store
+from .host_writes import HostWrite, left_out_warning, write_hosts
 from .word import Done, Word, plan_of, refuse_unless, said_as, write_word
 
 
@@ -60,15 +61,25 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
         said = said_as(word.plain())
         # Beside its gate, a host's record and its mark are written.
         most = MOST_GATES // (2 + writer.places)
-        for at in range(0, len(chosen), most):
-            piece = chosen[at : at + most]
-            operations, changes = _put_back(writer.store, snapshot, piece, ledger.version)
+
+        def make(piece: Sequence[str], changed: Collection[str]) -> dict[str, HostWrite]:
+            return _put_back(writer.store, snapshot, piece, changed, ledger.version)
+
+        def write(piece: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
             before = {host: plan.hosts[host].reason for host in piece}
             why = f"{said['reason']}; " if said["reason"] else ""
             event = {"what": "retry", "hosts": {host: f"{why}it was: {text}" for host, text in before.items()}, **said}
             writer.write(ledger, event, operations, changes)
             put_back.update(piece)
             remarks.extend(_remarks_on(snapshot, plan, piece))
+
+        write_hosts(writer.store.keys, chosen, most, make, write)
+        left_out = [host for host in chosen if host not in put_back]
+        if left_out:
+            warning = left_out_warning(writer.store.keys, left_out, "Nothing is put back")
+            if not put_back:
+                raise UpgradeError("busy", warning, hosts=left_out)
+            remarks.append(warning)
         left = [f"Neither failed nor lost, and left as they are: {some(well)}."] if well else []
         if hosts is not None and not hosts:
             left = [
@@ -128,27 +139,39 @@ def put_back_record(before: Record | None, version: str, reported: str | None, n
 
 
 def _put_back(
-    store: Store, snapshot: Snapshot, hosts: Sequence[str], version: str
-) -> tuple[list[Operation], list[Change]]:
+    store: Store, snapshot: Snapshot, hosts: Sequence[str], changed: Collection[str], version: str
+) -> dict[str, HostWrite]:
+    """Return what puts hosts back, for those of them that still say what they said.
+
+    :param changed: hosts that have written their records since the snapshot.
+    """
     keys = store.keys
     entries = {entry.key: entry for entry in store.client.read([keys.record(host) for host in hosts])}
-    operations: list[Operation] = []
-    changes: list[Change] = []
+    found = {}
     for host in hosts:
         key, gate, mark = keys.record(host), keys.gate("host", host), keys.mark(host)
         entry = entries.get(key)
         before = decode_record(key, entry.value) if entry is not None else None
+        seen = snapshot.records.get(host)
+        index = seen.index if seen is not None else 0
+        if host in changed:
+            if (
+                entry is None
+                or before is None
+                or seen is None
+                or (before.version, before.state) != (seen.version, seen.state)
+            ):
+                continue
+            index = entry.modify_index
         after = put_back_record(before, version, states.reported_version(snapshot, host), int(time.time()))
         text = encode_record(after)
         old = snapshot.gates.hosts.get(host)
-        operations += [
+        found[host] = HostWrite(
             # As long as the host has not said anything else meanwhile.
-            compare_and_put(key, text, snapshot.records[host].index if host in snapshot.records else 0),
-            put(gate, CLOSED),
-            remove(mark),
-        ]
-        changes += [
-            Change(key, text_of(entry.value) if entry is not None else None, text),
-            Change(gate, old.text if old is not None else None, CLOSED),
-        ]
-    return operations, changes
+            [compare_and_put(key, text, index), put(gate, CLOSED), remove(mark)],
+            [
+                Change(key, text_of(entry.value) if entry is not None else None, text),
+                Change(gate, old.text if old is not None else None, CLOSED),
+            ],
+        )
+    return found

@@ -306,7 +306,12 @@ class ConsulClient:
         if "Permission denied" in what:
             return self._denied(f"{operation['Verb']} {operation['Key']}", what)
         if any(sign in what for sign in _CONFLICTS):
-            return Conflict("conflict", f"Consul refused the transaction: {what}.", key=operation["Key"])
+            changed = [
+                operations[int(one.get("OpIndex", 0))]["KV"]["Key"]
+                for one in errors
+                if any(sign in str(one.get("What")) for sign in _CONFLICTS)
+            ]
+            return Conflict("conflict", f"Consul refused the transaction: {what}.", key=operation["Key"], keys=changed)
         return UpgradeError(
             "consul_error",
             f"Consul at {self.settings.url} refused to {operation['Verb']} {operation['Key']}: {what}.",

@@ -155,6 +155,11 @@ def encode_mark(mark: Mark) -> str:
     return json.dumps(mark.plain(), sort_keys=True)
 
 
+def mark_flags(before: Mark | None, now: int) -> int:
+    """Return the number that stands beside a mark: when it was written, and how many times so far."""
+    return now << 8 | min(255, (before.written if before is not None else 0) + 1)
+
+
 def decode_approval(value: bytes) -> Approval | None:
     """Return somebody's approval. Any words are one, as written by hand, but for a no; what can't be read is none."""
     text = (text_of(value) or "").strip(" \t\r\n\"'")

@@ -21,8 +21,12 @@ from .codec import MOST, decode_data, decode_time
 # In characters. What a host says of itself is written on by planners, in one transaction with what many others say, and
 # Consul takes no more than half a megabyte.
 _LONGEST_ERROR = 4200
-_LONGEST_NAME = 255
+LONGEST_NAME = 255
 _MOST_TIMES = 20
+_MOST_UNITS = 2500
+# In bytes, of a whole record as planners write it. One that is not larger than this as a host wrote it can't get that large.
+_MOST_RECORD = 100_000
+_SMALL_RECORD = 25_000
 
 
 def decode_record(key: str, value: bytes) -> Record:
@@ -31,7 +35,10 @@ def decode_record(key: str, value: bytes) -> Record:
     Texts without end are cut, and names without end can't be read. All texts are printable.
     """
     try:
-        return _record(decode_data(value))
+        record = _record(decode_data(value))
+        if len(value) > _SMALL_RECORD and (size := len(encode_record(record))) > _MOST_RECORD:
+            raise ValueError(f"it would take {size} bytes, and {_MOST_RECORD} are the most")
+        return record
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         return Record(
@@ -50,8 +57,8 @@ def _record(data: Any) -> Record:
     return Record(
         version,
         state,
-        _bounded(texts["service"], _LONGEST_NAME),
-        _bounded(texts["step"], _LONGEST_NAME),
+        _bounded(texts["service"], LONGEST_NAME),
+        _bounded(texts["step"], LONGEST_NAME),
         attempt,
         _bounded(texts["error"], _LONGEST_ERROR),
         _times(data.get("times")),
@@ -74,7 +81,7 @@ def _bounded(text: str | None, most: int) -> str | None:
 
 
 def _name(text: str | None) -> str | None:
-    if text is not None and len(text) > _LONGEST_NAME:
+    if text is not None and len(text) > LONGEST_NAME:
         raise ValueError(f"{shown(text)} is no name")
     return None if text is None else printable(text)
 
@@ -90,6 +97,8 @@ def _units(value: object) -> tuple[str, ...]:
         raise ValueError(f"done {shown(value)}")
     if sum(map(len, value or ())) > MOST_DONE:
         raise ValueError(f"done has more than {MOST_DONE} characters")
+    if len(value or ()) > _MOST_UNITS:
+        raise ValueError(f"done has {len(value or ())} entries, and {_MOST_UNITS} are the most")
     return tuple(map(printable, value or ()))
 
 
@@ -102,7 +111,7 @@ def _post(value: object) -> str | None:
 def _times(value: object) -> Mapping[str, int]:
     if value is None:
         return {}
-    if not isinstance(value, dict) or len(value) > _MOST_TIMES or any(len(name) > _LONGEST_NAME for name in value):
+    if not isinstance(value, dict) or len(value) > _MOST_TIMES or any(len(name) > LONGEST_NAME for name in value):
         raise ValueError(f"times {shown(value)}")
     return {printable(name): decode_time(at) for name, at in value.items()}
 

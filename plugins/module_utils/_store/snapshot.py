@@ -56,7 +56,9 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         if key.startswith(keys.reports):
             parts = key[len(keys.reports) :].split("/")
             if len(parts) == 2 and all(parts) and "\ufffd" not in key:
-                reports.setdefault(parts[1], []).append((Report(parts[0], _unix_time(value), index), key))
+                reports.setdefault(parts[1], []).append(
+                    (Report(parts[0], _unix_time(value), index, published=flags), key)
+                )
             elif parts[-1]:
                 warnings.append(f"{key!r} is passed over: it is not running/versions/<version>/<host>.")
         elif key.startswith(keys.gates):
@@ -80,7 +82,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         elif key.startswith(keys.marks):
             mark = decode_mark(value)
             if mark is not None:
-                marks[key[len(keys.marks) :]] = mark
+                marks[key[len(keys.marks) :]] = replace(mark, written=flags & 255, written_at=flags >> 8)
         elif key.startswith(keys.providers):
             if (name := key[len(keys.providers) :]) and "/" not in name:
                 providers[name] = decode_provider(key, value)

@@ -175,6 +175,8 @@ def test_texts_without_end_in_a_record_are_cut_and_the_last_words_are_kept() -> 
         ({"version": "9" * 256}, "version '9999"),
         ({"reported": "9" * 300_000}, "'9999"),
         ({"done": ["upgrade/nginx"] * 30_000}, "done has more than 20000 characters"),
+        ({"done": [""] * 170_000}, "done has 170000 entries, and 2500 are the most"),
+        ({"done": ["\N{GRINNING FACE}" * 20_000]}, "it would take 240"),
         ({"times": {f"state {at}": 1 for at in range(10_000)}}, "times {'state 0': 1"),
         ({"times": {"x" * 300_000: 1}}, "times {'xxx"),
     ],
