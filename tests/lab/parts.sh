@@ -62,7 +62,7 @@ rm -rf upper/var/lib/apt/lists upper/var/cache/apt
 find upper/var/log -type f -delete
 tar -C upper --xattrs --xattrs-include='trusted.*' -cf "$parts" .
 END
-unshare --mount --propagation private sh "$work/install" "$work" "$lists" "$parts.new" "$@" >"$work/log" 2>&1 ||
+env --unset=TMPDIR unshare --mount --propagation private sh "$work/install" "$work" "$lists" "$parts.new" "$@" >"$work/log" 2>&1 ||
     { tail -n 40 "$work/log" >&2; die "apt could not install $*."; }
 mv "$parts.new" "$parts"
 # shellcheck disable=SC2012  the names are our own

@@ -24,11 +24,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
-from checks.catalog import LAB, OTHERS, Check, named  # noqa: E402  the path has to be set first
-from checks.outcome import Outcome, read  # noqa: E402
 from devkit.guard import run_guarded  # noqa: E402
 from lab.lab import obstacle  # noqa: E402
 from missing import is_strict  # noqa: E402
+
+from checks.catalog import LAB, OTHERS, Check, named  # noqa: E402  the path has to be set first
+from checks.outcome import Outcome, read  # noqa: E402
 
 
 class Checks:
@@ -106,7 +107,7 @@ class Checks:
 _lab_obstacle = cache(obstacle)
 
 
-def _summary(outcomes: Sequence[Outcome], seconds: float, target: str) -> list[str]:
+def summary(outcomes: Sequence[Outcome], seconds: float, target: str) -> list[str]:
     """Return the last lines of a run."""
     bad = sorted(one.name for one in outcomes if not one.ok)
     skipped = [one.name for one in outcomes if one.skipped]
@@ -161,7 +162,7 @@ def main() -> int:
         checks = Checks(folder / "checks", lanes, quick=given.quick)
         checks.run()
         target = "tools/test.sh" if given.names else "make test" if given.quick else "make test-all"
-        print("\n".join(_summary(checks.outcomes, before + time.monotonic() - began, target)))
+        print("\n".join(summary(checks.outcomes, before + time.monotonic() - began, target)))
         return 0 if all(one.ok for one in checks.outcomes) else 1
 
     try:
