@@ -63,8 +63,11 @@ class Fleet:
         return self.running(NEW, *hosts)
 
     def running(self, version: str, *hosts: str) -> Fleet:
-        """Let the hosts report a version."""
+        """Let the hosts report a version, after all that they have written so far."""
         self.reports.update(dict.fromkeys(hosts, version))
+        for host in hosts:
+            times = self.records[host].times.values() if host in self.records else ()
+            self.reported_at[host] = float(max(self.reported_at.get(host, REPORTED_AT), *times, REPORTED_AT))
         return self
 
     def silent(self, *hosts: str) -> Fleet:

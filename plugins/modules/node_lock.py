@@ -29,9 +29,10 @@ attributes:
 options:
   path:
     description:
-      - The file that is locked. It is made if it is not there, and stays.
+      - The file that is locked. It is made if it is not there, and stays. So is its directory, if that is all that is missing.
+      - The directory and the file have to belong to root or to the user, and nobody else may write them.
     type: path
-    default: /run/lock/convoy-upgrade.lock
+    default: /run/convoy/node.lock
   state:
     description:
       - V(present) takes the lock, V(absent) frees it if this run has it.
@@ -62,7 +63,7 @@ notes:
 EXAMPLES = r"""
 - name: Take the lock
   convoy.upgrade.node_lock:
-    path: /run/lock/convoy-upgrade.lock
+    path: /run/convoy/node.lock
   register: lock
 
 - name: Do what only one may do at a time
@@ -72,7 +73,7 @@ EXAMPLES = r"""
 
 - name: Free the lock
   convoy.upgrade.node_lock:
-    path: /run/lock/convoy-upgrade.lock
+    path: /run/convoy/node.lock
     state: absent
 """
 
@@ -131,7 +132,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "path": {"type": "path", "default": "/run/lock/convoy-upgrade.lock"},
+            "path": {"type": "path", "default": "/run/convoy/node.lock"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "lease": {"type": "float", "default": 600},
             # What the action plugin knows and the node does not.

@@ -17,7 +17,7 @@ from .conftest import MakeFleet
 from .fleet import Fleet
 
 NODE = "compute1"
-UNTIL_WAITED_FOR = f"while flock --nonblock {_OWN_LOCK.format(uid=0)} true; do sleep 0.1; done; sleep 2"
+UNTIL_WAITED_FOR = f"while flock --nonblock {_OWN_LOCK} true; do sleep 0.1; done; sleep 2"
 SITE = "/etc/puppet/code/environments/production/manifests"
 
 

@@ -195,19 +195,15 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
 
 
 def _has_left(snapshot: Snapshot, one: HostState) -> bool:
-    """Return whether what a host reported is not so any more.
+    """Return whether a newer record outweighs a host's report: it has started or failed since then, or was put back.
 
-    It has begun to go elsewhere since then, and not ended there; or it was put back among those that wait.
+    It does not matter to which version. One that starts or fails where it reported is no longer known to run that version, and one
+    that comes back from elsewhere is not there yet. A newer record that can't be read counts as a failure.
     """
     record, report = one.record, snapshot.reports.get(one.host)
-    if record is None or not record.readable or report is None:
+    if record is None or report is None or record.index <= report.index:
         return False
-    begins = record.state in (STARTED, RECORDED_FAILED)
-    goes = begins or record.state == RETRIED
-    if record.version == snapshot.current_version:
-        # One that starts or fails again where it is has not left; one that comes back from elsewhere is not there yet.
-        goes = record.state == RETRIED or (begins and record.origin not in (None, record.version))
-    return goes and record.index > report.index
+    return not record.readable or record.state != RECORDED_UPGRADED
 
 
 def _was_there(snapshot: Snapshot, one: HostState) -> bool:

@@ -13,7 +13,6 @@ import contextlib
 import csv
 import fcntl
 import io
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -21,11 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._model.errors import UpgradeError
+from .lock_file import FOLDER, opened
 
 DRAINED, MAINTENANCE, READY = "drained", "maintenance", "ready"
 _COMMANDS = {DRAINED: "drain", MAINTENANCE: "maint", READY: "ready"}
 # Who takes a server out holds it, so that two don't take each other for the one that goes on serving.
-LOCK = "/run/lock/convoy-haproxy.lock"
+LOCK = f"{FOLDER}/haproxy.lock"
 _DRAIN_BITS = 0x08 | 0x10
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_BETWEEN_LOOKS = 0.25
@@ -257,17 +257,9 @@ def _alone() -> Iterator[None]:
 
     :raises UpgradeError: ``bad_lock_file``.
     """
-    try:
-        file = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise UpgradeError(
-            "bad_lock_file", f"{LOCK} can't be opened: {error.strerror}. It has to be a file that this user may write."
-        ) from error
-    try:
+    with opened(LOCK) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(file)
 
 
 def _wait_until_idle(runtime: Runtime, backend: str, name: str, wish: Wish, until: float) -> Server:

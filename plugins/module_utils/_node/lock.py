@@ -15,12 +15,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .._model.errors import UpgradeError
+from .._model.shown import bounded, printable
 from .._processes import leave_all_but, start_of, wait_for_end
+from .lock_file import opened
 
 _SECONDS_TO_GO = 2.0
 
@@ -71,7 +72,9 @@ def take(path: str, claim: Claim, *, dry: bool = False) -> tuple[bool, Holder | 
     :param dry: only tell whether it could be taken.
     :raises UpgradeError: ``bad_lock_file``.
     """
-    with _opened(path) as file:
+    if dry and not os.path.lexists(path):
+        return True, None
+    with opened(path, "path") as file:
         if not _locked(file):
             holder = _holder(file)
             return holder is not None and holder.run == claim.run, holder
@@ -91,7 +94,7 @@ def release(path: str, run: str) -> bool:
     """
     if not os.path.lexists(path):
         return False
-    with _opened(path) as file:
+    with opened(path, "path") as file:
         if _locked(file):
             return False
         holder = _holder(file)
@@ -109,21 +112,6 @@ def release(path: str, run: str) -> bool:
         return True
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise UpgradeError(
-            "bad_lock_file",
-            f"path: {path} can't be opened: {error.strerror}. It has to be a file in a folder that is there, no link.",
-        ) from error
-    try:
-        yield file
-    finally:
-        os.close(file)
-
-
 def _locked(file: int) -> bool:
     """Try to lock an open file."""
     try:
@@ -134,13 +122,17 @@ def _locked(file: int) -> bool:
 
 
 def _holder(file: int) -> Holder | None:
-    """Return who holds a file; None in the moment before that is written down."""
+    """Return who holds a file; None in the moment before that is written down, and where it does not say."""
     try:
         found: dict[str, Any] = json.loads(os.pread(file, 4096, 0))
         holder = Holder(**found)
-        return holder if holder.lives else None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
+    if [type(value) for value in asdict(holder).values()] != [str, int, int, int, str]:
+        return None
+    # Text from a file is shown to operators.
+    holder = replace(holder, who=bounded(printable(holder.who)))
+    return holder if holder.pid > 1 and holder.lives else None
 
 
 def _hold(file: int, claim: Claim) -> int:

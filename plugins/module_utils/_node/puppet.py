@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._model.errors import UpgradeError
+from .lock_file import FOLDER, opened
 from .process import Ended, last_lines, run
 
 # With --detailed-exitcodes: what `puppet help apply` and `puppet help agent` say.
@@ -34,7 +36,8 @@ _LOCKS = (
 _LOCKED = "already in progress"
 
 # The lock that `puppet apply` does not have: without it, a run whose caller was killed would have company.
-_OWN_LOCK = "/run/lock/convoy-puppet-{uid}.lock"
+_OWN_LOCK = f"{FOLDER}/puppet.lock"
+_USERS_LOCK = "{home}/.convoy/puppet.lock"
 _PLACES = os.pathsep.join(("/opt/puppetlabs/bin", "/usr/local/bin", "/usr/bin"))
 _SECONDS_BETWEEN_LOOKS = 1
 
@@ -127,14 +130,11 @@ def _run(wish: Wish, command: list[str], lock: int, waited_already: float) -> Pu
 @contextlib.contextmanager
 def _alone(seconds: float) -> Iterator[tuple[int, float]]:
     """Wait for other runs that this module has started; give the open lock, and how long that took, 0 where none was."""
-    path = _OWN_LOCK.format(uid=os.getuid())
+    uid = os.getuid()
+    path = _USERS_LOCK.format(home=pwd.getpwuid(uid).pw_dir) if uid else _OWN_LOCK
     began = time.monotonic()
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise UpgradeError("bad_lock_file", f"{path} can't be opened: {error.strerror}.") from error
     waited = 0.0
-    try:
+    with opened(path) as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -145,8 +145,6 @@ def _alone(seconds: float) -> Iterator[tuple[int, float]]:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
             waited = time.monotonic() - began
         yield lock, waited
-    finally:
-        os.close(lock)
 
 
 def _find(executable: str) -> str:

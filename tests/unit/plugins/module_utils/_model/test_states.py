@@ -78,22 +78,36 @@ def test_a_record_that_can_not_be_read_has_failed_whatever_the_version() -> None
     assert state(site).state == "failed"
 
 
-@pytest.mark.parametrize(
-    ("origin", "started", "failed"),
-    [
-        # It had begun to go back, and is on its way up again to what it reported before that.
-        (OLD, "upgrading", "failed"),
-        # It runs what it reported, and starts or fails there once more.
-        (NEW, "upgraded", "upgraded"),
-        (None, "upgraded", "upgraded"),
-    ],
-)
-def test_what_a_host_reported_before_it_left_does_not_count_when_it_comes_back(
-    origin: str | None, started: str, failed: str
-) -> None:
-    for site, expected in ((one().upgraded(HOST).started(HOST), started), (one().upgraded(HOST).failed(HOST), failed)):
-        site.records[HOST] = replace(site.records[HOST], origin=origin, index=9)
-        assert state(site).state == expected
+@pytest.mark.parametrize("origin", [OLD, NEW, None])
+def test_a_newer_record_that_says_started_or_failed_outweighs_an_older_report(origin: str | None) -> None:
+    for site, expected in (
+        (one().upgraded(HOST).started(HOST), "upgrading"),
+        (one().upgraded(HOST).failed(HOST), "failed"),
+    ):
+        for index, found in ((9, expected), (int(REPORTED_AT), "upgraded")):
+            site.records[HOST] = replace(site.records[HOST], origin=origin, index=index)
+            assert state(site).state == found
+
+
+def test_a_newer_record_that_can_not_be_read_outweighs_an_older_report() -> None:
+    site = one().upgraded(HOST)
+    site.records[HOST] = Record("", FAILED, readable=False, index=9)
+    assert state(site).state == "failed"
+
+
+def test_a_host_that_failed_on_its_way_to_the_version_before_a_rollback_comes_back_step_by_step() -> None:
+    site = one()
+    site.current = OLD
+    site.records[HOST] = Record(NEW, FAILED, index=9)
+    assert state(site).state == "pending"
+    assert state(site.opened(HOST)).state == "upgrading"
+    # It has begun to go back, and is not there because it reported that version before it left.
+    site.records[HOST] = Record(OLD, STARTED, index=10)
+    assert state(site).state == "upgrading"
+    site.records[HOST] = Record(OLD, FAILED, index=11)
+    assert state(site).state == "failed"
+    site.records[HOST] = Record(OLD, UPGRADED, index=12)
+    assert state(site).state == "upgraded"
 
 
 def test_without_any_gate_a_host_is_open() -> None:
@@ -158,13 +172,11 @@ def said(site: Fleet, host: str) -> str | None:
 
 
 def has_left(site: Fleet, host: str) -> bool:
-    """Whether it began to go elsewhere after it reported."""
+    """Whether it began or failed after it reported."""
     record = site.records.get(host)
     return (
         record is not None
-        and record.readable
-        and record.version != site.current
-        and record.state in (STARTED, FAILED)
+        and (record.state in (STARTED, FAILED) or not record.readable)
         and host in site.reports
         and record.times.get(record.state, 0) > REPORTED_AT
     )

@@ -115,8 +115,8 @@ def test_the_last_one_is_not_taken_out_but_one_that_serves_nobody_is(
     assert caught.value.code == "too_few_servers"
     assert set_server(Standing(web1=("DOWN", 0)), "app", "web1", Wish("drained", 0, others=1))["changed"]
     assert set_server(Standing(web1=UP, web2=UP), "app", "web1", Wish("drained", 0, others=1))["changed"]
-    monkeypatch.setattr(haproxy, "LOCK", str(tmp_path / "nowhere/lock"))
-    with pytest.raises(UpgradeError, match=r"/nowhere/lock can't be opened: No such file or directory"):
+    monkeypatch.setattr(haproxy, "LOCK", str(tmp_path / "no/where/lock"))
+    with pytest.raises(UpgradeError, match=r"/no/where/lock can't be opened: No such file or directory"):
         set_server(Standing(web1=UP, web2=UP), "app", "web1", Wish("drained", 0, others=1))
 
 

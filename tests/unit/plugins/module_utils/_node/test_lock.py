@@ -140,7 +140,7 @@ def test_a_process_that_is_gone_already_holds_nothing(path: str, run: Process) -
 
 def test_dry_tells_and_takes_nothing(path: str, run: Process) -> None:
     assert take(path, claim("a", run), dry=True) == (True, None)
-    assert is_free(path)
+    assert not Path(path).exists()
     _acquired, holder = take(path, claim("a", run))
     assert take(path, claim("b", run), dry=True) == (False, holder)
     assert take(path, claim("a", run), dry=True) == (True, holder)
@@ -172,11 +172,66 @@ def test_what_a_dead_holder_wrote_counts_for_nothing(path: str, run: Process) ->
 
 def test_a_link_and_a_missing_folder_are_refused(tmp_path: Path, run: Process) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
-    for name in ("link", "nowhere/lock"):
+    (tmp_path / "other").symlink_to(tmp_path)
+    for name in ("link", "other/lock", "no/where/lock"):
         with pytest.raises(UpgradeError, match=rf"path: {tmp_path / name} can't be opened: .*no link\.") as caught:
             take(str(tmp_path / name), claim("a", run))
         assert caught.value.code == "bad_lock_file"
     assert not (tmp_path / "target").exists()
+
+
+def test_its_directory_is_made_and_only_its_owner_can_write_it(tmp_path: Path, run: Process) -> None:
+    path = tmp_path / "convoy/lock"
+    assert take(str(path), claim("a", run), dry=True) == (True, None)
+    assert not path.parent.exists()
+    assert take(str(path), claim("a", run))[0]
+    assert path.parent.stat().st_mode & 0o777 == 0o755
+    release(str(path), "a")
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o777, 0o775, 0o757])
+def test_a_directory_that_others_can_write_is_refused(mode: int, tmp_path: Path, run: Process) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(UpgradeError, match=rf"its directory {folder} \(owner \d+, mode {mode:04o}\)") as caught:
+        take(str(folder / "lock"), claim("a", run))
+    assert caught.value.code == "bad_lock_file"
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("name", ["", "lock"])
+def test_what_belongs_to_another_user_is_refused(name: str, tmp_path: Path, run: Process) -> None:
+    (tmp_path / "lock").touch(0o600)
+    os.chown(tmp_path / name, 65534, -1)
+    with pytest.raises(UpgradeError, match="owner 65534"):
+        take(str(tmp_path / "lock"), claim("a", run))
+
+
+def test_a_file_that_others_can_write_and_what_is_no_file_are_refused(tmp_path: Path, run: Process) -> None:
+    (tmp_path / "lock").touch()
+    (tmp_path / "lock").chmod(0o666)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for name, why in (("lock", "mode 0666"), ("pipe", "is no file")):
+        with pytest.raises(UpgradeError, match=why):
+            take(str(tmp_path / name), claim("a", run))
+
+
+def test_what_is_read_from_it_is_shown_without_control_characters_and_checked(path: str, run: Process) -> None:
+    said: dict[str, Any] = {"who": "\x1b[2Jann\n", "since": 1, "pid": run.pid, "started": start_of(run.pid), "run": "a"}
+    with Path(path).open("w") as file:
+        Path(path).chmod(0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        Path(path).write_text(json.dumps(said))
+        _acquired, holder = take(path, claim("b", run))
+        assert holder is not None
+        assert holder.who == "?[2Jann "
+        for wrong in ({"pid": "1/../self"}, {"pid": -1}, {"pid": True}, {"who": ["a"]}, {"since": None}, {"run": 1}):
+            Path(path).write_text(json.dumps({**said, **wrong}))
+            assert take(path, claim("b", run)) == (False, None)
+            assert release(path, "a") is False
+    assert run.poll() is None
 
 
 def test_a_lock_that_is_not_there_is_none_to_release(path: str) -> None:

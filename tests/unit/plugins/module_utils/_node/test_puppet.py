@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import
 @pytest.fixture(autouse=True)
 def _no_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(puppet, "_LOCKS", (str(tmp_path / "lock"),))
-    monkeypatch.setattr(puppet, "_OWN_LOCK", str(tmp_path / "own-{uid}"))
+    monkeypatch.setattr(puppet, "_OWN_LOCK", str(tmp_path / "own"))
     monkeypatch.setattr(puppet, "_SECONDS_BETWEEN_LOOKS", 0.05)
 
 
@@ -126,14 +126,14 @@ def test_a_run_whose_caller_was_killed_is_waited_for_until_puppet_itself_has_end
         "import sys; from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet; "
         "puppet._OWN_LOCK = sys.argv[1]; puppet.run_puppet(puppet.Wish(executable=sys.argv[2], manifest='site.pp'))"
     )
-    caller = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "own-{uid}"), slow])
+    caller = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "own"), slow])
     while not (tmp_path / "begun").exists():
         assert caller.poll() is None
     caller.kill()
     caller.wait()
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(UpgradeError, match=r"within 0.2 s \(.*own-\d+ is locked\)"):
+    with pytest.raises(UpgradeError, match=r"within 0.2 s \(.*own is locked\)"):
         run_puppet(wish(other, "exit 0", lock_seconds=0.2))
     assert not (tmp_path / "ended").exists()
     done = run_puppet(wish(other, f"[ -e {tmp_path}/ended ]"))
