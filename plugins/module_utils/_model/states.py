@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from .errors import UpgradeError
 from .fleet import FAILED as RECORDED_FAILED
-from .fleet import RETRIED, STARTED, Record, Snapshot
+from .fleet import STARTED, Record, Snapshot
 from .fleet import UPGRADED as RECORDED_UPGRADED
 from .gates import GateAnswer
 from .health import Judgement, judge, silent_since

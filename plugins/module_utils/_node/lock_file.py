@@ -12,6 +12,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 from .._model.errors import UpgradeError
 
@@ -27,16 +28,16 @@ def opened(path: str, option: str = "") -> Iterator[int]:
     :raises UpgradeError: ``bad_lock_file``: it can't be opened, or another user could write it or replace it.
     """
     shown = f"{option}: {path}" if option else path
-    folder, name = os.path.split(os.path.abspath(path))
+    folder = Path(path).absolute().parent
     try:
         with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o755)
+            folder.mkdir(0o755)
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             _refuse_others(shown, f"its directory {folder}", os.fstat(directory))
             # Within the directory that was looked at, even if the path leads to another one by now.
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = os.open(name, flags, 0o600, dir_fd=directory)
+            file = os.open(Path(path).name, flags, 0o600, dir_fd=directory)
         finally:
             os.close(directory)
     except OSError as error:
