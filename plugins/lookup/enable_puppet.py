@@ -86,8 +86,8 @@ _raw:
     - For each host whether it may run Puppet. With O(detail), a dictionary.
     - Its C(value) is the boolean, C(scope) where the deciding gate or hold stands (V(host), V(role), V(global), or
       V(default) where nothing is set, V(unreachable) where Consul could not be asked), C(key) the deciding key,
-      C(hold) whether a hold did it, C(reason) all of that in a sentence, and C(version) what C(current_version) was
-      at that moment.
+      C(hold) whether a hold did it, C(reason) all of that in a sentence, C(version) what C(current_version) was
+      at that moment, and C(held) why the host says in its record that it holds itself, null where it does not.
   type: list
   elements: raw
 """

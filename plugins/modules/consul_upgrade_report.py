@@ -41,9 +41,11 @@ options:
     description:
       - V(started) takes it for down until it reports again. V(upgraded) means that it runs O(version), and clears
         a failure. V(failed) keeps its slot, so that no other host follows it into the same trouble.
+      - V(held) means that the host must not be upgraded now, for O(reason), as where its Puppet is disabled. It counts as held until it
+        reports anything else; V(released) ends just that. Both leave the rest of the record as it is.
     type: str
     required: true
-    choices: [started, upgraded, failed]
+    choices: [started, upgraded, failed, held, released]
   service:
     description:
       - Service that it is at, if known.
@@ -55,6 +57,10 @@ options:
   error:
     description:
       - Why it failed, for O(state=failed). Of a long text the last 4000 characters are kept.
+    type: str
+  reason:
+    description:
+      - Why it is held, needed for O(state=held). Of a long text the beginning and the end are kept.
     type: str
 seealso:
   - module: convoy.upgrade.consul_upgrade_plan
@@ -77,6 +83,13 @@ EXAMPLES = r"""
     step: upgrade
     error: "apt-get: no space left on device"
 
+- name: Say that it must not be upgraded for now
+  convoy.upgrade.consul_upgrade_report:
+    name: compute7
+    version: "2.10"
+    state: held
+    reason: Puppet is disabled here, as its disk is being replaced
+
 - name: Say that it runs the new version
   convoy.upgrade.consul_upgrade_report:
     name: compute7
@@ -94,7 +107,7 @@ record:
       description: Version that it moves to, or has reached.
       type: str
     state:
-      description: Its state, V(started), V(upgraded) or V(failed).
+      description: Its state, V(started), V(upgraded), V(failed) or V(retried).
       type: str
     service:
       description: Service that it is at.
@@ -137,6 +150,9 @@ record:
           up to 1,500 characters.
       type: list
       elements: dict
+    held:
+      description: Why it holds itself, null where it does not.
+      type: str
 failure:
   description: The failure, for programs.
   returned: failure
@@ -157,7 +173,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import REPORTED_STATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import HELD, RELEASED, REPORTED_STATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
@@ -169,17 +185,20 @@ def main() -> None:
             **CONNECTION_OPTIONS,
             "name": {"type": "str", "required": True},
             "version": {"type": "str", "required": True},
-            "state": {"type": "str", "required": True, "choices": list(REPORTED_STATES)},
+            "state": {"type": "str", "required": True, "choices": [*REPORTED_STATES, HELD, RELEASED]},
             "service": {"type": "str"},
             "step": {"type": "str"},
             "error": {"type": "str"},
+            "reason": {"type": "str"},
         },
         supports_check_mode=True,
     )
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        word = Word(options["name"], *(options[name] for name in ("version", "state", "service", "step", "error")))
+        word = Word(
+            options["name"], *(options[name] for name in ("version", "state", "service", "step", "error", "reason"))
+        )
         record, changes = report(store, word, dry=module.check_mode)
         return {"record": record.plain(), **changed(changes)}
 

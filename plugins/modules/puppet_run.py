@@ -12,6 +12,7 @@ version_added: 0.2.0
 description:
   - Runs C(puppet apply) or C(puppet agent --onetime) with C(--detailed-exitcodes). Exit codes 0 and 2 are success.
   - A run that is under way, of an agent or of this module, is waited for. It is no failure.
+  - Where C(puppet agent --disable) was given, nothing is run, C(puppet apply) included. It fails with the reason that was given there.
   - With O(ignore:--check) or O(noop), Puppet runs with C(--noop), and the result tells whether it would change something.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
@@ -73,6 +74,7 @@ options:
     type: float
     default: 600
 seealso:
+  - module: convoy.upgrade.puppet_info
   - module: convoy.upgrade.node_validate
 """
 
@@ -117,7 +119,7 @@ failure:
   type: dict
   contains:
     code:
-      description: A stable word, such as V(puppet_failed), V(puppet_timeout), V(puppet_locked) or V(not_runnable).
+      description: A stable word, such as V(puppet_failed), V(puppet_timeout), V(puppet_locked), V(puppet_disabled) or V(not_runnable).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import MOST_ERROR, Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.kv import RawKV
@@ -46,7 +48,7 @@ def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
     assert started["record"] == {
         "version": "2", "state": "started", "service": "nova_compute", "step": "stop", "attempt": 1, "error": None,
         "times": started["record"]["times"], "reported": None, "done": [], "post": None, "origin": None,
-        "trail": [[started["record"]["times"]["started"], "nova_compute", "stop"]], "former": [],
+        "trail": [[started["record"]["times"]["started"], "nova_compute", "stop"]], "former": [], "held": None,
     }  # fmt: skip
     assert begun <= started["record"]["times"]["started"] <= time.time()
     assert (failed["record"]["error"], failed["record"]["step"]) == ("no space left", "upgrade")
@@ -64,6 +66,37 @@ def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
     assert record(consul, "compute7") == stored
 
 
+def test_a_host_that_holds_itself_counts_as_held_and_stays_what_it_was(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    rules = {"rolling_rules": {"global": 2}}
+    say(store, "compute1", "2", "held", reason="disk\x1b[2J " + "x" * 400)
+    say(store, "compute1", "2", "held", reason="its disk is being replaced")
+    before = consul.tree()
+    say(store, "compute1", "2", "held", reason="its disk is being replaced")
+    assert consul.tree() == before
+    hosts = make_pass(store, Request("2", rules)).plan.hosts
+    assert (hosts["compute1"].state, hosts["compute2"].state) == ("held", "pending")
+    assert (
+        "held by puppet agent --disable: its disk is being replaced (ends with 'puppet agent --enable' on"
+        in hosts["compute1"].reason
+    )
+    assert ask(store, {"compute1": "compute"})["compute1"].held == "its disk is being replaced"
+    # It does not free the slot of one that has begun, and ends with any other report.
+    say(store, "compute2", "2", "started")
+    say(store, "compute2", "2", "held", reason="disk")
+    hosts = make_pass(store, Request("2", rules)).plan.hosts
+    assert (hosts["compute2"].state, record(consul, "compute2")["state"]) == ("upgrading", "started")
+    say(store, "compute2", "2", "upgraded")
+    assert "held" not in record(consul, "compute2")
+    say(store, "compute1", "2", "released")
+    assert make_pass(store, Request("2", rules)).plan.hosts["compute1"].state == "pending"
+    say(store, "compute3", "2", "released")
+    assert consul.get("upgrade/hosts/compute3") is None
+    for word in (Word("compute1", "2", "held"), Word("compute1", "2", "started", reason="disk")):
+        with pytest.raises(UpgradeError, match="reason goes with state: held"):
+            report(store, word)
+
+
 @pytest.mark.thorough
 def test_what_it_refuses(run: Runner, consul: RawKV) -> None:
     tasks = [
@@ -73,7 +106,7 @@ def test_what_it_refuses(run: Runner, consul: RawKV) -> None:
         (playbook.report("compute7", "2", "started", error="x"), "error goes with state: failed, not with started."),
         (
             playbook.report("compute7", "2", "done"),
-            "value of state must be one of: started, upgraded, failed, got: done",
+            "value of state must be one of: started, upgraded, failed, held, released, got: done",
         ),
     ]
     played = run([task for task, _words in tasks])

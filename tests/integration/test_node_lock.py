@@ -95,7 +95,7 @@ def test_a_run_that_is_killed_has_it_no_more(run: Runner, path: Path, tmp_path: 
 @pytest.mark.thorough
 def test_check_mode_tells_whether_it_could_be_had(run: Runner, path: Path, tmp_path: Path) -> None:
     assert run([lock(path)], check=True)[0]["acquired"] is True
-    assert is_free(path)
+    assert not path.exists()
     first = holding(run, path, tmp_path)
     played = run([lock(path), lock(path, state="absent")], check=True)
     assert [task["acquired"] for task in played] == [False, False]

@@ -26,6 +26,8 @@ from .trail import Begun
 DEFAULT_ROLE_PATTERN = r"([a-z]+)(\d+)(-.*)?"
 
 STARTED, UPGRADED, FAILED = "started", "upgraded", "failed"
+# A host's own hold, put on and taken off: its state stays what it is.
+HELD, RELEASED = "held", "released"
 # What a host may report, and what an operator's retry makes of a record.
 REPORTED_STATES = (STARTED, UPGRADED, FAILED)
 RETRIED = "retried"
@@ -79,6 +81,7 @@ class Record:
     :param origin: the version that it came from, as it reported or as an operator declared it, until it reports again.
     :param trail: the steps that it went through on the way to this version, as far as it reported any.
     :param former: its last moves to other versions, without what nobody needs any more once they are over.
+    :param held: why the host holds itself, such as the reason given to ``puppet agent --disable``; None where it does not.
     :param readable: False for a record that is there and can't be read; its host counts as failed.
     :param index: the key's ModifyIndex in Consul, as far as a whole snapshot was read.
     """
@@ -96,6 +99,7 @@ class Record:
     origin: str | None = None
     trail: tuple[Begun, ...] = ()
     former: tuple[Record, ...] = ()
+    held: str | None = None
     readable: bool = True
     index: int = field(default=0, compare=False)
 

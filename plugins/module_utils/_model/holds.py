@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 # rollout. Such a gate goes with its hold.
 MIGRATION, FIRST_ROLLOUT = MADE_OF_GATES = ("migrate_state.yml", "the first rollout")
 
+# Who holds a host whose own Puppet is disabled, as the host says in its record.
+PUPPET = "puppet agent --disable"
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -34,23 +37,30 @@ class Hold:
         ends = f"ends when the key {self.key} is deleted"
         if self.by in MADE_OF_GATES:
             ends = f"ends with unhold.yml, which deletes the key {self.key} and the closed gate behind it"
+        if self.by == PUPPET:
+            ends = "ends with 'puppet agent --enable' on the host, at its next run"
         return f"held by {self.by}{since}: {self.reason} ({ends})"
 
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """All holds that were read."""
+    """All holds that were read.
+
+    :param own: those that hosts say of themselves: host -> hold.
+    """
 
     everywhere: Hold | None = None
     roles: Mapping[str, Hold] = field(default_factory=dict)
     hosts: Mapping[str, Hold] = field(default_factory=dict)
+    own: Mapping[str, Hold] = field(default_factory=dict)
 
     def covering(self, host: str, role: str | None) -> Hold | None:
         """Return the hold that covers a host, the nearest first."""
-        return self.hosts.get(host) or (self.roles.get(role) if role is not None else None) or self.everywhere
+        by_role = self.roles.get(role) if role is not None else None
+        return self.hosts.get(host) or by_role or self.everywhere or self.own.get(host)
 
     def cover_any(self, hosts: Iterable[str], role: str) -> bool:
         """Return whether at least one of a role's hosts is held."""
         if self.everywhere or role in self.roles:
             return True
-        return bool(self.hosts) and any(host in self.hosts for host in hosts)
+        return bool(self.hosts or self.own) and any(host in self.hosts or host in self.own for host in hosts)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pwd
 import shutil
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._model.errors import UpgradeError
+from .._model.shown import bounded, printable
 from .lock_file import FOLDER, opened
 from .process import Ended, last_lines, run
 
@@ -34,12 +36,16 @@ _LOCKS = (
     "/opt/puppetlabs/puppet/cache/state/agent_catalog_run.lock",
 )
 _LOCKED = "already in progress"
+# Beside them, what `puppet agent --disable` writes.
+_DISABLED = "agent_disabled.lock"
 
 # The lock that `puppet apply` does not have: without it, a run whose caller was killed would have company.
 _OWN_LOCK = f"{FOLDER}/puppet.lock"
 _USERS_LOCK = "{home}/.convoy/puppet.lock"
 _PLACES = os.pathsep.join(("/opt/puppetlabs/bin", "/usr/local/bin", "/usr/bin"))
 _SECONDS_BETWEEN_LOOKS = 1
+# In bytes, of what was given to Puppet.
+_MOST_REASON = 8192
 
 
 @dataclass(frozen=True)
@@ -96,12 +102,50 @@ class PuppetRun:
 def run_puppet(wish: Wish) -> PuppetRun:
     """Run Puppet; a run that is under way is waited for.
 
-    :raises UpgradeError: ``not_runnable``, ``bad_lock_file``, ``puppet_locked``, ``puppet_timeout``, ``puppet_failed``; the details have
+    :raises UpgradeError: ``not_runnable``, ``puppet_disabled``, ``bad_lock_file``, ``puppet_locked``, ``puppet_timeout``, ``puppet_failed``; the details have
         ``exit_code`` and ``output``.
     """
     command = [_find(wish.executable), *wish.words()]
+    refuse_disabled()
     with _alone(wish.lock_seconds) as (lock, waited):
         return _run(wish, command, lock, waited)
+
+
+def refuse_disabled() -> None:
+    """Refuse to run Puppet where an operator has disabled it. `puppet apply` would run all the same.
+
+    :raises UpgradeError: ``puppet_disabled``; the details have ``reason``.
+    """
+    reason = disabled_for()
+    if reason is not None:
+        raise UpgradeError(
+            "puppet_disabled",
+            f"Puppet is disabled on this host: {reason}. Nothing was run. When that is over, run 'puppet agent --enable' there.",
+            reason=reason,
+        )
+
+
+def disabled_for() -> str | None:
+    """Return the reason that was given to ``puppet agent --disable``, None where Puppet is not disabled.
+
+    A file that can't be read disables too: Puppet itself looks only at whether it is there.
+    """
+    for lock in _LOCKS:
+        path = Path(lock).with_name(_DISABLED)
+        if not os.path.lexists(path):
+            continue
+        try:
+            with path.open("rb") as file:
+                text = file.read(_MOST_REASON).decode(errors="replace")
+        except OSError as error:
+            return f"{path} can't be read: {error.strerror}"
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = text
+        reason = found.get("disabled_message") if isinstance(found, dict) else found
+        return bounded(printable(str(reason or "").strip())) or "reason not specified"
+    return None
 
 
 def _run(wish: Wish, command: list[str], lock: int, waited_already: float) -> PuppetRun:

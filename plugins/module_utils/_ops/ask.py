@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .._model.errors import UpgradeError
 from .._model.fleet import compile_role_pattern, role_by_name
@@ -30,6 +30,7 @@ class Permission:
     :param hold: whether a hold decided, and not a gate.
     :param reason: the answer in a sentence.
     :param version: what the fleet should run, read at the same moment; None where that is not known.
+    :param held: why the host holds itself, as its record says; the host knows better by now, so it does not decide here.
     """
 
     value: bool
@@ -38,6 +39,7 @@ class Permission:
     hold: bool
     reason: str
     version: str | None = None
+    held: str | None = None
 
 
 def role_of(host: str, role_pattern: str) -> str:
@@ -78,6 +80,7 @@ def ask(
     for host, role in hosts.items():
         for scope, name in (("host", host), ("role", role)):
             wanted |= {keys.gate(scope, name), old.gate(scope, name), keys.hold(scope, name)}
+        wanted.add(keys.record(host))
     # Reading by key keeps a node's question small; many at once are cheaper as two whole trees.
     prefixes = (
         sorted(wanted) if len(wanted) <= MOST_OPERATIONS else [keys.current_version, keys.schema, old.gates, keys.holds]
@@ -90,21 +93,23 @@ def ask(
     current = version if version is not None else wanted_version
     found = {}
     for host, role in hosts.items():
-        hold = snapshot.holds.covering(host, role)
+        record = snapshot.records.get(host)
+        held = record.held if record is not None else None
+        hold = replace(snapshot.holds, own={}).covering(host, role)
         if hold is not None:
             scope = hold.key[len(keys.holds) :].partition("/")[0]
-            found[host] = Permission(False, scope, hold.key, True, f"closed: {hold.words()}", wanted_version)
+            found[host] = Permission(False, scope, hold.key, True, f"closed: {hold.words()}", wanted_version, held)
             continue
         gate = snapshot.gates.answer(host, role, current)
         if gate.is_open is None:
             word = "open" if default else "closed"
             found[host] = Permission(
-                default, "default", None, False, f"{word}: no gate is set for {host}", wanted_version
+                default, "default", None, False, f"{word}: no gate is set for {host}", wanted_version, held
             )
         else:
             word = "open" if gate.is_open else "closed"
             reason = f"{word}: {gate.key} is {(gate.value or '').strip()}"
-            found[host] = Permission(gate.is_open, str(gate.scope), gate.key, False, reason, wanted_version)
+            found[host] = Permission(gate.is_open, str(gate.scope), gate.key, False, reason, wanted_version, held)
     return found
 
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from .._model.errors import UpgradeError
-from .._model.fleet import FAILED, STARTED, UPGRADED, Record
+from .._model.fleet import FAILED, HELD, RELEASED, RETRIED, STARTED, UPGRADED, Record
 from .._model.former import moved_on
 from .._model.names import check_name, check_version
 from .._model.points import is_of_path
@@ -26,6 +26,7 @@ from .._store.store import Store
 
 # Consul takes values up to 512 KiB; the end of an error is what explains it.
 MOST_ERROR = 4000
+MOST_REASON = 255
 
 _MOST_TRIES = 10
 
@@ -35,7 +36,8 @@ class Word:
     """One report.
 
     :param version: the version the host moves to, or has reached.
-    :param state: started, upgraded or failed.
+    :param state: started, upgraded or failed; held or released for the host's own hold.
+    :param reason: why it is held.
     """
 
     host: str
@@ -44,6 +46,7 @@ class Word:
     service: str | None = None
     step: str | None = None
     error: str | None = None
+    reason: str | None = None
 
 
 def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list[Change]]:
@@ -60,6 +63,8 @@ def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list
     check_version(word.version, "version")
     if word.error is not None and word.state != FAILED:
         raise UpgradeError("bad_report", f"error goes with state: failed, not with {word.state}.")
+    if (word.reason is not None) != (word.state == HELD):
+        raise UpgradeError("bad_report", f"reason goes with state: held, and only with that; state is {word.state}.")
     for _try in range(_MOST_TRIES):
         try:
             return _report(store, word, dry=dry)
@@ -86,7 +91,7 @@ def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change
             # A host that may write its own record alone: planners publish what it says there.
             after = replace(after, reported=before.reported if before is not None else None)
             writes = _Writes()
-        own_record = _record_writes(key, entry, before, after)
+        own_record = _record_writes(key, entry, before, after, word)
         operations = [*own_record.operations, *writes.operations]
         try:
             if operations and not dry:
@@ -111,8 +116,8 @@ class _Writes:
     denied: bool = False
 
 
-def _record_writes(key: str, entry: Entry | None, before: Record | None, after: Record) -> _Writes:
-    if after == before:
+def _record_writes(key: str, entry: Entry | None, before: Record | None, after: Record, word: Word) -> _Writes:
+    if after == before or (before is None and word.state == RELEASED):
         return _Writes()
     text = encode_record(after)
     change = Change(key, text_of(entry.value) if entry else None, text)
@@ -161,6 +166,8 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
 
     :param now: unix seconds.
     """
+    if word.state in (HELD, RELEASED):
+        return _with_own_hold(before, word)
     # As it is read back, so that the same report changes nothing a second time.
     service, step = (
         None if text is None else bounded(printable(text), LONGEST_NAME) for text in (word.service, word.step)
@@ -194,6 +201,15 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
         # The next service or step of the same start.
         times[STARTED] = before.times.get(STARTED, now)
     return replace(said, times=times, trail=went_on(said.trail, now, *at_step))
+
+
+def _with_own_hold(before: Record | None, word: Word) -> Record:
+    """Return a record with the host's own hold put on or taken off, and all else as it was."""
+    if before is not None and not before.readable:
+        return before
+    held = bounded(printable(word.reason or ""), MOST_REASON) if word.state == HELD else None
+    # A host that never wrote one is among those that wait.
+    return replace(before or Record(word.version, RETRIED), held=held)
 
 
 def shortened(error: str | None) -> str | None:

@@ -50,7 +50,9 @@ def decode_record(key: str, value: bytes) -> Record:
 
 
 def _record(data: Any) -> Record:
-    texts = {name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported", "origin")}
+    texts = {
+        name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported", "origin", "held")
+    }
     version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
     if not _is_version(version) or state not in RECORD_STATES or not isinstance(attempt, int) or abs(attempt) >= MOST:
         raise ValueError(f"version {shown(version)}, state {shown(state)}, attempt {shown(attempt)}")
@@ -68,6 +70,7 @@ def _record(data: Any) -> Record:
         _name(texts["origin"]),
         _trail(data.get("trail")),
         _former(data.get("former")),
+        _bounded(texts["held"], _LONGEST_NAME),
     )
 
 

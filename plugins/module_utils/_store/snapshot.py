@@ -11,7 +11,7 @@ from typing import Any
 
 from .._model.fleet import Record, Report, Snapshot, is_of_the_past
 from .._model.gates import Gates, GateValue
-from .._model.holds import Holds
+from .._model.holds import PUPPET, Hold, Holds
 from .._model.marks import Approval, Mark
 from .._model.providers import Provider
 from .client import Entry
@@ -113,7 +113,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         gates=Gates(gates.everywhere, gates.roles, gates.hosts).over(in_old_place),
         old_gates=in_old_place,
         old_reports=frozenset(old_reports),
-        holds=Holds(holds.everywhere, holds.roles, holds.hosts),
+        holds=Holds(holds.everywhere, holds.roles, holds.hosts, own_holds(keys, records)),
         driven=frozenset(driven),
         marks=marks,
         approvals=approvals,
@@ -122,6 +122,15 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         warnings=tuple(warnings),
         **found,
     )
+
+
+def own_holds(keys: Keys, records: Mapping[str, Record]) -> Mapping[str, Hold]:
+    """Return the holds that hosts say of themselves in their records."""
+    return {
+        host: Hold(keys.record(host), record.held or "no reason given", PUPPET)
+        for host, record in records.items()
+        if record.held is not None
+    }
 
 
 class _Scoped:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import Wish, run_puppet
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import Wish, disabled_for, run_puppet
 
 
 @pytest.fixture(autouse=True)
@@ -139,3 +139,34 @@ def test_a_run_whose_caller_was_killed_is_waited_for_until_puppet_itself_has_end
     done = run_puppet(wish(other, f"[ -e {tmp_path}/ended ]"))
     assert done.code == 0
     assert done.waited > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"disabled_message":"its disk is being replaced"}', "its disk is being replaced"),
+        ('{"disabled_message":"reason not specified"}', "reason not specified"),
+        ('{"disabled_message":"two\\nlines \\u001b[2J"}', "two lines ?[2J"),
+        ("written by hand", "written by hand"),
+        ("", "reason not specified"),
+        ("{}", "reason not specified"),
+        ("[" * 9000, "[" * 329 + " ... " + "[" * 166),
+    ],
+)
+@pytest.mark.parametrize("kind", ["apply", "agent"])
+def test_a_puppet_that_is_disabled_is_not_run_and_the_reason_is_told(
+    kind: str, text: str, reason: str, tmp_path: Path
+) -> None:
+    assert disabled_for() is None
+    (tmp_path / "agent_disabled.lock").write_text(text)
+    assert disabled_for() == reason
+    with pytest.raises(UpgradeError) as caught:
+        run_puppet(wish(tmp_path, f"touch {tmp_path}/ran", kind=kind, noop=True))
+    assert caught.value.code == "puppet_disabled"
+    assert caught.value.message.startswith(f"Puppet is disabled on this host: {reason}. Nothing was run.")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_lock_of_puppet_that_can_not_be_read_disables_it_too(tmp_path: Path) -> None:
+    (tmp_path / "agent_disabled.lock").mkdir()
+    assert disabled_for() == f"{tmp_path}/agent_disabled.lock can't be read: Is a directory"

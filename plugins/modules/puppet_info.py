@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether Puppet may run on a host."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: puppet_info
+short_description: Tell whether Puppet is disabled on a host
+version_added: 0.3.0
+description:
+  - Looks for the file that C(puppet agent --disable) writes, where Debian's and Puppet's own packages have it. Puppet is not run.
+author: The convoy.upgrade authors (@convoy-upgrade)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+  platform:
+    platforms: posix
+    support: full
+options: {}
+seealso:
+  - module: convoy.upgrade.puppet_run
+"""
+
+EXAMPLES = r"""
+- name: See whether Puppet may run
+  convoy.upgrade.puppet_info:
+  register: puppet
+"""
+
+RETURN = r"""
+disabled:
+  description: Whether C(puppet agent --disable) was given on the host.
+  returned: success
+  type: bool
+reason:
+  description: The reason that was given to it. Null where Puppet is not disabled.
+  returned: success
+  type: str
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import disabled_for
+from ansible_collections.convoy.upgrade.plugins.module_utils._outcome import end
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+
+    def act() -> dict[str, Any]:
+        reason = disabled_for()
+        return {"changed": False, "disabled": reason is not None, "reason": reason}
+
+    end(module, act)
+
+
+if __name__ == "__main__":
+    main()
