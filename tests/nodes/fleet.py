@@ -120,9 +120,9 @@ class Fleet:
         return self.lab.nodes[node].run("convoy-node", *arguments, check=False, seconds=180)
 
     def version_of(self, node: str) -> str | None:
-        """Return the version that a node remembers."""
+        """Return the version that a node remembers, None where it has none, as while an upgrade is not ended."""
         text = self.lab.nodes[node].read("/etc/convoy/version")
-        return text.strip() if text else None
+        return text.strip() or None if text else None
 
     def reported(self, version: str) -> set[str]:
         """Return the nodes that stand under a version in Consul."""

@@ -110,6 +110,49 @@ def test_a_hold_closes_it_whatever_the_gate_says(fleet: Fleet, node: Node) -> No
     assert node.read(RELEASE) == "manifest v1 on v1\n"
 
 
+@pytest.mark.parametrize("kind", ["apply", "agent"])
+def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything_begins(
+    kind: str, fleet: Fleet, node: Node
+) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    fleet.consul.put("config_state/enable_puppet/global", "False")
+    node.run("puppet", "agent", "--disable", "its disk is being replaced")
+    before = fleet.record(NODE)
+    for gate in ("False", "True"):
+        fleet.consul.put(GATE, gate)
+        shown = turn(fleet, "-e", f"puppet_gate_puppet={kind}")
+        assert "held: Puppet is disabled on this host: its disk is being replaced" in shown
+        assert fleet.record(NODE) == {"version": "v2", "state": "retried", "attempt": 1, **before} | {
+            "held": "its disk is being replaced"
+        }
+        assert node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
+        assert fleet.version_of(NODE) == "v1"
+    fleet.consul.put(GATE, "False")
+    assert fleet.states()[NODE] == "held"
+    status = fleet.play("status", host=NODE)
+    assert "held by puppet agent --disable: its disk is being replaced" in status
+    node.run("puppet", "agent", "--enable")
+    turn(fleet)
+    assert "held" not in fleet.record(NODE)
+    assert fleet.states()[NODE] == "pending"
+
+
+def test_an_upgrade_that_has_begun_leaves_no_version_until_it_ends(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    node.write("/etc/convoy/version", "")
+    node.run("rm", RELEASE)
+    node.run("systemctl", "stop", "consul")
+    try:
+        away = turn(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", '{"puppet_gate_bootstrap": true}')
+    finally:
+        node.run("systemctl", "start", "consul")
+    assert "An upgrade of this node has begun and not ended" in away
+    assert node.read(RELEASE) is None
+    wait_for(lambda: fleet.turn(NODE).returncode == 0 and fleet.version_of(NODE) == "v1", "the next run ends it")
+    assert node.read(RELEASE) == "manifest v1 on v1\n"
+
+
 def test_a_gate_that_cannot_be_read_is_a_failure_and_never_a_yes(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -243,7 +286,7 @@ def test_a_package_source_that_is_not_there_fails_the_node_and_the_next_turn_men
     record = fleet.record(NODE)
     assert (record["state"], record["step"], record["version"]) == ("failed", "packages", "v9")
     assert "/srv/lab/v9" in record["error"]
-    assert fleet.version_of(NODE) == "v1"
+    assert fleet.version_of(NODE) is None
     publish(fleet.lab.shared, "v9")
     turn(fleet)
     record = fleet.record(NODE)
@@ -259,7 +302,7 @@ def test_a_failed_validation_keeps_the_node_from_claiming_the_version(fleet: Fle
     shown = turn(fleet, code=2)
     assert "20-version ended with 1: it runs v2.9" in shown
     assert fleet.record(NODE)["step"] == "validation"
-    assert fleet.version_of(NODE) == "v2"
+    assert fleet.version_of(NODE) is None
     assert fleet.reported("v3") == set()
     wait_for(lambda: fleet.checks(NODE)["validation"][0] == "critical", "its health is published")
     assert "it runs v2.9" in fleet.checks(NODE)["validation"][1]
@@ -283,7 +326,7 @@ def test_a_failure_that_cannot_be_reported_is_told_on_the_node(fleet: Fleet, nod
     assert process.returncode == 2, shown
     assert "step report: Consul at http://127.0.0.1:8500 can't be reached" in shown
     assert "It could not be reported to Consul: Consul at" in shown
-    assert fleet.version_of(NODE) == "v1"
+    assert fleet.version_of(NODE) is None
     wait_for(lambda: turn_works(fleet), "the next turn makes up for it")
     assert fleet.reported("v2") == {NODE}
 
@@ -350,7 +393,7 @@ def test_a_turn_that_a_power_cut_ends_is_done_by_the_next(fleet: Fleet, node: No
     node.kill()
     stop(process)
     assert fleet.record(NODE)["state"] == "started"
-    assert fleet.version_of(NODE) == "v1"
+    assert fleet.version_of(NODE) is None
     node.boot()
     node.wait(22)
     node.run("systemctl", "stop", "convoy-node.timer", "convoy-node.service")

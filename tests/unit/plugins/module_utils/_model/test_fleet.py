@@ -124,6 +124,7 @@ def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
         "origin": "1.0",
         "trail": [[3, "nova", "stop"]],
         "former": [{"version": "1.0", "state": "upgraded", "attempt": 1, "times": {"upgraded": 2}}],
+        "held": None,
     }
 
 
