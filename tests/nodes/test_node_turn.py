@@ -123,7 +123,7 @@ def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything
         fleet.consul.put(GATE, gate)
         shown = turn(fleet, "-e", f"puppet_gate_puppet={kind}")
         assert "held: Puppet is disabled on this host: its disk is being replaced" in shown
-        assert fleet.record(NODE) == {"version": "v2", "state": "retried", "attempt": 1, **before} | {
+        assert fleet.record(NODE) == {"version": "v2", "state": "retried", "attempt": 1, "times": {}, **before} | {
             "held": "its disk is being replaced"
         }
         assert node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
