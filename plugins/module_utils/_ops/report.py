@@ -26,7 +26,6 @@ from .._store.store import Store
 
 # Consul takes values up to 512 KiB; the end of an error is what explains it.
 MOST_ERROR = 4000
-MOST_REASON = 255
 
 _MOST_TRIES = 10
 
@@ -207,7 +206,7 @@ def _with_own_hold(before: Record | None, word: Word) -> Record:
     """Return a record with the host's own hold put on or taken off, and all else as it was."""
     if before is not None and not before.readable:
         return before
-    held = bounded(printable(word.reason or ""), MOST_REASON) if word.state == HELD else None
+    held = bounded(printable(word.reason or ""), LONGEST_NAME) if word.state == HELD else None
     # A host that never wrote one is among those that wait.
     return replace(before or Record(word.version, RETRIED), held=held)
 

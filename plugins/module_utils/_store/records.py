@@ -70,7 +70,7 @@ def _record(data: Any) -> Record:
         _name(texts["origin"]),
         _trail(data.get("trail")),
         _former(data.get("former")),
-        _bounded(texts["held"], _LONGEST_NAME),
+        _bounded(texts["held"], LONGEST_NAME),
     )
 
 
