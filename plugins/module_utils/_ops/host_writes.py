@@ -86,7 +86,7 @@ def left_out_warning(keys: Keys, hosts: Sequence[str], what: str) -> str:
     return (
         f"{what} for {some(hosts)}, because {keys.records}<host> changed during each of {MOST_CONFLICTS} tries. Nothing else waits "
         "for that. If it goes on, something on the host writes its record all the time: stop its agent, and look at the host "
-        f"with story.yml -e host={hosts[0]}."
+        f"with status.yml -e host={hosts[0]}."
     )
 
 

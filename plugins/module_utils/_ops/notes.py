@@ -119,7 +119,7 @@ def _publish(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledge
         warnings.append(
             f"No further report is published for {some(often)} in this rollout: {MOST_PUBLICATIONS} were, each with another version. "
             f"Planners go by what {keys.records}<host> says. Something on the host changes it all the time: stop its agent, and "
-            f"look at the host with story.yml -e host={often[0]}."
+            f"look at the host with status.yml -e host={often[0]}."
         )
     return warnings
 
