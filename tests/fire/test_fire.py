@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import pytest
 from lab.lab import Lab
@@ -15,12 +16,19 @@ from .faults import LEAST
 from .run import run
 
 
-def seeds() -> list[int]:
+# Of ten runs, so many are part of `make test`.
+_QUICK = 2
+
+
+def seeds() -> list[Any]:
     """Return the seeds of the runs: ten in a row, so that all kinds are there, or the one that CONVOY_TEST_SEED repeats."""
     given = os.environ.get("CONVOY_TEST_SEED")
     # Processes that share the runs have to agree on them.
     first = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(10**6)
-    return [int(given)] if given else list(range(first, first + 10))
+    if given:
+        return [int(given)]
+    found = range(first, first + 10)
+    return [*found[:_QUICK], *(pytest.param(seed, marks=pytest.mark.thorough) for seed in found[_QUICK:])]
 
 
 @pytest.mark.parametrize("seed", seeds(), ids=lambda seed: f"CONVOY_TEST_SEED={seed}")
