@@ -15,7 +15,6 @@ from lab.lab import Lab
 from .faults import LEAST
 from .run import run
 
-
 # Of ten runs, so many are part of `make test`.
 _QUICK = 2
 
