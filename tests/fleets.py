@@ -90,6 +90,13 @@ class Fleet:
         self.records.update({host: Record(version, STARTED) for host in hosts})
         return self
 
+    def admitted(self, *hosts: str) -> Fleet:
+        """Let planners have admitted the hosts, before a rollout that began removed their gates."""
+        ledger = self.ledger or Ledger(1, NEW)
+        at = {host: int(self.reported_at.get(host, REPORTED_AT)) for host in hosts}
+        self.ledger = replace(ledger, admitted={**ledger.admitted, **at})
+        return self
+
     def failed(self, *hosts: str, version: str = NEW) -> Fleet:
         """Let the hosts say that they have failed; no gate is opened."""
         self.records.update({host: Record(version, FAILED, error="disk full") for host in hosts})

@@ -45,7 +45,7 @@ def calm_fleets(draw: st.DrawFn) -> Fleet:
         elif where == "open":
             found.opened(host)
         elif where == "started":
-            found.started(host, version=draw(st.sampled_from((OLD, NEW))))
+            found.started(host, version=draw(st.sampled_from((OLD, NEW)))).admitted(host)
         elif where == "done":
             found.upgraded(host)
     return found

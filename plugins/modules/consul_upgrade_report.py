@@ -13,6 +13,8 @@ description:
   - Writes what a node has to say into Consul, where the planner reads it.
   - V(upgraded) puts the host under its version in C(running/versions), and takes it away from the one that it
     stood under before, in the same transaction. What that costs does not grow with the fleet.
+  - V(started) is refused with the code V(not_admitted) unless the host is admitted to O(version) at that very moment, which one
+    transaction compares. The next O(service) or O(step) of a host that has started is not refused.
   - Reporting the same again changes nothing.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
@@ -46,6 +48,31 @@ options:
     type: str
     required: true
     choices: [started, upgraded, failed, held, released]
+  admitted:
+    description:
+      - Whether V(started) needs an admission. The gate of the host, its role or the fleet has to be open, no hold may be over it, and
+        C(current_version) has to be O(version).
+      - Turn it off only where something else than this collection decides which host starts.
+    type: bool
+    default: true
+    version_added: 0.2.0
+  role:
+    description:
+      - Role of the host, whose gate and hold count for an admission. Without it, O(name) tells it by O(role_pattern).
+    type: str
+    version_added: 0.2.0
+  role_pattern:
+    description:
+      - Regular expression whose first group is the role, searched for in O(name).
+    type: str
+    default: '([a-z]+)(\d+)(-.*)?'
+    version_added: 0.2.0
+  default:
+    description:
+      - Whether the host is admitted where no gate is set, as for P(convoy.upgrade.enable_puppet#lookup).
+    type: bool
+    default: true
+    version_added: 0.2.0
   service:
     description:
       - Service that it is at, if known.
@@ -169,11 +196,20 @@ failure:
       type: dict
 """
 
+from dataclasses import replace
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import HELD, RELEASED, REPORTED_STATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
+    DEFAULT_ROLE_PATTERN,
+    HELD,
+    RELEASED,
+    REPORTED_STATES,
+    STARTED,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.names import check_name
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import role_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
@@ -190,6 +226,10 @@ def main() -> None:
             "step": {"type": "str"},
             "error": {"type": "str"},
             "reason": {"type": "str"},
+            "admitted": {"type": "bool", "default": True},
+            "role": {"type": "str"},
+            "role_pattern": {"type": "str", "default": DEFAULT_ROLE_PATTERN},
+            "default": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
     )
@@ -199,6 +239,11 @@ def main() -> None:
         word = Word(
             options["name"], *(options[name] for name in ("version", "state", "service", "step", "error", "reason"))
         )
+        if word.state == STARTED and options["admitted"]:
+            # A name that can't be one is refused for that, before its role is looked for in it.
+            check_name("host", word.host, "name")
+            role = options["role"] or role_of(word.host, options["role_pattern"])
+            word = replace(word, role=role, default=options["default"])
         record, changes = report(store, word, dry=module.check_mode)
         return {"record": record.plain(), **changed(changes)}
 

@@ -32,9 +32,9 @@ def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
     seed(consul, ["compute7", "compute70"])
     before = consul.tree()
     words = [
-        playbook.report("compute7", "2", "started", service="nova_compute", step="stop"),
+        playbook.report("compute7", "2", "started", service="nova_compute", step="stop", admitted=False),
         playbook.report("compute7", "2", "failed", step="upgrade", error="no space left"),
-        playbook.report("compute7", "2", "started"),
+        playbook.report("compute7", "2", "started", admitted=False),
         playbook.report("compute7", "2", "upgraded"),
     ]
     shown = run([words[0], words[3]], check=True, diff=True)

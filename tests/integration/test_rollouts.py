@@ -279,7 +279,7 @@ def test_a_host_that_has_started_keeps_its_slot_through_a_new_rollout(store: Sto
     outcome = go(store, "3", ONE_BY_ONE)
     assert gates(consul) == {"global": "False", "host/compute1": "True"}
     assert [one.host for one in outcome.openings] == ["compute1"]
-    assert "it has started and holds its slot already" in json.dumps(history(consul)[-1])
+    assert "it was admitted and has started, and holds its slot already" in json.dumps(history(consul)[-1])
 
 
 def test_a_failed_host_keeps_its_slot_until_it_gets_there(store: Store, consul: RawKV) -> None:

@@ -24,11 +24,13 @@ class GateValue:
     :param key: the Consul key, for messages.
     :param text: the value as text, or None where the bytes are not UTF-8.
     :param at: when a planner set it (unix seconds), 0 where something else did.
+    :param index: the key's ModifyIndex in Consul.
     """
 
     key: str
     text: str | None
     at: int = field(default=0, compare=False)
+    index: int = field(default=0, compare=False)
 
     def is_open(self, current_version: str | None) -> bool:
         """Return whether the value opens the gate.
@@ -95,6 +97,7 @@ class GateAnswer:
     :param is_open: None where nothing is set.
     :param scope: host, role or global; None where nothing is set.
     :param at: when a planner set it (unix seconds), 0 where something else did.
+    :param index: the key's ModifyIndex in Consul.
     """
 
     is_open: bool | None
@@ -102,6 +105,7 @@ class GateAnswer:
     key: str | None = None
     value: str | None = None
     at: int = field(default=0, compare=False)
+    index: int = field(default=0, compare=False)
 
 
 NOTHING_SET = GateAnswer(None)
@@ -126,7 +130,7 @@ class Gates:
             ("global", self.everywhere),
         ):
             if gate is not None:
-                return GateAnswer(gate.is_open(current_version), scope, gate.key, gate.text, gate.at)
+                return GateAnswer(gate.is_open(current_version), scope, gate.key, gate.text, gate.at, gate.index)
         return NOTHING_SET
 
     def values(self) -> Iterator[GateValue]:

@@ -33,6 +33,9 @@ class Ledger:
     :param rollback: whether it goes back to where the fleet was: the hosts that changed last go first, and those in
         ``broken`` hold nobody up.
     :param broken: hosts that had failed or were lost when the rollback began.
+    :param admitted: hosts that planners had admitted and that had started when this rollout began and removed their gates: each with
+        the index of its last report then, 0 for none. They alone get their gates back; a host that has reported since has used its
+        admission up.
     :param stopped: keys of the budgets of failure that are spent. As planners write them here, one that slept meanwhile
         can't let anybody through on what it knew before.
     :param stage: where it is in the stages of its rules: ``number`` (0 for the first), and ``done_at`` (unix seconds) once
@@ -61,6 +64,7 @@ class Ledger:
     broken: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
     begun_index: int | None = None
+    admitted: Mapping[str, int] = field(default_factory=dict)
     commit: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +85,7 @@ class Ledger:
             "rollback": isinstance(self.rollback, bool),
             "broken": _are_texts(self.broken),
             "stopped": _are_texts(self.stopped),
+            "admitted": isinstance(self.admitted, Mapping) and all(map(_is_count, self.admitted.values())),
             "stage": isinstance(self.stage, Mapping) and all(_is_count(value) for value in self.stage.values()),
         }
         for name, fits in checks.items():

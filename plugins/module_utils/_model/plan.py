@@ -29,6 +29,7 @@ class HostView:
     :param soaking: whether it reported the version, and its health is still to be seen.
     :param started: whether it said that it began an upgrade, and not that it ended.
     :param held: whether a hold is over it, whatever its state.
+    :param unadmitted: whether it says that it has started, behind a closed gate, and no planner has admitted it.
     """
 
     role: str
@@ -44,6 +45,7 @@ class HostView:
     origin: str | None = None
     begun: str | None = None
     done: tuple[str, ...] = ()
+    unadmitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

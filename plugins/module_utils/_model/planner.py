@@ -211,7 +211,12 @@ def _in_turn(snapshot: Snapshot, waiting: list[HostState]) -> list[HostState]:
 
 def _reopened(opener: Opener, by_role: Mapping[str, list[HostState]], scope: frozenset[str] | None) -> list[Opening]:
     return [
-        Opening(one.host, role, one.state, "it has started and holds its slot already, so its gate opens again")
+        Opening(
+            one.host,
+            role,
+            one.state,
+            "it was admitted and has started, and holds its slot already, so its gate opens again",
+        )
         for role in opener.order.roles
         if not opener.is_stopped(role) and not opener.waits_for(role)
         for one in by_role[role]
@@ -248,7 +253,9 @@ def _keys(
     for role, names in chosen:
         hosts = [one.host for one in by_role[role]]
         whole = scope is None or all(host in scope for host in hosts)
-        if opener.limits[role] or opener.later or not whole or snapshot.holds.cover_any(hosts, role):
+        # Nor is it for a host of its role that says that it has started, and was not admitted.
+        closed = snapshot.holds.cover_any(hosts, role) or any(one.is_unadmitted for one in by_role[role])
+        if opener.limits[role] or opener.later or not whole or closed:
             open_hosts += names
         else:
             open_roles.append(role)

@@ -21,6 +21,9 @@ from .marks import Mark
 UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING = "upgraded", "failed", "lost", "upgrading", "held", "pending"
 STATES = (UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING)
 
+# The ledger has to stay far below the half megabyte that Consul takes.
+MOST_ADMITTED = 5000
+
 # The states in which a host is down, or may be, and so takes a slot of every cap over it.
 TAKES_A_SLOT = frozenset((FAILED, LOST, UPGRADING))
 # Those of them that an operator has to see to.
@@ -36,6 +39,7 @@ class HostState:
     :param mark: what is to be remembered of its health; None for nothing.
     :param in_rollback: whether the rollout goes back to where the fleet was.
     :param was_broken: whether it had failed or was lost when that rollback began.
+    :param was_admitted: whether planners had admitted it before its gate was removed, and it has not reported since.
     """
 
     host: str
@@ -51,6 +55,7 @@ class HostState:
     in_rollback: bool = False
     was_broken: bool = False
     current: str | None = None
+    was_admitted: bool = False
 
     @property
     def has_started(self) -> bool:
@@ -71,12 +76,22 @@ class HostState:
     @property
     def can_finish(self) -> bool:
         """Whether an upgrading host can be expected to go on by itself: a hold closes one that has not started."""
-        return self.state == UPGRADING and (self.has_started or self.hold is None)
+        return self.state == UPGRADING and (self.has_started or self.hold is None) and not self.is_unadmitted
 
     @property
     def needs_its_gate(self) -> bool:
-        """Whether it is upgrading behind a closed gate, as after a start that a new rollout or a reset overtook."""
-        return self.state == UPGRADING and not self.is_soaking and not self.gate.is_open and self.hold is None
+        """Whether it is upgrading behind a closed gate, as after a start that a new rollout overtook.
+
+        Its own record is no reason to open that: a host may write there whatever it wants.
+        """
+        is_closed = not self.is_soaking and not self.gate.is_open
+        return self.state == UPGRADING and is_closed and self.hold is None and self.was_admitted
+
+    @property
+    def is_unadmitted(self) -> bool:
+        """Whether it says that it has started, behind a closed gate, and no planner has admitted it."""
+        begun = self.state in (UPGRADING, LOST) and self.has_started and not self.is_soaking
+        return begun and not self.gate.is_open and not self.was_admitted
 
     @property
     def takes_a_slot(self) -> bool:
@@ -142,9 +157,40 @@ def read_states(
             in_rollback=goes_back,
             was_broken=host in were_broken,
             current=current,
+            was_admitted=_was_admitted(snapshot, host),
         )
         states[host] = _with_state(snapshot, one, rules)
     return states
+
+
+def admitted_and_started(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, int]:
+    """Return the hosts that planners have admitted and that have started and not ended, each with the index of its last report.
+
+    Planners note in a gate when they opened it; what the host reported after that has used it up. Of very many, the first in the
+    order of ``members`` are returned, as the ledger keeps them.
+    """
+    found: dict[str, int] = {}
+    for host, role in members.items():
+        record = snapshot.records.get(host)
+        if record is None or not record.readable or record.state != STARTED:
+            continue
+        gate, reported = _answer(snapshot, host, role), _reported_index(snapshot, host)
+        by_planner = gate.is_open and gate.at and gate.scope in ("host", "role") and gate.index > reported
+        if by_planner or _was_admitted(snapshot, host):
+            found[host] = reported
+        if len(found) == MOST_ADMITTED:
+            break
+    return found
+
+
+def _was_admitted(snapshot: Snapshot, host: str) -> bool:
+    ledger = snapshot.ledger
+    return ledger is not None and ledger.admitted.get(host) == _reported_index(snapshot, host)
+
+
+def _reported_index(snapshot: Snapshot, host: str) -> int:
+    report = snapshot.reports.get(host)
+    return report.index if report is not None else 0
 
 
 def in_rollback(snapshot: Snapshot) -> bool:

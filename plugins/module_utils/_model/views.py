@@ -90,4 +90,5 @@ def _view(one: HostState, order: RoleOrder, reason: Reason) -> HostView:
         one.record.origin if one.record is not None else None,
         one.begun,
         tuple(filter(is_of_path, done)),
+        one.is_unadmitted,
     )

@@ -57,6 +57,11 @@ def _of_state(host: HostState, current: str | None) -> str:
 def _upgrading(host: HostState, current: str | None) -> str:
     if host.record is not None and host.has_started:
         version = "" if host.record.version == current else f" {host.record.version}"
+        if host.is_unadmitted:
+            return (
+                f"says that it has started{version}, and was not admitted; it keeps a slot and gets no gate: make sure that nothing "
+                f"is at work there, then -e hosts={host.host} with retry.yml"
+            )
         text = f"started{version}{host.record.where()}, has not ended"
         return text if host.gate.is_open else f"{text}; its gate is closed"
     opened_by = f"the gate {host.gate.key} is {host.gate.value}" if host.gate.key else "no gate is set, so it is open"

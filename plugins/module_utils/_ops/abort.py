@@ -60,7 +60,10 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
                 if conflicts[keys.record(host)] < MOST_CONFLICTS
             ]
             checks = _unchanged(keys, snapshot, compared)[: MOST_GATES - len(piece) * writer.places]
-            operations = [*checks, *(put(one.key, one.after or "") for one in piece)]
+            # A gate that a planner opened for a host that has started stays one.
+            opened_at = [_opened_at(keys, snapshot, members, one) for one in piece]
+            puts = [put(one.key, one.after or "", at) for one, at in zip(piece, opened_at, strict=True)]
+            operations = [*checks, *puts]
             try:
                 writer.write(ledger, {"what": "close", **_closed(keys, piece)}, operations, piece)
             except Conflict as conflict:
@@ -103,6 +106,14 @@ def _begun(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
     found = states.read_states(snapshot, members)
     ended = (states.UPGRADED, states.FAILED)
     return {host for host, one in found.items() if one.has_started or one.state in ended} | set(snapshot.driven)
+
+
+def _opened_at(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gate: Change) -> int:
+    """Return when planners let a host through whose own gate an abort writes, 0 where it closes it or they did not."""
+    host = gate.key.removeprefix(keys.gate("host", ""))
+    if gate.after != OPEN or host not in states.admitted_and_started(snapshot, {host: members[host]}):
+        return 0
+    return snapshot.gates.answer(host, members[host], snapshot.current_version).at
 
 
 def _let_through_by_many(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, str]:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from .._model.errors import UpgradeError
-from .._model.fleet import compile_role_pattern, role_by_name
+from .._model.fleet import Snapshot, compile_role_pattern, role_by_name
 from .._model.names import check_name
 from .._store.client import MOST_OPERATIONS
 from .._store.errors import Unreachable
+from .._store.keys import Keys
 from .._store.layout import refuse_newer
 from .._store.old_keys import OldKeys
 from .._store.snapshot import decode_snapshot
@@ -74,43 +75,55 @@ def ask(
     for host, role in hosts.items():
         check_name("host", host, "enable_puppet")
         check_name("role", role, f"enable_puppet: {host}")
-    old = OldKeys(keys.prefix)
     # Tokens of nodes from before may not read the version of the layout: it is left out for them, and nobody is refused for that.
-    wanted = {keys.current_version, keys.schema, keys.gate("global"), old.gate("global"), keys.hold("global")}
-    for host, role in hosts.items():
-        for scope, name in (("host", host), ("role", role)):
-            wanted |= {keys.gate(scope, name), old.gate(scope, name), keys.hold(scope, name)}
-        wanted.add(keys.record(host))
+    wanted = {keys.current_version, keys.schema}.union(*(rests_on(keys, host, role) for host, role in hosts.items()))
+    wanted |= {keys.record(host) for host in hosts}
     # Reading by key keeps a node's question small; many at once are cheaper as two whole trees.
     prefixes = (
-        sorted(wanted) if len(wanted) <= MOST_OPERATIONS else [keys.current_version, keys.schema, old.gates, keys.holds]
+        sorted(wanted)
+        if len(wanted) <= MOST_OPERATIONS
+        else [keys.current_version, keys.schema, OldKeys(keys.prefix).gates, keys.holds]
     )
     entries = store.client.read(prefixes)
     store.distrust_silence(entries, (keys.gates, keys.holds))
     snapshot = decode_snapshot(keys, entries)
     refuse_newer(keys, snapshot.schema, snapshot.release)
-    wanted_version = snapshot.current_version
-    current = version if version is not None else wanted_version
-    found = {}
-    for host, role in hosts.items():
-        record = snapshot.records.get(host)
-        held = record.held if record is not None else None
-        hold = replace(snapshot.holds, own={}).covering(host, role)
-        if hold is not None:
-            scope = hold.key[len(keys.holds) :].partition("/")[0]
-            found[host] = Permission(False, scope, hold.key, True, f"closed: {hold.words()}", wanted_version, held)
-            continue
-        gate = snapshot.gates.answer(host, role, current)
-        if gate.is_open is None:
-            word = "open" if default else "closed"
-            found[host] = Permission(
-                default, "default", None, False, f"{word}: no gate is set for {host}", wanted_version, held
-            )
-        else:
-            word = "open" if gate.is_open else "closed"
-            reason = f"{word}: {gate.key} is {(gate.value or '').strip()}"
-            found[host] = Permission(gate.is_open, str(gate.scope), gate.key, False, reason, wanted_version, held)
-    return found
+    current = version if version is not None else snapshot.current_version
+    return {
+        host: permission(keys, snapshot, host, role, default=default, current=current) for host, role in hosts.items()
+    }
+
+
+def rests_on(keys: Keys, host: str, role: str) -> set[str]:
+    """Return the keys of all gates and holds that the answer for a host may depend on, whether they are there or not."""
+    old = OldKeys(keys.prefix)
+    scopes = (("global", None), ("role", role), ("host", host))
+    return {place(scope, name) for scope, name in scopes for place in (keys.gate, old.gate, keys.hold)}
+
+
+def permission(
+    keys: Keys, snapshot: Snapshot, host: str, role: str, *, default: bool, current: str | None
+) -> Permission:
+    """Return the answer for one host.
+
+    :param default: the answer where no gate is set.
+    :param current: what gates that hold a version are compared to.
+    :raises UpgradeError: ``unreadable_gate``.
+    """
+    version = snapshot.current_version
+    record = snapshot.records.get(host)
+    held = record.held if record is not None else None
+    hold = replace(snapshot.holds, own={}).covering(host, role)
+    if hold is not None:
+        scope = hold.key[len(keys.holds) :].partition("/")[0]
+        return Permission(False, scope, hold.key, True, f"closed: {hold.words()}", version, held)
+    gate = snapshot.gates.answer(host, role, current)
+    if gate.is_open is None:
+        word = "open" if default else "closed"
+        return Permission(default, "default", None, False, f"{word}: no gate is set for {host}", version, held)
+    word = "open" if gate.is_open else "closed"
+    reason = f"{word}: {gate.key} is {(gate.value or '').strip()}"
+    return Permission(gate.is_open, str(gate.scope), gate.key, False, reason, version, held)
 
 
 def closed_by(error: Unreachable, hosts: Iterable[str]) -> dict[str, Permission]:

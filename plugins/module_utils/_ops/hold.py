@@ -177,8 +177,9 @@ def _read(store: Store) -> tuple[Snapshot, list[str]]:
 
 def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str, Any]) -> None:
     keys = store.keys
-    # A value of its own, as Consul passes over a write that changes nothing, and nobody would see that it was there.
-    mark = compare_and_put(keys.holds, uuid.uuid4().hex if snapshot.ledger is None else "", snapshot.hold_index)
+    # A value of its own, as Consul passes over a write that changes nothing, and nobody would see that it was there: neither a
+    # rollout that begins nor a host that starts, both of which compare the index of this key.
+    mark = compare_and_put(keys.holds, uuid.uuid4().hex, snapshot.hold_index)
     operations = [mark, *(operation for operation, _change in piece)]
     if snapshot.ledger is None:
         # Who brings a ledger meanwhile may have planned without this hold.

@@ -23,6 +23,7 @@ from .._store.migration_codec import decode_schema, release_of
 from .._store.operations import Change, compare_and_put, put, remove
 from .._store.records import LONGEST_NAME, decode_record, encode_record
 from .._store.store import Store
+from .start import Start, start
 
 # Consul takes values up to 512 KiB; the end of an error is what explains it.
 MOST_ERROR = 4000
@@ -37,6 +38,8 @@ class Word:
     :param version: the version the host moves to, or has reached.
     :param state: started, upgraded or failed; held or released for the host's own hold.
     :param reason: why it is held.
+    :param role: of the host; with it a start needs an admission that holds at that moment.
+    :param default: whether the host may start where no gate is set.
     """
 
     host: str
@@ -46,6 +49,8 @@ class Word:
     step: str | None = None
     error: str | None = None
     reason: str | None = None
+    role: str | None = None
+    default: bool = True
 
 
 def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list[Change]]:
@@ -56,7 +61,9 @@ def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list
     only a host that has never reported this way has its former versions looked for. A host whose token allows its own
     record alone writes that, and planners publish what it says.
 
-    :raises UpgradeError: ``bad_name``, ``bad_report``, ``busy``, ``newer_schema``, ``unreadable_schema``.
+    ``started`` with a role is refused unless the host is admitted, as :func:`start` tells; the next service or step of a start is not.
+
+    :raises UpgradeError: ``bad_name``, ``bad_report``, ``busy``, ``newer_schema``, ``unreadable_schema``, ``not_admitted``.
     """
     check_name("host", word.host, "name")
     check_version(word.version, "version")
@@ -64,6 +71,8 @@ def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list
         raise UpgradeError("bad_report", f"error goes with state: failed, not with {word.state}.")
     if (word.reason is not None) != (word.state == HELD):
         raise UpgradeError("bad_report", f"reason goes with state: held, and only with that; state is {word.state}.")
+    if word.role is not None and word.state == STARTED and word.service is None and word.step is None:
+        return _start(store, word, word.role, dry=dry)
     for _try in range(_MOST_TRIES):
         try:
             return _report(store, word, dry=dry)
@@ -83,6 +92,8 @@ def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change
         refuse_newer(keys, decode_schema(keys.schema, schema.value), release_of(schema.flags))
     entry = entries.get(key)
     before = decode_record(key, entry.value) if entry else None
+    if word.role is not None and word.state == STARTED and not _has_started(before, word.version):
+        return _start(store, word, word.role, dry=dry)
     after = next_record(before, word, int(time.time()))
     published = _publication(store, before, word, is_there=own in entries) if word.state == UPGRADED else _Writes()
     for writes in (published, None):
@@ -101,6 +112,16 @@ def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change
             continue
         return after, [*own_record.changes, *writes.changes]
     raise AssertionError("the last turn returns or raises")
+
+
+def _start(store: Store, word: Word, role: str, *, dry: bool) -> tuple[Record, list[Change]]:
+    asked = Start(word.host, role, word.version, word.default)
+    done = start(store, asked, lambda before: next_record(before, word, int(time.time())), dry=dry)
+    return done.record, done.changes
+
+
+def _has_started(record: Record | None, version: str) -> bool:
+    return record is not None and record.readable and (record.state, record.version) == (STARTED, version)
 
 
 @dataclass(slots=True)

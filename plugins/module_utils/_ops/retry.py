@@ -16,7 +16,7 @@ from .._model.former import moved_on
 from .._model.gates import CLOSED
 from .._model.ledger import PAUSED, RUNNING, Ledger
 from .._model.names import in_order, nearest, some
-from .._model.plan import Plan
+from .._model.plan import HostView, Plan
 from .._model.points import is_of_path
 from .._model.trail import went_on
 from .._store.client import Operation
@@ -54,8 +54,7 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
         chosen = [
             host
             for host, view in plan.hosts.items()
-            if host in asked
-            and (view.state in states.BROKEN or (host in named and _is_midway(snapshot, host, view.state)))
+            if host in asked and (view.state in states.BROKEN or (host in named and _is_midway(snapshot, host, view)))
         ]
         well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back}]
         said = said_as(word.plain())
@@ -69,7 +68,10 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
             before = {host: plan.hosts[host].reason for host in piece}
             why = f"{said['reason']}; " if said["reason"] else ""
             event = {"what": "retry", "hosts": {host: f"{why}it was: {text}" for host, text in before.items()}, **said}
-            writer.write(ledger, event, operations, changes)
+            # Whoever is put back has to be admitted again.
+            now = writer.ledger or ledger
+            admitted = {host: at for host, at in now.admitted.items() if host not in piece}
+            writer.write(replace(now, admitted=admitted), event, operations, changes)
             put_back.update(piece)
             remarks.extend(_remarks_on(snapshot, plan, piece))
 
@@ -90,12 +92,13 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
     return write_word(store, act, dry=dry)
 
 
-def _is_midway(snapshot: Snapshot, host: str, state: str) -> bool:
-    """Return whether a host has begun to go to another version than the wanted one, and no run is at work on it."""
+def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
+    """Return whether a host has begun to go to another version than the wanted one, or was not admitted, and no run is at work on it."""
     record = snapshot.records.get(host)
     if record is None or host in snapshot.driven:
         return False
-    return state == states.UPGRADING and record.state == STARTED and record.version != snapshot.current_version
+    elsewhere = record.version != snapshot.current_version
+    return view.state == states.UPGRADING and record.state == STARTED and (elsewhere or view.unadmitted)
 
 
 def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str]) -> list[str]:
@@ -103,7 +106,7 @@ def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str]) -> list[st
     remarks = []
     for host in hosts:
         record, view = snapshot.records.get(host), plan.hosts[host]
-        if record is not None and _is_midway(snapshot, host, view.state):
+        if record is not None and _is_midway(snapshot, host, view):
             remarks.append(
                 f"{host} had begun to go to {record.version} and did not say that it ended. On your word it is taken for "
                 "ended, and its slot is free: make sure that nothing is at work there any more."

@@ -17,6 +17,7 @@ from .._model.instructions import Instructions, parse
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._model.rule_changes import named_in, refuse_left_out
 from .._model.staging import carried
+from .._model.states import admitted_and_started
 from .._store.keys import Keys
 from .._store.store import whoami
 from .rules import effective_rules
@@ -128,6 +129,7 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
         rollback=same.rollback if same else request.takes_back is not None,
         stage=_stage(same, rules) if same else {},
         begun_index=same.begun_index if same else snapshot.index,
+        admitted=same.admitted if same else admitted_and_started(snapshot, members),
         broken=same.broken if same else (),
         stopped=same.stopped if same else (),
     )

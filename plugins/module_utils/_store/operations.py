@@ -42,6 +42,11 @@ def compare(key: str, index: int) -> Operation:
     return {"KV": {"Verb": "check-index", "Key": key, "Index": index}}
 
 
+def see(key: str) -> Operation:
+    """Return a key along with a write, if it is there, as it is in the moment of that write: whoever may read it may ask that."""
+    return {"KV": {"Verb": "get-tree", "Key": key}}
+
+
 def lock(key: str, value: str, session: str) -> Operation:
     """Lock a key by a session and set it, unless another session has it."""
     return {"KV": {"Verb": "lock", "Key": key, "Value": _encoded(value), "Session": session}}

@@ -62,11 +62,11 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
             elif parts[-1]:
                 warnings.append(f"{key!r} is passed over: it is not running/versions/<version>/<host>.")
         elif key.startswith(keys.gates):
-            gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags), warnings)
+            gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags, index), warnings)
         elif key.startswith(old.gates):
             place = old.gate_of(key)
             if place is not None:
-                old_gates.set(*place, GateValue(key, text_of(value), flags))
+                old_gates.set(*place, GateValue(key, text_of(value), flags, index))
         elif key.startswith(old.reports):
             said = old.report_of(key)
             if said is not None and "\ufffd" not in key:

@@ -282,7 +282,7 @@ class Admission:
         if view.soaking:
             return Verdict(go=False, state=view.state, reason=view.reason)
         # Under a hold no further run begins, also where one was cut off midway; the run that is at work does not ask again.
-        if view.state == states.UPGRADING and not view.held:
+        if view.state == states.UPGRADING and not view.held and not view.unadmitted:
             return Verdict(go=True, state=view.state, reason=view.reason)
         if view.state in states.BROKEN and self._run.retry_failed and not view.held:
             stopped = brake is not None and brake.code != BUDGET

@@ -123,9 +123,18 @@ class Driver:
         return answer
 
     def _begin(self, host: str, verdict: Verdict, *, together: bool = False) -> dict[str, Any]:
+        done: list[str] = []
+        if verdict.go:
+            try:
+                done = list(self._turns.begin(host, together=together).done)
+            except UpgradeError as error:
+                if error.code != "not_admitted":
+                    raise
+                # As after a hold or an abort that came since the pass.
+                verdict = Verdict(go=False, state=verdict.state, reason=str(error.details["reason"]))
         answer: dict[str, Any] = {"go": verdict.go, "state": verdict.state, "reason": verdict.reason}
         if verdict.go:
-            answer["done"] = list(self._turns.begin(host, together=together).done)
+            answer["done"] = done
         else:
             if verdict.state != TAKEN:
                 self.session.release(host)

@@ -15,6 +15,7 @@ from ...module_utils._model.errors import UpgradeError
 from ...module_utils._model.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, Record
 from ...module_utils._ops import once
 from ...module_utils._ops.report import Word, next_record, report, shortened
+from ...module_utils._ops.start import Start, start
 from ...module_utils._store.operations import compare_and_put
 from ...module_utils._store.records import decode_record, encode_record
 from ...module_utils._store.store import Store
@@ -81,16 +82,31 @@ class Turns:
         return list(self._turns)
 
     def begin(self, host: str, *, together: bool = False) -> Turn:
-        """Begin a host's turn, or take it up where an earlier run left it."""
+        """Begin a host's turn, or take it up where an earlier run left it.
+
+        An upgrade starts only while the admission of its host holds; tasks after the upgrade have no gate.
+
+        :raises UpgradeError: ``not_admitted``.
+        """
         turn = Turn(host, together=together)
 
         def read(store: Store) -> None:
             entry = store.client.get(store.keys.record(host))
             turn.record = decode_record(entry.key, entry.value) if entry is not None else None
             turn.index = entry.modify_index if entry is not None else 0
+            turn.done = behind(self._run, host, turn.record)
 
-        self._pool.stubbornly(read)
-        turn.done = behind(self._run, host, turn.record)
+        def started(before: Record | None) -> Record:
+            turn.done = behind(self._run, host, before)
+            if before is not None and (before.state, before.version) == (STARTED, self._run.version):
+                return before
+            return self._started(turn, before)
+
+        def start_it(store: Store) -> None:
+            found = start(store, Start(host, self._run.fleet[host], self._run.version), started)
+            turn.record, turn.index = found.record, found.index
+
+        self._pool.stubbornly(read if self._run.phase == AFTER else start_it)
         with self._lock:
             self._turns[host] = turn
         return turn
@@ -293,15 +309,19 @@ class Turns:
         """Write where a host is: one request, as what the record holds is known from the last write."""
 
         def after(before: Record | None) -> Record:
+            if self._run.phase != AFTER:
+                return self._started(turn, before)
+            base = before or Record(self._run.version, UPGRADED, reported=self._run.version)
             done = tuple(turn.done)
-            if self._run.phase == AFTER:
-                base = before or Record(self._run.version, UPGRADED, reported=self._run.version)
-                return replace(base, post=POST_STARTED, service=turn.service, step=turn.step, done=done, error=None)
-            word = Word(turn.host, self._run.version, STARTED, turn.service, turn.step)
-            found = next_record(before, word, int(time.time()))
-            return replace(found, done=done, origin=self._run.origins.get(turn.host) or found.origin)
+            return replace(base, post=POST_STARTED, service=turn.service, step=turn.step, done=done, error=None)
 
         self._put(turn, after)
+
+    def _started(self, turn: Turn, before: Record | None) -> Record:
+        """Return a host's record where it is at work now."""
+        word = Word(turn.host, self._run.version, STARTED, turn.service, turn.step)
+        found = next_record(before, word, int(time.time()))
+        return replace(found, done=tuple(turn.done), origin=self._run.origins.get(turn.host) or found.origin)
 
     def _change(self, turn: Turn, change: Callable[[Record], Record]) -> None:
         self._put(

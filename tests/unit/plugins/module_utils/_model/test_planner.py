@@ -194,11 +194,14 @@ def test_a_host_that_runs_any_other_version_is_not_upgraded(version: str) -> Non
 
 
 def test_a_host_started_for_another_version_keeps_its_slot_and_gets_its_gate_back() -> None:
-    plan = fleet(compute=3).started("compute2", version="1.5").plan(caps(compute=1))
+    plan = fleet(compute=3).started("compute2", version="1.5").admitted("compute2").plan(caps(compute=1))
 
     assert plan.openings == (
         Opening(
-            "compute2", "compute", "upgrading", "it has started and holds its slot already, so its gate opens again"
+            "compute2",
+            "compute",
+            "upgrading",
+            "it was admitted and has started, and holds its slot already, so its gate opens again",
         ),
     )
     assert plan.open_hosts == ("compute2",)
@@ -212,17 +215,46 @@ def test_a_started_host_is_opened_once_only() -> None:
 
 
 def test_a_started_host_gets_its_gate_back_even_above_the_cap_as_it_is_down_already() -> None:
-    plan = fleet(compute=3).started("compute1", "compute2").plan(caps(compute=1))
+    site = fleet(compute=3).started("compute1", "compute2").admitted("compute1", "compute2")
 
-    assert opened(plan) == ["compute1", "compute2"]
+    assert opened(site.plan(caps(compute=1))) == ["compute1", "compute2"]
+
+
+@pytest.mark.parametrize("version", [OLD, NEW, "1.5"])
+@pytest.mark.parametrize("rules", [{}, caps(compute=1), caps(compute=2), {"stages": [{"name": "canary", "hosts": 1}]}])
+def test_the_own_word_of_a_host_admits_nobody_and_takes_a_slot(version: str, rules: dict[str, Any]) -> None:
+    site = fleet(compute=3).started("compute3", version=version)
+
+    plan = site.plan(rules)
+    site.open(plan)
+
+    assert "compute3" not in opened(plan)
+    assert not site.states()["compute3"].gate.is_open
+    assert plan.hosts["compute3"].state == "upgrading"
+    assert plan.hosts["compute3"].unadmitted
+    assert "was not admitted" in plan.hosts["compute3"].reason
+    assert len(opened(plan)) == {"{}": 2, str(caps(compute=2)): 1}.get(str(rules), 0 if "stages" not in rules else 1)
+
+
+def test_an_admission_is_used_up_by_the_next_report() -> None:
+    site = fleet(compute=1).started("compute1").admitted("compute1")
+    assert opened(site.plan()) == ["compute1"]
+    site.reported_at["compute1"] = 7.0
+    assert opened(site.plan()) == []
 
 
 @pytest.mark.parametrize(
     ("site", "rules"),
     [
-        (fleet(compute=2, controller=1).started("compute1"), caps(compute=0)),
-        (fleet(compute=2, controller=1).started("compute1"), {"role_order": {"compute": "controller"}}),
-        (fleet(compute=2, controller=1).started("compute1").held("host/compute1"), caps(compute=1)),
+        (fleet(compute=2, controller=1).started("compute1").admitted("compute1"), caps(compute=0)),
+        (
+            fleet(compute=2, controller=1).started("compute1").admitted("compute1"),
+            {"role_order": {"compute": "controller"}},
+        ),
+        (
+            fleet(compute=2, controller=1).started("compute1").admitted("compute1").held("host/compute1"),
+            caps(compute=1),
+        ),
     ],
 )
 def test_a_started_host_stays_closed_under_a_cap_of_0_an_order_or_a_hold(site: Fleet, rules: dict[str, Any]) -> None:

@@ -203,6 +203,7 @@ def test_the_order_in_which_things_were_read_does_not_matter(site: Fleet, rules:
         records=shuffled(site.records, chance),
         gates=shuffled(site.gates, chance),
         holds=shuffled(site.holds, chance),
+        ledger=site.ledger,
     )
     plan = site.plan(parse(rules).plain())
     other = mixed.plan(parse(shuffled(rules, chance)).plain())

@@ -52,7 +52,15 @@ def without_gates() -> Fleet:
             with_record(Record(NEW, STARTED, "nova", "stop")).opened(HOST),
             "started, service nova, step stop, has not ended",
         ),
-        (fleet(compute=1).started(HOST, version="1.5"), "started 1.5, has not ended; its gate is closed"),
+        (
+            fleet(compute=1).started(HOST, version="1.5").admitted(HOST),
+            "started 1.5, has not ended; its gate is closed",
+        ),
+        (
+            fleet(compute=1).started(HOST, version="1.5"),
+            "says that it has started 1.5, and was not admitted; it keeps a slot and gets no gate: make sure that nothing is at "
+            "work there, then -e hosts=compute1 with retry.yml",
+        ),
     ],
 )
 def test_the_reason_for_each_state(site: Fleet, reason: str) -> None:
