@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..module_utils._model.errors import UpgradeError
-from ..module_utils._model.names import UNQUOTED, check_version, in_order, plural, some
+from ..module_utils._model.names import UNQUOTED, check_new_version, in_order, is_plain_version, plural, some
 from ..module_utils._model.points import point_name
 from ..module_utils._model.providers import FAILED
 from ..module_utils._model.versions import VersionOrder
@@ -46,7 +46,7 @@ def unknown_hosts(plan: Mapping[str, Any], composition: Mapping[str, Any]) -> li
         for role, what in composition["roles"].items()
         if any(one["allowed_from"] is not None for one in what.get("ways", {}).values())
     }
-    return [host for host, view in plan["hosts"].items() if not view["version"] and view["role"] in having]
+    return [host for host, view in plan["hosts"].items() if not _plain(view["version"]) and view["role"] in having]
 
 
 def ways_of(
@@ -71,6 +71,7 @@ def ways_of(
     :raises UpgradeError: ``unknown_version``, ``incomparable_versions``, ``bad_version``, ``unreadable_provider``; each names
         all offenders.
     """
+    check_new_version(version, "version")
     hosts = plan["hosts"]
     paths = _paths(composition)
     declared = declared_versions(declared or {})
@@ -122,11 +123,18 @@ def ways_of(
 def came_from(view: Mapping[str, Any], declared: str | None) -> str:
     """Return the version that a host came from, empty where nobody knows.
 
+    One that has other characters than a version may have counts as not known: a host says of itself what it likes, and this goes into
+    commands.
+
     :param view: the host in a result of ``consul_upgrade_plan`` or ``consul_upgrade_info``.
     :param declared: the version that an operator says it has. Of one that is midway, what was declared when it began counts.
     """
-    told: str = view["version"] or (view.get("begun") and view.get("origin")) or declared or view.get("origin") or ""
-    return told
+    origin = _plain(view.get("origin"))
+    return _plain(view["version"]) or (view.get("begun") and origin) or declared or origin
+
+
+def _plain(version: str | None) -> str:
+    return version if version and is_plain_version(version) else ""
 
 
 def _start(paths: Iterable[_Path], came: str, others: Iterable[str | None], troubles: dict[str, None]) -> str:
@@ -172,7 +180,7 @@ def declared_versions(given: Mapping[str, object], variable: str = HOST_VARIABLE
             continue
         if not isinstance(version, str):
             raise UpgradeError("bad_version", f"{variable} of {name}: {version!r} {UNQUOTED}")
-        found[str(name)] = check_version(version.strip(), f"{variable} of {name}")
+        found[str(name)] = check_new_version(version.strip(), f"{variable} of {name}")
     return found
 
 
@@ -195,7 +203,7 @@ def _providers(
             raise UpgradeError(
                 "unreadable_provider", f"Nothing was touched: the provider {path.service}: {told['error']}"
             )
-        came, begun = told.get("version") or given.get(path.service) or "", told.get("target")
+        came, begun = _plain(told.get("version")) or given.get(path.service) or "", told.get("target")
         found[path.service] = _start([path], came, [begun] if begun != version else [], troubles)
         if path.points and not found[path.service]:
             unknown.append(path.service)

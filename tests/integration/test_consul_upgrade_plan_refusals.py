@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Re
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.rules import given_rules
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.kv import RawKV
-from integration.support.fleet import names, seed
+from integration.support.fleet import ledger, names, seed
 from integration.support.playbook import Runner, plan
 
 # The examples of the documentation and the playbooks have this on each release.
@@ -173,3 +173,15 @@ def test_a_rule_that_is_wrong_in_a_file_is_told_with_the_file(tmp_path: Path) ->
     path.write_text('{"rolling_rules": {"globl": 1}}')
     with pytest.raises(UpgradeError, match=r"globl: unknown key.*did you mean 'global'.*rules\)$"):
         given_rules(None, str(path))
+
+
+def test_a_rollout_to_what_a_shell_would_act_on_does_not_begin_and_an_old_one_is_read(
+    store: Store, consul: RawKV
+) -> None:
+    seed(consul, names(compute=2), version="1 beta")
+    before = consul.tree()
+    with pytest.raises(UpgradeError, match="version: the version '2; reboot' has a character"):
+        make_pass(store, Request("2; reboot", {"rolling_rules": {"global": 1}}))
+    assert consul.tree() == before
+    assert make_pass(store, Request("2", {"rolling_rules": {"global": 1}})).openings
+    assert ledger(consul)["previous_version"] == "1 beta"

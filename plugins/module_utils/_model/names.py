@@ -15,6 +15,8 @@ from .shown import shown
 _DIGITS = re.compile(r"(\d+)")
 # No host is called by more, and a key of Consul may not be much longer.
 _LONGEST = 255
+# A version stands in commands, paths and templates of services. Nothing in it means anything to a shell, wherever it stands.
+_PLAIN_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~:@%^=,-]*")
 # What is said of a version that is no text.
 UNQUOTED = "is not text but a number or the like, and YAML may have changed it (2.10 is read as 2.1). Put it in quotes."
 
@@ -94,5 +96,26 @@ def check_version(version: object, where: str) -> str:
     if text.lower() in ("true", "false"):
         raise UpgradeError(
             "bad_name", f"{where}: the version can't be {text!r}, because a gate with that value means open or closed."
+        )
+    return text
+
+
+def is_plain_version(version: str) -> bool:
+    """Return whether a version may go where a shell would act on others: it is short, and letters, digits and ``._+~:@%^=,-``."""
+    return len(version) <= _LONGEST and _PLAIN_VERSION.fullmatch(version) is not None
+
+
+def check_new_version(version: object, where: str) -> str:
+    """Return a version that a fleet may go to: what older tools have stored is read, and nothing begins to go there.
+
+    :raises UpgradeError: ``bad_name``.
+    """
+    text = check_version(version, where)
+    if not is_plain_version(text):
+        raise UpgradeError(
+            "bad_name",
+            f"{where}: the version {shown(text)} has a character that is none of A-Z, a-z, 0-9 and ._+~:@%^=,- or begins with none of the "
+            "former, and services put versions into commands. Give it another name.",
+            where=where,
         )
     return text

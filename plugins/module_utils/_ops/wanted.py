@@ -15,6 +15,7 @@ from .._model.errors import UpgradeError
 from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
 from .._model.instructions import Instructions, parse
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
+from .._model.names import check_new_version
 from .._model.rule_changes import named_in, refuse_left_out
 from .._model.staging import carried
 from .._model.states import admitted_and_started
@@ -100,6 +101,8 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
             f"to {version!r}: something else has set it. Give version to say which of the two you want.",
         )
     begins = _begins(request, snapshot, version, begun=begun)
+    if begins:
+        check_new_version(version, "version")
     same = old if old is not None and old.version == version and not begins else None
     plain, rules = effective_rules(request.rules, same.instructions if same else {}, request.role_order)
     if request.rules is not None and same is not None and same.state in (RUNNING, PAUSED):

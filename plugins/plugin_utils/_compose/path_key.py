@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...module_utils._model.errors import UpgradeError
-from ...module_utils._model.names import UNQUOTED, check_version
+from ...module_utils._model.names import UNQUOTED, check_new_version
 from .errors import refusal
 
 # Where a version's file is, unless the path says otherwise.
@@ -51,6 +51,6 @@ def _version(version: object, where: str) -> str:
             f"upgrade_path: {version!r} {UNQUOTED}",
         )
     try:
-        return check_version(version, f"{where}: upgrade_path")
+        return check_new_version(version, f"{where}: upgrade_path")
     except UpgradeError as error:
         raise refusal(where, f"upgrade_path: {error.message}") from error

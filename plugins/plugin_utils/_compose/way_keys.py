@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...module_utils._model.errors import UpgradeError
-from ...module_utils._model.names import UNQUOTED, check_version
+from ...module_utils._model.names import UNQUOTED, check_new_version
 from ...module_utils._model.ways import Entry, Ways, parse_allowed_from
 from .errors import refusal
 
@@ -60,7 +60,7 @@ def _versions(value: object, where: str) -> tuple[str, ...] | None:
                 f"versions: {version!r} {UNQUOTED}",
             )
         try:
-            check_version(version, "versions")
+            check_new_version(version, "versions")
         except UpgradeError as error:
             raise refusal(where, error.message) from error
         if version in value[:at]:

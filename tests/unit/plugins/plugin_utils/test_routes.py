@@ -210,3 +210,14 @@ def test_what_can_not_be_declared(value: object, message: str) -> None:
     with pytest.raises(UpgradeError) as caught:
         declared_versions({"db1": value})
     assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize("said", ["2.2; reboot", "$(reboot)", "2.2 '", "-rf"])
+def test_what_a_shell_would_act_on_never_reaches_the_variables_of_tasks(said: str) -> None:
+    found = plan(db1="2.2", db2=said)
+    composition = {"roles": {"db": role(POINTS)}}
+    assert unknown_hosts(found, composition) == ["db2"]
+    assert refused(found, composition).code == "unknown_version"
+    assert ways_of(found, run(found), composition, "2.10", {"db2": "2.4"})["before"] == {"db1": "2.2", "db2": "2.4"}
+    with pytest.raises(UpgradeError, match=r"version: the version .* has a character that is none of"):
+        ways_of(plan(db1="2.2"), {"controlplane": [], "dataplane": ["db1"]}, composition, said)

@@ -9,6 +9,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.names import (
     check_name,
+    check_new_version,
     check_version,
     in_order,
     nearest,
@@ -111,3 +112,22 @@ def test_a_version_that_reads_as_open_or_closed_is_refused(version: str) -> None
 def test_a_version_with_a_slash_is_refused() -> None:
     with pytest.raises(UpgradeError, match="version: the version '2/10'"):
         check_version("2/10", "version")
+
+
+@pytest.mark.parametrize("version", ["2", "v673", "1:2.10~rc1-1ubuntu2+b1", "2026.1_final", "a" * 255])
+def test_a_fleet_may_go_to_what_no_shell_acts_on(version: str) -> None:
+    assert check_new_version(version, "version") == version
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["2;reboot", "$(reboot)", "2 3", "`x`", "2\\n", "-rf", "~root", "2*", "'2'", '"2"', "2|3", "{2}", "é2", "2&", "<2"],
+)
+def test_a_fleet_may_not_go_to_what_a_shell_would_act_on(version: str) -> None:
+    with pytest.raises(UpgradeError) as refused:
+        check_new_version(version, "version")
+    assert refused.value.code == "bad_name"
+
+
+def test_what_older_tools_have_stored_is_read_all_the_same() -> None:
+    assert check_version("2013.1 beta; x", "version") == "2013.1 beta; x"
