@@ -21,6 +21,8 @@ name: convoy_watch
 type: notification
 short_description: Refuse options that would be ignored, record hosts that can't be reached as failed, and end the notifier of a run
 description:
+  - A run that stops ends with C(Next:) and a command.
+  - It ends a run whose output is read no more, as where C(head) or a pager ended, the way Ctrl-C does. ansible-core would wait for ever.
   - Before anything is done it refuses words on the command line that belong to no variable, and a C(--limit) that leaves out hosts on
     which a playbook has to run. Ansible itself ignores the ones, and passes the others over.
   - Ansible drops a host that it can't reach from the play without running anything more for it, no rescue either.
@@ -45,22 +47,29 @@ class CallbackModule(CallbackBase):
         watch.announce()
         self._run = Run(str(playbook._file_name), self._say)
         self._run.check_options()
+        self._run.begin()
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Look whether all hosts of the play are reached."""
         self._run.check_limit(play)
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Take note of the driver and the notifier."""
+        """Take note of the driver, the notifier, and where the fleet stands."""
+        self._run.remember(result._result)
         if result._task.action in _PREPARES:
             watch.remember(result._result)
         elif result._task.action in _NOTIFIES:
             notices.remember(result._result)
 
-    def v2_playbook_on_stats(self, stats: Any) -> None:  # noqa: ARG002  what Ansible gives
+    def v2_playbook_on_stats(self, stats: Any) -> None:
         """Wait until all was told."""
+        self._run.end(is_well=not stats.failures and not stats.dark)
         for text in notices.end():
             self._display.warning(text)
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:  # noqa: ARG002  what Ansible gives
+        """Take note of why."""
+        self._run.remember(result._result)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Tell the driver of a host that is lost."""

@@ -5,15 +5,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._command_line.limit import honours_limit
 from devkit.agent import ROOT
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
 from integration.support.shipped import Shipped, inventory
+from integration.support.words import RULES
 
 PLAYBOOKS = sorted((ROOT / "playbooks").glob("*.yml"))
 
@@ -61,3 +68,48 @@ def test_a_limit_that_keeps_the_planner_is_fine_where_nothing_else_is_needed(pla
 def test_only_playbooks_that_run_on_the_nodes_honour_a_limit(path: Path) -> None:
     first = yaml.safe_load(path.read_text())[0]
     assert honours_limit(str(path)) == ("upgrade_nodes" in str(first.get("hosts")))
+
+
+def test_a_run_whose_output_nobody_reads_any_more_ends(play: Shipped, begun: Store) -> None:
+    process = play.start("status", follow=True)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    try:
+        # As after Ctrl-C.
+        assert process.wait(90) == 99
+    finally:
+        process.kill()
+    assert begun is not None
+
+
+def test_a_run_of_many_lines_ends_when_their_reader_does(play: Shipped) -> None:
+    playbook = play.folder / "many.yml"
+    lines = {"lines": "{{ range(0, 30000) | map('string') | list }}"}
+    tasks = [{"convoy.upgrade.show": lines}] * 2
+    playbook.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    done = subprocess.run(
+        f"{shlex.quote(str(Path(sys.executable).parent / 'ansible-playbook'))} many.yml | head -n 2; echo ended",
+        shell=True,
+        cwd=play.folder,
+        env={**os.environ, "ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "playbooks" / "callback_plugins")},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert "Nobody reads the output any more" in done.stderr
+    assert done.stdout.endswith("ended\n")
+
+
+def test_a_run_that_stops_says_what_comes_next(play: Shipped, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    consul.put("upgrade/hold/role/compute", json.dumps({"reason": "disk swap", "by": "ann", "at": "today"}))
+    done = play("upgrade", "-e", "upgrade_consul_token=s3cret", version="2", instructions=RULES)
+    assert done.returncode == 2, done.stdout
+    *_lines, step, then = done.stdout.splitlines()
+    assert step.startswith("Next: ")
+    assert "playbooks/status.yml " in step
+    assert step.endswith('-e upgrade_consul_token="$CONSUL_HTTP_TOKEN" -e host=compute1')
+    assert then.startswith("Then: ")
+    assert "playbooks/upgrade.yml " in then
+    assert "s3cret" not in step + then
