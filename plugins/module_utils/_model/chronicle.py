@@ -10,6 +10,7 @@ from typing import Any
 
 from .chronicle_host import host_told
 from .chronicle_numbers import concurrency, durations, step_durations
+from .clock import LATEST
 from .errors import UpgradeError
 from .fleet import Record, Report
 from .former import move_within
@@ -21,8 +22,6 @@ from .order import resolve
 BEGINS = ("begin", "adopt")
 _ENDS = ("complete", "converge")
 _UNKNOWN = "unknown"
-# What comes after the year 9999 is no time that a page could show.
-_LATEST = 253_402_300_800
 
 
 def chronicle(
@@ -105,7 +104,7 @@ def _former_move(record: Record | None, version: str, begun: int, end: int) -> R
 def at_of(event: Mapping[str, Any]) -> int:
     """Return when an entry of the history was written (unix seconds), 0 where it does not say so."""
     at = event.get("at")
-    return int(at) if isinstance(at, (int, float)) and 0 <= at < _LATEST else 0
+    return int(at) if isinstance(at, (int, float)) and 0 <= at < LATEST else 0
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

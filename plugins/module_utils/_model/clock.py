@@ -13,8 +13,15 @@ from collections.abc import Iterator
 from datetime import datetime, timezone, tzinfo
 
 _DAY = 24 * 60 * 60
+# No clock shows a time after the year 9999, nor do Python and web pages (unix seconds).
+LATEST = 253_402_300_800
 # Python knows no year before 1 and none after 9999.
 _EARLIEST, _LATEST = -62_135_000_000, 253_402_000_000
+
+
+def is_time(value: object) -> bool:
+    """Return whether a value that was read is a time that a clock can show: whole unix seconds."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LATEST
 
 
 def shown_between(begin: datetime, end: datetime, zone: tzinfo) -> Iterator[tuple[float, float]]:

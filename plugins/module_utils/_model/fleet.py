@@ -16,7 +16,7 @@ from .holds import Holds
 from .ledger import Ledger
 from .marks import Approval, Mark
 from .migration import Migration
-from .names import check_name, in_order, some
+from .names import check_name, in_order, is_name, some
 from .patterns import compiled
 from .providers import Provider
 from .shown import shown
@@ -44,6 +44,7 @@ class Report:
     :param index: the key's ModifyIndex in Consul.
     :param is_old: whether it stands where the old code put it.
     :param published: how many times planners have published a report of this host in the rollout in which they wrote this one.
+    :param key: where it was read, as the version in it need not be one; empty for one that was not read.
     """
 
     version: str
@@ -51,6 +52,7 @@ class Report:
     index: int = field(default=0, compare=False)
     is_old: bool = field(default=False, compare=False)
     published: int = field(default=0, compare=False)
+    key: str = field(default="", compare=False)
 
 
 def is_of_the_past(old: int, new: int, spoken: int) -> bool:
@@ -199,7 +201,8 @@ def compile_role_pattern(pattern: str) -> re.Pattern[str]:
 def role_by_name(host: str, pattern: re.Pattern[str]) -> str | None:
     """Return the role that a host's name tells, None where it tells none."""
     found = pattern.search(host)
-    return (found[1] or None) if found else None
+    # A pattern may find what can be no part of a key.
+    return found[1] if found and found[1] and is_name(found[1]) else None
 
 
 def place(named: Mapping[str, str], seen: Iterable[str], role_pattern: str | None = None) -> dict[str, str]:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .clock import is_time
+from .names import is_version
 from .patterns import compiled
 from .shown import shown
 
@@ -17,6 +19,8 @@ PAUSED = "paused"
 ABORTED = "aborted"
 COMPLETE = "complete"
 STATES = (RUNNING, PAUSED, ABORTED, COMPLETE)
+# No count is above that, as other languages read numbers of JSON no further.
+MOST_EPOCH = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +74,32 @@ class Ledger:
     def __post_init__(self) -> None:
         """Refuse at once what a reader would otherwise stumble over far from here."""
         checks = {
-            "epoch": _is_count(self.epoch),
-            "version": isinstance(self.version, str) and bool(self.version),
-            "previous_version": self.previous_version is None or isinstance(self.previous_version, str),
+            "epoch": is_count(self.epoch),
+            "version": is_version(self.version),
+            "previous_version": self.previous_version is None or is_version(self.previous_version),
             "state": self.state in STATES,
             "instructions": isinstance(self.instructions, Mapping),
             "role_pattern": self.role_pattern is None or _is_pattern(self.role_pattern),
-            "members": isinstance(self.members, Mapping) and all(_is_count(count) for count in self.members.values()),
+            "members": isinstance(self.members, Mapping) and all(is_count(count) for count in self.members.values()),
             "who": isinstance(self.who, str),
             "commit": isinstance(self.commit, str),
-            "since": _is_count(self.since),
-            "begun_index": self.begun_index is None or _is_count(self.begun_index),
-            "word": isinstance(self.word, Mapping) and _is_count(self.word.get("at", 0)),
+            "since": is_time(self.since),
+            "begun_index": self.begun_index is None or is_count(self.begun_index),
+            "word": isinstance(self.word, Mapping) and is_time(self.word.get("at", 0)),
             "rollback": isinstance(self.rollback, bool),
             "broken": _are_texts(self.broken),
             "stopped": _are_texts(self.stopped),
-            "admitted": isinstance(self.admitted, Mapping) and all(map(_is_count, self.admitted.values())),
-            "stage": isinstance(self.stage, Mapping) and all(_is_count(value) for value in self.stage.values()),
+            "admitted": isinstance(self.admitted, Mapping) and all(map(is_count, self.admitted.values())),
+            "stage": isinstance(self.stage, Mapping) and all(is_time(value) for value in self.stage.values()),
         }
         for name, fits in checks.items():
             if not fits:
                 raise ValueError(f"{name} is {shown(getattr(self, name))}")
 
 
-def _is_count(value: object) -> bool:
-    # Unix times are counts of seconds; what is above that is no time that a clock could show.
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+def is_count(value: object) -> bool:
+    """Return whether a value that was read is a count that others can read too."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_EPOCH
 
 
 def _are_texts(value: object) -> bool:

@@ -87,6 +87,22 @@ def check_name(kind: str, name: object, where: str) -> str:
     return name
 
 
+def is_name(text: str) -> bool:
+    """Return whether a part of a key is a name that :func:`check_name` takes."""
+    try:
+        return bool(check_name("name", text, "key"))
+    except UpgradeError:
+        return False
+
+
+def is_version(text: object) -> bool:
+    """Return whether something that was read is a version that :func:`check_version` takes."""
+    try:
+        return bool(check_version(text, "version"))
+    except UpgradeError:
+        return False
+
+
 def check_version(version: object, where: str) -> str:
     """Return a version that can be part of a key and can't be mistaken for a gate value.
 

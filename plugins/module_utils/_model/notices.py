@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .fleet import Snapshot
-from .ledger import ABORTED, COMPLETE, Ledger
+from .ledger import ABORTED, COMPLETE, Ledger, is_count
 from .names import plural, some
 from .plan import HostView, Plan
 from .shown import bounded, printable
@@ -61,8 +61,15 @@ class Told:
 
         :raises KeyError, ValueError, TypeError: if it is something else.
         """
-        broken = tuple(str(host) for host in data["broken"])
-        return Told(int(data["epoch"]), broken, str(data["approval"]), str(data["stage"]), bool(data["ended"]))
+        told = Told(data["epoch"], tuple(data["broken"]), data["approval"], data["stage"], data["ended"])
+        texts = (*told.broken, told.approval, told.stage)
+        if (
+            not is_count(told.epoch)
+            or not isinstance(told.ended, bool)
+            or not all(isinstance(one, str) for one in texts)
+        ):
+            raise ValueError("it is not what was written")
+        return told
 
 
 @dataclass(frozen=True, slots=True)

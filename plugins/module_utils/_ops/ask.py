@@ -122,7 +122,7 @@ def permission(
         word = "open" if default else "closed"
         return Permission(default, "default", None, False, f"{word}: no gate is set for {host}", version, held)
     word = "open" if gate.is_open else "closed"
-    reason = f"{word}: {gate.key} is {(gate.value or '').strip()}"
+    reason = f"{word}: {gate.key} is {gate.value}"
     return Permission(gate.is_open, str(gate.scope), gate.key, False, reason, version, held)
 
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
+from .._model.clock import is_time
 from .._model.errors import UpgradeError
+from .._model.ledger import is_count
 from .._processes import start_of, this_machine
 from .._store.client import Operation
-from .._store.codec import decode_data
+from .._store.codec import all_printable, decode_data
 from .._store.errors import Conflict
 from .._store.operations import lock, remove
 from .._store.store import Store, whoami
@@ -25,6 +28,7 @@ from .._store.store import Store, whoami
 # The shortest that Consul takes is 10.
 SESSION_SECONDS = 15
 RENEW_EVERY = 5
+_SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def claim(store: Store, session: str, host: str) -> str | None:
             entry = store.client.get(key)
             if entry is None:
                 continue
-            holder = _holder(entry.value)
+            holder = holder_in(entry.value)
             if holder is None or not holder.is_dead:
                 return str(holder) if holder else "another run"
             store.client.close_session(holder.session)
@@ -90,7 +94,7 @@ def session_of(store: Store, host: str) -> str:
     :raises UpgradeError: what :meth:`ConsulClient.read` raises.
     """
     entry = store.client.get(store.keys.driver(host))
-    holder = _holder(entry.value) if entry is not None else None
+    holder = holder_in(entry.value) if entry is not None else None
     return holder.session if holder is not None else ""
 
 
@@ -105,8 +109,14 @@ def _lock(store: Store, session: str, host: str) -> Operation:
     return lock(store.keys.driver(host), json.dumps(asdict(holder), sort_keys=True), session)
 
 
-def _holder(value: bytes) -> Holder | None:
+def holder_in(value: bytes) -> Holder | None:
+    """Return the run that a key tells of, None where it tells of none that could be one."""
     try:
-        return Holder(**decode_data(value))
-    except (ValueError, TypeError):
+        data = all_printable(decode_data(value))
+        holder = Holder(**{one.name: data[one.name] for one in fields(Holder)})
+    except (ValueError, TypeError, KeyError):
         return None
+    texts, counts = (holder.by, holder.machine), (holder.pid, holder.started)
+    fits = all(isinstance(one, str) for one in texts) and all(map(is_count, counts)) and is_time(holder.since)
+    # It becomes a part of the address that is asked.
+    return holder if fits and isinstance(holder.session, str) and _SESSION.fullmatch(holder.session) else None

@@ -165,7 +165,7 @@ def _publication(keys: Keys, snapshot: Snapshot, host: str, record: Record, coun
     if report is not None:
         # One in the old place counts as long as it is later by its clock than what is published now.
         place = OldKeys(keys.prefix) if report.is_old else keys
-        old = place.report(report.version, host)
+        old = report.key or place.report(report.version, host)
         operations.append(remove(old))
         changes.append(Change(old, "" if report.at is None else f"{report.at:.0f}", None))
     return HostWrite(operations, changes)

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from .._model.errors import UpgradeError
@@ -20,11 +20,11 @@ from .._model.plan import HostView
 from .._model.standing import watched
 from .._processes import start_of, this_machine
 from .._store.client import ConsulClient, Entry
-from .._store.codec import decode_data
+from .._store.codec import all_printable, decode_data
 from .._store.errors import Conflict
 from .._store.operations import check_lock, compare, compare_and_put, lock, put
 from .._store.store import Store, whoami
-from .claims import RENEW_EVERY, SESSION_SECONDS, Holder
+from .claims import RENEW_EVERY, SESSION_SECONDS, Holder, holder_in
 from .look import View, look
 
 
@@ -75,7 +75,7 @@ def news(store: Store, sight: Sight, told: Told) -> tuple[list[Notice], Told]:
 
 
 def _entries(store: Store, sight: Sight, told: Told) -> list[dict[str, Any]]:
-    return store.events(range(told.epoch + 1, sight.epoch + 1))
+    return store.events_after(told.epoch, sight.epoch)
 
 
 def remember(store: Store, sight: Sight, *, dry: bool = False) -> Told:
@@ -181,11 +181,9 @@ class Memory:
 
     def _end_the_dead(self, entry: Entry | None) -> None:
         """Let a run that died on this machine let go at once, and not only when its session has run out."""
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            data = decode_data(entry.value) if entry is not None else {}
-            holder = Holder(**{one.name: data[one.name] for one in fields(Holder)})
-            if holder.is_dead:
-                self._store.client.close_session(holder.session)
+        holder = holder_in(entry.value) if entry is not None else None
+        if holder is not None and holder.is_dead:
+            self._store.client.close_session(holder.session)
 
     def _renew(self, session: str) -> None:
         client = ConsulClient(self._store.settings)
@@ -202,6 +200,6 @@ def _encoded(told: Told, more: Mapping[str, Any] | None = None) -> str:
 
 def _decoded(entry: Entry | None) -> Told | None:
     try:
-        return Told.from_plain(decode_data(entry.value)) if entry is not None else None
+        return Told.from_plain(all_printable(decode_data(entry.value))) if entry is not None else None
     except (ValueError, TypeError, KeyError):
         return None

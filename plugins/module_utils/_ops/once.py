@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 from .._model.errors import UpgradeError
+from .._model.shown import bounded, printable
 from .._store.client import Entry
 from .._store.codec import decode_data
 from .._store.errors import Conflict
@@ -43,7 +44,10 @@ def decode(entry: Entry, unit: str) -> Once:
     """Return what a unit's key says."""
     try:
         data = decode_data(entry.value)
-        return Once(str(data["state"]), str(data["host"]), str(data.get("error", "")), entry.modify_index)
+        state, host, error = (
+            bounded(printable(str(text))) for text in (data["state"], data["host"], data.get("error", ""))
+        )
+        return Once(state, host, error, entry.modify_index)
     except (ValueError, TypeError, KeyError):
         why = f"{entry.key} can't be read; delete it if no host has done {unit}, or write state and host into it"
         return Once(FAILED, "unknown", why, entry.modify_index)

@@ -73,7 +73,7 @@ def look(store: Store, version: str, name: str, host: str = "", session: str = "
         there,
         found.modify_index if found is not None else 0,
         holder,
-        decode_version(wanted.value) if wanted is not None else None,
+        decode_version(current, wanted.value) if wanted is not None else None,
         wanted.modify_index if wanted is not None else 0,
     )
 

@@ -16,20 +16,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from .._model.clock import LATEST, is_time
 from .._model.errors import UpgradeError
 from .._model.holds import Hold
 from .._model.ledger import Ledger
 from .._model.marks import Approval, Mark
+from .._model.names import is_version
 from .._model.shown import bounded, printable, shown
 
 # What this collection writes is nested five levels deep.
 _DEEPEST = 40
 # No time and no count is above that.
 MOST = 2**53
-# In characters. Consul takes no more than half a megabyte, beside what the gates in the same transaction take.
-_MOST_IN_EVENT = 20_000
 _LEDGER_LISTS = ("broken", "stopped")
-_LEDGER_TEXTS = ("who", "word")
 # Who approved where the approval does not say it, and words that approve nothing.
 SOMEBODY = "somebody"
 _NO = ("", "no", "false", "0", "null", "none")
@@ -68,9 +67,30 @@ def _below(data: Any) -> Iterable[Any]:
     return data if isinstance(data, list) else ()
 
 
-def decode_version(value: bytes) -> str | None:
-    """Return a version without the white space that old tools left around it; None for an empty one."""
+def bare_text(value: bytes) -> str | None:
+    """Return a text without the white space that old tools left around it; None for an empty one, and for bytes that are none."""
     return (text_of(value) or "").strip() or None
+
+
+def decode_version(key: str, value: bytes) -> str | None:
+    """Return a version without the white space that old tools left around it; None for an empty one.
+
+    :raises UpgradeError: ``unreadable_version``: what a fleet should run that nobody can name is never taken for nothing.
+    """
+    text, bare = text_of(value), bare_text(value)
+    if text is not None and (bare is None or is_version(bare)):
+        return bare
+    raise UpgradeError(
+        "unreadable_version",
+        f"{key} holds {shown(value if text is None else text)}, which is no version, so nobody knows what the fleet should run, "
+        f"and nothing is admitted. Write the version that it should run, such as 2.0: consul kv put {key} 2.0",
+        key=key,
+    )
+
+
+def version_in_key(text: str) -> str:
+    """Return the version in a host's key as it is shown and compared: one that can't be one is in quotes, and is no other's."""
+    return text if is_version(text) else shown(text)
 
 
 def decode_ledger(key: str, value: bytes) -> Ledger:
@@ -96,17 +116,17 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
 
 
 def _plain(name: str, value: Any) -> Any:
-    if name in _LEDGER_TEXTS:
-        return _all_printable(value)
-    return tuple(value) if name in _LEDGER_LISTS and isinstance(value, list) else value
+    # A pattern may match what can't be printed.
+    found = value if name == "role_pattern" else all_printable(value)
+    return tuple(found) if name in _LEDGER_LISTS and isinstance(found, list) else found
 
 
-def _all_printable(data: Any) -> Any:
+def all_printable(data: Any) -> Any:
     """Return plain data with all of its texts printable, names too."""
     if isinstance(data, dict):
-        return {_all_printable(name): _all_printable(value) for name, value in data.items()}
+        return {all_printable(name): all_printable(value) for name, value in data.items()}
     if isinstance(data, list):
-        return [_all_printable(value) for value in data]
+        return [all_printable(value) for value in data]
     return printable(data) if isinstance(data, str) else data
 
 
@@ -170,8 +190,7 @@ def decode_approval(value: bytes) -> Approval | None:
         by, at, reason = data.get("by") or SOMEBODY, data.get("at"), data.get("reason") or ""
     except (ValueError, AttributeError):
         return None
-    is_time = isinstance(at, int) and abs(at) < MOST
-    return Approval(_said(by), at if is_time else 0, _said(reason))
+    return Approval(_said(by), at if is_time(at) else 0, _said(reason))
 
 
 def encode_approval(word: Mapping[str, object]) -> str:
@@ -179,41 +198,16 @@ def encode_approval(word: Mapping[str, object]) -> str:
     return json.dumps(dict(word), sort_keys=True)
 
 
-def encode_event(event: Mapping[str, Any]) -> str:
-    """Return an entry of the history as it is stored: the rules as they are, and reasons cut so that all have room."""
-    told = sum(len(event[name]) for name in ("hosts", "roles") if isinstance(event.get(name), Mapping))
-    most = max(100, min(2000, _MOST_IN_EVENT // max(1, told)))
-    return json.dumps(
-        {name: value if name == "instructions" else _cut(value, most) for name, value in event.items()}, sort_keys=True
-    )
-
-
-def decode_event(value: bytes) -> dict[str, Any] | None:
-    """Return an entry of the history, None for one that can't be read."""
-    try:
-        event = decode_data(value)
-    except ValueError:
-        return None
-    found: dict[str, Any] | None = _all_printable(event) if isinstance(event, dict) else None
-    return found
-
-
-def _cut(value: Any, most: int) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _cut(one, most) for name, one in value.items()}
-    return bounded(value, most) if isinstance(value, str) else value
-
-
 def _said(value: object) -> str:
     return bounded(printable(str(value)))
 
 
 def decode_time(value: Any) -> int:
-    """Return a unix time in seconds, or a count.
+    """Return a unix time in seconds.
 
-    :raises ValueError: where it is none, or none that a clock could show.
+    :raises ValueError, TypeError, OverflowError: where it is none, or none that a clock could show.
     """
     at = int(value)
-    if abs(at) >= MOST:
+    if not 0 <= at < LATEST:
         raise ValueError(f"{shown(value)} is no unix time")
     return at

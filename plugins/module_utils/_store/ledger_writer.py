@@ -13,8 +13,9 @@ from typing import Any
 from .._model.fleet import Snapshot
 from .._model.ledger import Ledger
 from .client import MOST_OPERATIONS, Operation
-from .codec import decode_ledger, encode_event, encode_ledger
+from .codec import decode_ledger, encode_ledger
 from .errors import Conflict, Unreachable
+from .event_codec import encode_event
 from .mirror import Mirror
 from .operations import Change, compare, compare_and_put, put
 from .store import Store
@@ -60,13 +61,8 @@ class LedgerWriter:
 
     @property
     def next_epoch(self) -> int:
-        """The epoch of the next write.
-
-        Where the ledger is gone, it goes on from the history, so that no entry of it is written over.
-        """
-        if self.ledger is not None:
-            return self.ledger.epoch + 1
-        return max(self.store.epochs(), default=0) + 1
+        """The epoch of the next write."""
+        return self.store.epoch_after(self.ledger)
 
     def write(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 from .._model.errors import UpgradeError
 from .._model.migration import KEPT, RUNNING, STATES, Migration
 from .._model.shown import bounded, printable, shown
-from .codec import MOST, decode_data
+from .codec import MOST, decode_data, decode_time
 
 
 def decode_migration(value: bytes) -> Migration:
@@ -20,14 +20,13 @@ def decode_migration(value: bytes) -> Migration:
     try:
         data = decode_data(value)
         state, by = data["state"], data.get("by", "unknown")
-        origin, target, done, total, since = (
-            _count(data.get(name, 0)) for name in ("from", "to", "done", "of", "since")
-        )
+        origin, target, done, total = (_count(data.get(name, 0)) for name in ("from", "to", "done", "of"))
+        since = decode_time(data.get("since", 0))
         if state not in STATES:
             raise ValueError(f"state {shown(state)}")
         phase, by = (bounded(printable(str(text))) for text in (data.get("phase", ""), by))
         return Migration(state, origin, target, phase, done, total, by, since)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return Migration(RUNNING, readable=False)
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 
+from .._model.clock import is_time
 from .._model.errors import UpgradeError
 from .._model.names import check_version
 from .._model.points import MOST_DONE
 from .._model.providers import Provider
 from .._model.shown import bounded, printable, shown
-from .codec import MOST, decode_data
+from .codec import decode_data
 
 _LONGEST_ERROR = 4200
 
@@ -33,7 +34,7 @@ def decode_provider(key: str, value: bytes) -> Provider:
             raise ValueError(f"done {shown(done)}")
         if sum(map(len, done)) > MOST_DONE:
             raise ValueError(f"done has more than {MOST_DONE} characters")
-        if not isinstance(at, int) or abs(at) >= MOST:
+        if not is_time(at):
             raise ValueError(f"at {shown(at)}")
         error = bounded(printable(texts["error"]), _LONGEST_ERROR)
         host, unit = (bounded(printable(texts[name])) for name in ("host", "unit"))

@@ -54,7 +54,13 @@ def _record(data: Any) -> Record:
         name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported", "origin", "held")
     }
     version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
-    if not _is_version(version) or state not in RECORD_STATES or not isinstance(attempt, int) or abs(attempt) >= MOST:
+    if (
+        not _is_version(version)
+        or state not in RECORD_STATES
+        or not isinstance(attempt, int)
+        or isinstance(attempt, bool)
+        or not 0 <= attempt < MOST
+    ):
         raise ValueError(f"version {shown(version)}, state {shown(state)}, attempt {shown(attempt)}")
     return Record(
         version,

@@ -9,11 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from .._model.clock import LATEST
 from .._model.fleet import Record, Report, Snapshot, is_of_the_past
 from .._model.gates import Gates, GateValue
 from .._model.holds import PUPPET, Hold, Holds
 from .._model.marks import Approval, Mark
+from .._model.names import is_name
 from .._model.providers import Provider
+from .._model.shown import shown
 from .client import Entry
 from .codec import (
     decode_approval,
@@ -22,6 +25,7 @@ from .codec import (
     decode_mark,
     decode_version,
     text_of,
+    version_in_key,
 )
 from .keys import Keys
 from .migration_codec import decode_migration, decode_schema, release_of
@@ -55,40 +59,42 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         newest = max(newest, index)
         if key.startswith(keys.reports):
             parts = key[len(keys.reports) :].split("/")
-            if len(parts) == 2 and all(parts) and "\ufffd" not in key:
-                reports.setdefault(parts[1], []).append(
-                    (Report(parts[0], _unix_time(value), index, published=flags), key)
-                )
+            if len(parts) == 2 and parts[0] and _is_named(parts[1]):
+                report = Report(version_in_key(parts[0]), _unix_time(value), index, published=flags, key=key)
+                reports.setdefault(parts[1], []).append((report, key))
             elif parts[-1]:
-                warnings.append(f"{key!r} is passed over: it is not running/versions/<version>/<host>.")
+                warnings.append(f"{shown(key)} is passed over: it is not running/versions/<version>/<host>.")
         elif key.startswith(keys.gates):
             gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags, index), warnings)
         elif key.startswith(old.gates):
             place = old.gate_of(key)
-            if place is not None:
+            if place is not None and (place[1] is None or _is_named(place[1])):
                 old_gates.set(*place, GateValue(key, text_of(value), flags, index))
         elif key.startswith(old.reports):
             said = old.report_of(key)
-            if said is not None and "\ufffd" not in key:
-                old_reports.setdefault(said[1], []).append((Report(said[0], _unix_time(value), index, True), key))
+            if said is not None and _is_named(said[1]):
+                report = Report(version_in_key(said[0]), _unix_time(value), index, True, key=key)
+                old_reports.setdefault(said[1], []).append((report, key))
             elif not key.endswith("/"):
-                warnings.append(f"{key!r} is passed over: it is not running_version/<version>/<host>.")
+                warnings.append(f"{shown(key)} is passed over: it is not running_version/<version>/<host>.")
         elif key.startswith(keys.records):
             host = key[len(keys.records) :]
-            if host and "/" not in host:
+            if _is_named(host):
                 records[host] = replace(decode_record(key, value), index=index)
+            elif host and not host.endswith("/"):
+                warnings.append(f"{shown(key)} is passed over: it is no record of a host.")
         elif key.startswith(keys.drivers):
             driven.add(key[len(keys.drivers) :])
         elif key.startswith(keys.marks):
             mark = decode_mark(value)
-            if mark is not None:
+            if mark is not None and _is_named(key[len(keys.marks) :]):
                 marks[key[len(keys.marks) :]] = replace(mark, written=flags & 255, written_at=flags >> 8)
         elif key.startswith(keys.providers):
-            if (name := key[len(keys.providers) :]) and "/" not in name:
+            if _is_named(name := key[len(keys.providers) :]):
                 providers[name] = decode_provider(key, value)
         elif key.startswith(keys.approvals):
             approval = decode_approval(value)
-            if approval is not None:
+            if approval is not None and _is_named(key[len(keys.approvals) :]):
                 approvals[key[len(keys.approvals) :]] = approval
         elif key == keys.holds:
             found["hold_index"] = index
@@ -97,7 +103,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         elif key == keys.ledger:
             found |= {"ledger": decode_ledger(key, value), "ledger_index": index}
         elif key == keys.current_version:
-            found |= {"current_version": decode_version(value), "version_index": index}
+            found |= {"current_version": decode_version(key, value), "version_index": index}
         elif key == keys.schema:
             found |= {"schema": decode_schema(key, value), "release": release_of(flags)}
         elif key == keys.migration:
@@ -146,10 +152,10 @@ class _Scoped:
         scope, _slash, name = below.partition("/")
         if below == "global":
             self.set(scope, None, value)
-        elif scope in ("role", "host") and name and "/" not in name:
+        elif scope in ("role", "host") and _is_named(name):
             self.set(scope, name, value)
         elif below and not below.endswith("/"):
-            warnings.append(f"{key!r} is passed over: it is no {self.what} of a host, a role or everything.")
+            warnings.append(f"{shown(key)} is passed over: it is no {self.what} of a host, a role or everything.")
 
     def set(self, scope: str, name: str | None, value: Any) -> None:
         """Take a value that is known to be of this scope and name."""
@@ -159,12 +165,17 @@ class _Scoped:
             (self.roles if scope == "role" else self.hosts)[name] = value
 
 
+def _is_named(text: str) -> bool:
+    """Return whether a part of a key names something: what is no text in Consul comes with a sign in its place."""
+    return "\ufffd" not in text and is_name(text)
+
+
 def _unix_time(value: bytes) -> float | None:
     try:
         at = float(value)
     except ValueError:
         return None
-    return at if abs(at) < 1e12 else None
+    return at if 0 <= at < LATEST else None
 
 
 def _latest(

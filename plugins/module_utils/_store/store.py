@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import queue
+import re
 import socket
 import threading
 import time
@@ -16,15 +17,20 @@ from typing import Any
 
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
+from .._model.ledger import MOST_EPOCH, Ledger
 from .client import MOST_OPERATIONS, ConsulClient, Entry
-from .codec import decode_event
 from .errors import Conflict
+from .event_codec import decode_event
 from .keys import Keys
 from .layout import refuse_newer_among
 from .old_keys import OldKeys
 from .settings import Settings
 from .snapshot import decode_snapshot
 
+# Epochs as keys of the history have them; Python reads digits of other scripts too, and no number of very many.
+_EPOCH = re.compile(r"[0-9]{1,16}")
+# So many entries are asked for by their numbers, and more by their names.
+_MOST_WITHOUT_A_GAP = 10_000
 # What is given up is gone after so long (seconds).
 _SECONDS_A_QUESTION = 5.0
 
@@ -61,7 +67,7 @@ class Store:
             entries = self.client.read(wanted)
         refuse_newer_among(keys, entries)
         self.distrust_silence(entries, folders)
-        events = _events(entry for entry in entries if epoch and entry.key == keys.event(epoch))
+        events = self._events(entry for entry in entries if epoch and entry.key == keys.event(epoch))
         commits = {epoch: str(events[0].get("commit", ""))} if events else {}
         return replace(decode_snapshot(keys, entries), now=now, commits=commits)
 
@@ -146,7 +152,20 @@ class Store:
 
     def epochs(self) -> list[int]:
         """Return the epochs that the history has, the newest first: one request, for names alone."""
-        return sorted((int(name) for name in self.client.names(self.keys.history) if name.isdigit()), reverse=True)
+        names = self.client.names(self.keys.history)
+        return sorted(
+            (int(name) for name in names if (_EPOCH.fullmatch(name)) and int(name) < MOST_EPOCH), reverse=True
+        )
+
+    def epoch_after(self, ledger: Ledger | None) -> int:
+        """Return the epoch of the next write on top of a ledger.
+
+        Where the ledger is gone, or no epoch can follow its own, it goes on from the history, so that no entry of it is
+        written over.
+        """
+        if ledger is not None and ledger.epoch < MOST_EPOCH:
+            return ledger.epoch + 1
+        return max(self.epochs(), default=0) + 1
 
     def history(self, newest: int, block: int = MOST_OPERATIONS) -> Iterator[dict[str, Any]]:
         """Yield the entries of the history from an epoch back to the first one: a request for each block that is taken.
@@ -160,13 +179,22 @@ class Store:
             chunk = epochs[:block]
             if is_whole:
                 try:
-                    yield from _events(self.client.read_known([self.keys.event(epoch) for epoch in chunk]))
+                    yield from self._events(self.client.read_known([self.keys.event(epoch) for epoch in chunk]))
                 except Conflict:
                     is_whole, epochs = False, [epoch for epoch in self.epochs() if epoch <= chunk[0]]
                     continue
             else:
                 yield from self.events(chunk)
             epochs = epochs[block:]
+
+    def events_after(self, epoch: int, newest: int) -> list[dict[str, Any]]:
+        """Return the entries of the history after an epoch, the oldest first: one request for each 64.
+
+        As epochs have no gap, their names are asked for only where there would be very many.
+        """
+        if newest - epoch <= _MOST_WITHOUT_A_GAP:
+            return self.events(range(epoch + 1, newest + 1))
+        return self.events([one for one in reversed(self.epochs()) if epoch < one <= newest])
 
     def events(self, epochs: Sequence[int]) -> list[dict[str, Any]]:
         """Return the entries of the history with these epochs, in the order given: one request for each 64.
@@ -181,12 +209,13 @@ class Store:
                 found = self.client.read_known(chunk)
             except Conflict:
                 found = [entry for entry in map(self.client.get, chunk) if entry is not None]
-            events += _events(found)
+            events += self._events(found)
         return events
 
-
-def _events(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    return [event for entry in entries if (event := decode_event(entry.value)) is not None]
+    def _events(self, entries: Iterable[Entry]) -> list[dict[str, Any]]:
+        prefix = len(self.keys.history)
+        events = (decode_event(int(entry.key[prefix:]), entry.value) for entry in entries)
+        return [event for event in events if event is not None]
 
 
 def whoami() -> str:

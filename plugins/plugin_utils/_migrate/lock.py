@@ -10,14 +10,13 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 
 from ...module_utils._model.errors import UpgradeError
 from ...module_utils._model.migration import Migration
-from ...module_utils._ops.claims import RENEW_EVERY, SESSION_SECONDS, Holder
+from ...module_utils._ops.claims import RENEW_EVERY, SESSION_SECONDS, Holder, holder_in
 from ...module_utils._processes import start_of, this_machine
 from ...module_utils._store.client import MOST_OPERATIONS, ConsulClient, Operation
-from ...module_utils._store.codec import decode_data
 from ...module_utils._store.errors import Conflict
 from ...module_utils._store.migration_codec import encode_migration
 from ...module_utils._store.operations import check_lock, compare, lock, put, remove, unlock
@@ -105,10 +104,8 @@ class Lock:
     def _refuse_if_held(self) -> None:
         """Refuse where another migrator has the lock; one that died on this machine lets go of it at once."""
         entry = self._store.client.get(self._key)
-        try:
-            data = decode_data(entry.value) if entry is not None else {}
-            holder = Holder(**{one.name: data[one.name] for one in fields(Holder)})
-        except (ValueError, TypeError, KeyError):
+        holder = holder_in(entry.value) if entry is not None else None
+        if holder is None:
             return
         if holder.is_dead:
             self._store.client.close_session(holder.session)

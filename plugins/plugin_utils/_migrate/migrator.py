@@ -20,8 +20,9 @@ from functools import partial
 from ...module_utils._model.errors import UpgradeError
 from ...module_utils._model.migration import KEPT, REMOVING, RUNNING, Migration
 from ...module_utils._store.client import Operation
-from ...module_utils._store.codec import decode_ledger, encode_event, encode_ledger, text_of
+from ...module_utils._store.codec import decode_ledger, encode_ledger, text_of
 from ...module_utils._store.errors import Conflict, Unreachable
+from ...module_utils._store.event_codec import encode_event
 from ...module_utils._store.ledger_writer import shown_ledger
 from ...module_utils._store.migration_codec import release_number
 from ...module_utils._store.operations import Change, compare_and_put, put
@@ -167,7 +168,7 @@ class Migrator:
             change = Change(keys.holds, text_of(before.value) or "" if before is not None else None, text)
             return _Warning((compare_and_put(keys.holds, text, index),), (change,))
         former = decode_ledger(entry.key, entry.value)
-        ledger = replace(former, epoch=former.epoch + 1, commit=uuid.uuid4().hex)
+        ledger = replace(former, epoch=self._store.epoch_after(former), commit=uuid.uuid4().hex)
         said = {"epoch": ledger.epoch, "at": int(time.time()), "who": whoami(), "commit": ledger.commit}
         event = {**said, "version": ledger.version, "what": "migrate", "reason": what}
         return _Warning(

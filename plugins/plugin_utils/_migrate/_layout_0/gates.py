@@ -13,7 +13,7 @@ from ....module_utils._model.gates import GateValue, written_value
 from ....module_utils._model.holds import MIGRATION, Hold
 from ....module_utils._model.names import check_name
 from ....module_utils._store.client import Entry
-from ....module_utils._store.codec import decode_hold, decode_version, encode_hold, text_of
+from ....module_utils._store.codec import bare_text, decode_hold, encode_hold, text_of
 from ....module_utils._store.old_keys import OldKeys
 from ....module_utils._store.operations import Change, compare, compare_and_put, remove
 from ..heard import heard
@@ -194,7 +194,7 @@ def _new(found: Found, wrong: list[Obstacle]) -> Mapping[_Place, _Gate]:
 
 def _take(found: Found, gates: dict[_Place, _Gate], place: _Place, entry: Entry, wrong: list[Obstacle]) -> None:
     version = found.entries.get(found.keys.current_version)
-    current = decode_version(version.value) if version is not None else None
+    current = bare_text(version.value) if version is not None else None
     text = text_of(entry.value)
     if "\ufffd" in entry.key:
         mend = "Delete it with Consul's HTTP API, its name percent-encoded."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ....module_utils._model.errors import UpgradeError
 from ....module_utils._model.names import check_version
-from ....module_utils._store.codec import decode_version, text_of
+from ....module_utils._store.codec import bare_text, text_of
 from ....module_utils._store.operations import Change, compare_and_put
 from ..step import Found, Move, Obstacle
 
@@ -23,7 +23,7 @@ def obstacles(found: Found) -> list[Obstacle]:
     if text_of(entry.value) is None:
         return [Obstacle(key, "holds bytes that are not UTF-8 text", f"{_MEND}.")]
     try:
-        text = decode_version(entry.value)
+        text = bare_text(entry.value)
         if text is not None:
             check_version(text, key)
     except UpgradeError as error:
@@ -35,7 +35,7 @@ def moves(found: Found) -> list[Move]:
     """Return what takes the white space off."""
     key = found.keys.current_version
     entry = found.entries.get(key)
-    text, bare = (None, None) if entry is None else (text_of(entry.value), decode_version(entry.value))
+    text, bare = (None, None) if entry is None else (text_of(entry.value), bare_text(entry.value))
     if entry is None or text is None or bare is None or text == bare:
         return []
     operations = (compare_and_put(key, bare, entry.modify_index),)

@@ -18,16 +18,15 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.codec import (
     decode_approval,
-    decode_event,
     decode_hold,
     decode_ledger,
     decode_mark,
     decode_version,
     encode_approval,
-    encode_event,
     encode_ledger,
     encode_mark,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.event_codec import decode_event, encode_event
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.records import decode_record, encode_record
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,10 +35,18 @@ from raw_keys import NOT_TEXT, PRINTABLE, read
 
 @pytest.mark.parametrize(
     ("value", "version"),
-    [(b"2.10", "2.10"), (b" 2.10\r\n", "2.10"), (b"", None), (b" \n", None), (NOT_TEXT, None)],
+    [(b"2.10", "2.10"), (b" 2.10\r\n", "2.10"), (b"", None), (b" \n", None)],
 )
 def test_versions(value: bytes, version: str | None) -> None:
-    assert decode_version(value) == version
+    assert decode_version("current_version", value) == version
+
+
+@pytest.mark.parametrize("value", [NOT_TEXT, b"2.0\r1", b"2.0\x1b[2J", b"a/b", b"True", b"9" * 300])
+def test_what_is_no_version_is_never_taken_for_nothing(value: bytes) -> None:
+    with pytest.raises(UpgradeError, match=r"^current_version holds .* consul kv put current_version 2\.0$") as raised:
+        decode_version("current_version", value)
+    assert raised.value.code == "unreadable_version"
+    assert raised.value.message.isprintable()
 
 
 # The ledger and the schema
@@ -230,9 +237,11 @@ def test_nor_do_those_of_an_operator() -> None:
 
 
 def test_nor_does_the_history() -> None:
-    event = {"epoch": 3, "what": "retry", "by": ACTING, "hosts": {ACTING: ACTING}, "of": [ACTING]}
-    assert decode_event(json.dumps(event).encode()) == {
+    event = {"at": 7, "version": "2.0", "what": "retry", "by": ACTING, "hosts": {ACTING: ACTING}, "of": [ACTING]}
+    assert decode_event(3, json.dumps(event).encode()) == {
         "epoch": 3,
+        "at": 7,
+        "version": "2.0",
         "what": "retry",
         "by": TAME,
         "hosts": {TAME: TAME},
@@ -241,6 +250,34 @@ def test_nor_does_the_history() -> None:
 
 
 # The history
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"what": None}, {"what": ["open"]}, {"what": ""}, {"at": "7"}, {"at": 10**12}, {"at": -1}, {"at": True}]
+    + [{"version": None}, {"version": "a/b"}, {"version": 2}],
+)
+def test_an_entry_that_does_not_say_what_was_done_when_and_for_which_version_is_none(wrong: dict[str, Any]) -> None:
+    event = {"what": "open", "at": 7, "version": "2.0"}
+    assert decode_event(3, json.dumps(event).encode()) == {**event, "epoch": 3}
+    assert decode_event(3, json.dumps({**event, **wrong}).encode()) is None
+
+
+def test_what_else_an_entry_says_has_the_form_that_planners_write() -> None:
+    event = {"what": "open", "at": 7, "version": "2.0", "epoch": "nine", "by": ["ann"], "reason": 5, "keys": "ab"}
+    event |= {
+        "hosts": {"web1": 7, "web2": "why"},
+        "roles": {"web": 5, "db": {"hosts": -1, "reason": []}},
+        "instructions": 3,
+    }
+    assert decode_event(3, json.dumps(event).encode()) == {
+        "what": "open",
+        "at": 7,
+        "version": "2.0",
+        "epoch": 3,
+        "hosts": {"web1": "7", "web2": "why"},
+        "roles": {"web": {"reason": "5"}, "db": {"reason": "[]"}},
+    }
 
 
 def test_an_entry_of_the_history_is_stored_as_it_is() -> None:
