@@ -106,13 +106,13 @@ def test_a_port_that_speaks_something_else() -> None:
         (
             200,
             b"<html>It works!</html>",
-            "consul_error",
-            "is not Consul's API (no JSON came back). Check host and port.",
+            "unreachable",
+            "what answers there is not Consul's API (it is a page with code 200)",
         ),
         (404, b"no such page", "consul_error", "answered 404: no such page."),
         (503, b"", "unreachable", "it answered 503, without a reason"),
         (500, b"No cluster leader", "unreachable", "it answered 500, No cluster leader"),
-        (501, b"<html>" + b"x" * 5000, "unreachable", "it answered 501, <html>x"),
+        (501, b"<html>" + b"x" * 5000, "unreachable", "it is a page with code 501"),
     ],
 )
 def test_a_web_server_that_is_not_consul(code: int, body: bytes, expected: str, words: str) -> None:

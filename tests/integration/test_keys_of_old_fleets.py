@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
@@ -118,7 +119,16 @@ def test_a_hold_that_cannot_be_read_holds(store: Store, consul: RawKV, value: by
     assert not ask(store, {"compute1": "compute"})["compute1"].value
 
 
-@pytest.mark.parametrize("value", [b"", b" \n", b"\xff"])
+@pytest.mark.parametrize("value", [b"\xff", b"2.0\r1"])
+def test_a_current_version_that_is_no_version_stops_a_rollout(store: Store, consul: RawKV, value: bytes) -> None:
+    seed(consul, names(compute=1))
+    consul.put("current_version", value)
+    with pytest.raises(UpgradeError, match="consul kv put current_version"):
+        make_pass(store, Request(version="2", rules=ONE_BY_ONE))
+    assert consul.get("current_version") == value
+
+
+@pytest.mark.parametrize("value", [b"", b" \n"])
 def test_a_current_version_that_says_nothing_is_none(store: Store, consul: RawKV, value: bytes) -> None:
     seed(consul, names(compute=1))
     consul.put("current_version", value)

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .._model.errors import UpgradeError
 from .._model.gates import CLOSED, written_value
 from .._model.names import check_name
-from .._store.client import Entry
+from .._store.client import Entry, Operation
 from .._store.codec import text_of
 from .._store.errors import Conflict
 from .._store.layout import refuse_newer
@@ -53,7 +54,7 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
             checks = [compare(old_key, old_index)] if mirror.is_needed else []
             write = [compare(key, index), remove(key)] if after is None else [compare_and_put(key, after, index)]
             try:
-                store.client.write([*checks, *mirror.operations(write)])
+                store.client.settle([*checks, *mirror.operations(write)])
             except Conflict:
                 continue
         return changes
@@ -85,9 +86,22 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     if changes and not dry:
         write = [remove_tree(keys.gates), put(everywhere, CLOSED)]
         for piece in mirror.ahead(write):
-            store.client.write(piece.operations)
-        store.client.write(mirror.operations(write))
+            _do(store, piece.operations)
+        _do(store, mirror.operations(write))
     return changes
+
+
+def _do(store: Store, operations: Sequence[Operation]) -> None:
+    """Carry out a transaction that does no harm when it is done twice."""
+    for _try in range(_MOST_TRIES):
+        try:
+            store.client.settle(operations)
+        except Conflict:
+            continue
+        return
+    raise UpgradeError(
+        "busy", f"{store.keys.gates} changed under each of {_MOST_TRIES} tries to wipe it. Who else sets gates?"
+    )
 
 
 def _shown(entry: Entry | None) -> str | None:

@@ -183,7 +183,7 @@ def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str,
     operations = [mark, *(operation for operation, _change in piece)]
     if snapshot.ledger is None:
         # Who brings a ledger meanwhile may have planned without this hold.
-        store.client.write([compare(keys.ledger, snapshot.ledger_index), *operations])
+        store.client.settle([compare(keys.ledger, snapshot.ledger_index), *operations])
         return
     names = [one.key[len(keys.holds) :] for _operation, one in piece if one.key.startswith(keys.holds)]
     told = _told(names, str(event["reason"]))

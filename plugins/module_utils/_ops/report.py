@@ -105,7 +105,7 @@ def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change
         operations = [*own_record.operations, *writes.operations]
         try:
             if operations and not dry:
-                store.client.write(operations)
+                store.client.settle(operations)
         except UpgradeError as error:
             if error.code != "denied" or not writes.operations:
                 raise

@@ -8,11 +8,25 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .._model.errors import UpgradeError
+from .._model.shown import printable
+from .answers import (
+    Shape,
+    are_asked_for,
+    are_errors,
+    are_results,
+    are_written,
+    is_entry,
+    list_of,
+    mapping_of,
+    names_below,
+    with_texts,
+)
 from .errors import Conflict, Unreachable
 from .settings import Settings
 from .transport import Reply, Transport
@@ -44,6 +58,18 @@ _BADNESS = ("", "passing", "warning", "critical", "maintenance")
 def _badness(status: str) -> int:
     # Consul takes any word for a status.
     return _BADNESS.index(status) if status in _BADNESS else len(_BADNESS)
+
+
+# What is made of a check, and of a token.
+_IS_CHECK = with_texts("Node", "CheckID", "Name", "Status")
+_IS_TOKEN = with_texts("AccessorID", "SecretID", "Description")
+# By this header, Consul tells how new an answer is, also of a key that is not there.
+_INDEX = "X-Consul-Index"
+
+
+def _is_page(reply: Reply) -> bool:
+    """Return whether a web page came back, whatever its code says. Consul's interface has some; its API has none."""
+    return reply.body.lstrip()[:1] == "<"
 
 
 class Entry(NamedTuple):
@@ -81,7 +107,7 @@ class ConsulClient:
         """
         operations = [{"KV": {"Verb": "get-tree", "Key": prefix}} for prefix in prefixes]
         operations += [{"KV": {"Verb": "get", "Key": key}} for key in known]
-        return self._entries(self._retrying(lambda: self._transact(operations, _CONSISTENT)))
+        return self._entries(self._retrying(lambda: self._transact_reading(operations)))
 
     def read_known(self, keys: Sequence[str]) -> list[Entry]:
         """Return entries that are known to be there: one request for up to 64 of them.
@@ -89,16 +115,19 @@ class ConsulClient:
         :raises Conflict: if one is not.
         """
         operations = [{"KV": {"Verb": "get", "Key": key}} for key in keys]
-        return self._entries(self._retrying(lambda: self._transact(operations, _CONSISTENT)))
+        return self._entries(self._retrying(lambda: self._transact_reading(operations)))
 
     def get(self, key: str) -> Entry | None:
         """Return one entry, None where there is none. Unlike :meth:`read`, an ACL that forbids it is an error."""
 
         def ask() -> Entry | None:
             reply = self._send("get", f"/v1/kv/{key}", _CONSISTENT)
-            if reply.code == 404:
+            if self._is_nothing(reply):
                 return None
-            return self._entries(self._json(self._checked(reply)))[0]
+            found = self._json(
+                self._checked(reply), lambda found: isinstance(found, list) and len(found) == 1 and is_entry(found[0])
+            )
+            return self._entries(found)[0]
 
         return self._retrying(ask)
 
@@ -120,7 +149,7 @@ class ConsulClient:
 
         :raises UpgradeError: ``denied`` where nodes are hidden, else what :meth:`read` raises.
         """
-        nodes, whole = self._list("/v1/catalog/nodes")
+        nodes, whole = self._list("/v1/catalog/nodes", with_texts("Node"))
         if not nodes or not whole:
             raise self._hidden()
         return nodes
@@ -133,7 +162,7 @@ class ConsulClient:
 
         :raises UpgradeError: what :meth:`read` raises.
         """
-        found, _whole = self._list("/v1/health/state/any", (("filter", f'CheckID == "{check}"'),))
+        found, _whole = self._list("/v1/health/state/any", _IS_CHECK, (("filter", f'CheckID == "{check}"'),))
         return {one["Node"]: one["Status"] for one in found if one["CheckID"] == check}
 
     def statuses(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -147,7 +176,7 @@ class ConsulClient:
         # As they are: Consul reads no surrogates.
         quoted = [json.dumps(name, ensure_ascii=False) for name in sorted(wanted)]
         terms = " or ".join(f"CheckID == {name} or Name == {name}" for name in quoted)
-        found, _whole = self._list("/v1/health/state/any", (("filter", terms),))
+        found, _whole = self._list("/v1/health/state/any", _IS_CHECK, (("filter", terms),))
         statuses: dict[str, dict[str, str]] = {}
         for one in found:
             of_node = statuses.setdefault(one["Node"], {})
@@ -162,7 +191,9 @@ class ConsulClient:
         """
 
         def ask() -> dict[str, dict[str, Any]]:
-            found: dict[str, dict[str, Any]] = self._json(self._checked(self._send("get", "/v1/agent/checks")))
+            found: dict[str, dict[str, Any]] = self._json(
+                self._checked(self._send("get", "/v1/agent/checks")), mapping_of(lambda one: isinstance(one, dict))
+            )
             return found
 
         return self._retrying(ask)
@@ -192,7 +223,10 @@ class ConsulClient:
         :raises UpgradeError: what :meth:`read` raises.
         """
         return self._retrying(
-            lambda: self._json(self._checked(self._send("get", f"/v1/acl/{what}", (*_CONSISTENT, *params.items()))))
+            lambda: self._json(
+                self._checked(self._send("get", f"/v1/acl/{what}", (*_CONSISTENT, *params.items()))),
+                list_of(with_texts("AccessorID", "Description")) if what == "tokens" else _IS_TOKEN,
+            )
         )
 
     def policy(self, name: str) -> dict[str, Any] | None:
@@ -203,9 +237,9 @@ class ConsulClient:
 
         def ask() -> dict[str, Any] | None:
             reply = self._send("get", f"/v1/acl/policy/name/{name}", _CONSISTENT)
-            if reply.code == 404 or "ACL not found" in reply.body:
+            if (reply.code == 404 and not _is_page(reply)) or "ACL not found" in reply.body:
                 return None
-            found: dict[str, Any] | None = self._json(self._checked(reply))
+            found: dict[str, Any] | None = self._json(self._checked(reply), with_texts("ID", "Rules", "Description"))
             return found
 
         found = self._retrying(ask)
@@ -219,7 +253,10 @@ class ConsulClient:
 
         :raises UpgradeError: what :meth:`write` raises.
         """
-        found: dict[str, Any] = self._json(self._checked(self._send("put", f"/v1/acl/{what}", data=json.dumps(facts))))
+        found: dict[str, Any] = self._json(
+            self._checked(self._send("put", f"/v1/acl/{what}", data=json.dumps(facts))),
+            with_texts("ID") if what.startswith("policy") else _IS_TOKEN,
+        )
         return found
 
     def delete_acl(self, what: str) -> None:
@@ -238,13 +275,15 @@ class ConsulClient:
         """
         behavior = "release" if keeps_keys else "delete"
         facts = {"Name": name, "TTL": f"{seconds}s", "Behavior": behavior, "LockDelay": "0s"}
-        session: str = self._json(self._checked(self._send("put", "/v1/session/create", data=json.dumps(facts))))["ID"]
+        session: str = self._json(
+            self._checked(self._send("put", "/v1/session/create", data=json.dumps(facts))), with_texts("ID")
+        )["ID"]
         return session
 
     def renew_session(self, session: str) -> bool:
         """Keep a session from ending; return False where it has ended already."""
         reply = self._send("put", f"/v1/session/renew/{session}")
-        if reply.code == 404:
+        if reply.code == 404 and not _is_page(reply):
             return False
         self._checked(reply)
         return True
@@ -254,7 +293,7 @@ class ConsulClient:
 
         :raises UpgradeError: what :meth:`read` raises.
         """
-        return bool(self._list(f"/v1/session/info/{session}")[0])
+        return bool(self._list(f"/v1/session/info/{session}", with_texts("ID"))[0])
 
     def close_session(self, session: str) -> None:
         """End a session; the keys that it has locked are deleted."""
@@ -266,22 +305,68 @@ class ConsulClient:
         :raises UpgradeError: ``conflict`` (:class:`Conflict`), ``unreachable`` (:class:`Unreachable`: it may have
             been done), ``denied``, ``tls``, ``consul_error``.
         """
-        return self._transact(operations)
+        reply = self._transact(operations)
+        if not are_written(operations, reply):
+            raise self._not_consul("what it says of a transaction is of another one")
+        return reply
+
+    def settle(self, operations: Sequence[Operation]) -> None:
+        """Carry out a transaction; where no answer tells whether that was done, find out by reading.
+
+        For callers who read again and decide anew at a conflict, and whose writes may be found done by what stands there.
+
+        :raises Conflict: also where it was not done, and where that can't be told.
+        :raises UpgradeError: what :meth:`write` raises; ``unreachable`` where nothing can be read either.
+        """
+        try:
+            self.write(operations)
+        except Unreachable as error:
+            if not self._is_done(operations):
+                raise Conflict("conflict", f"{error.message} It was not done.") from None
+
+    def _is_done(self, operations: Sequence[Operation]) -> bool:
+        """Return whether the keys are as a transaction leaves them."""
+        found = {entry.key: entry.value for entry in self.read([one["KV"]["Key"] for one in operations])}
+        left: dict[str, bytes | None] = {}
+        for one in operations:
+            key, verb = one["KV"]["Key"], one["KV"]["Verb"]
+            if verb == "delete-tree":
+                left |= {name: None for name in found if name.startswith(key)}
+            elif verb == "delete":
+                left[key] = None
+            elif verb in ("set", "cas"):
+                left[key] = base64.b64decode(one["KV"]["Value"])
+        return all(found.get(key) == value for key, value in left.items())
 
     def _keys(
         self, prefix: str, separator: str | None, more: Iterable[tuple[str, str]] = (), seconds: float = 0
     ) -> tuple[list[str], int]:
         params = [("keys", ""), *_CONSISTENT, *more] + ([("separator", separator)] if separator else [])
         reply = self._send("get", f"/v1/kv/{prefix}", params, seconds=seconds)
-        index = int(reply.headers.get("X-Consul-Index") or 0)
-        return ([], index) if reply.code == 404 else (self._json(self._checked(reply)), index)
+        is_nothing = self._is_nothing(reply)
+        names: list[str] = [] if is_nothing else self._json(self._checked(reply), names_below(prefix))
+        index = str(reply.headers.get(_INDEX) or 0)
+        if not re.fullmatch("[0-9]{1,20}", index):
+            raise self._not_consul("its index is no number")
+        return names, int(index)
 
-    def _list(self, path: str, params: Iterable[tuple[str, str]] = ()) -> tuple[list[dict[str, Any]], bool]:
+    def _is_nothing(self, reply: Reply) -> bool:
+        """Return whether Consul says that there is no such key.
+
+        A missing gate is an open one, and whoever knows nothing of keys says 404 too. Consul tells its index with it.
+        """
+        if reply.code == 404 and _INDEX not in reply.headers:
+            raise self._not_consul("it knows nothing of keys")
+        return reply.code == 404
+
+    def _list(
+        self, path: str, shape: Shape, params: Iterable[tuple[str, str]] = ()
+    ) -> tuple[list[dict[str, Any]], bool]:
         """Return a list, and whether Consul says nothing of having left something out."""
 
         def ask() -> tuple[list[dict[str, Any]], bool]:
             reply = self._checked(self._send("get", path, (*_CONSISTENT, *params)))
-            return self._json(reply) or [], str(reply.headers.get(_FILTERED)).lower() != "true"
+            return self._json(reply, list_of(shape)) or [], str(reply.headers.get(_FILTERED)).lower() != "true"
 
         return self._retrying(ask)
 
@@ -297,12 +382,19 @@ class ConsulClient:
     ) -> list[dict[str, Any]]:
         reply = self._send("put", "/v1/txn", params, json.dumps(operations))
         if reply.code == 409:
-            raise self._refused(operations, self._json(reply).get("Errors") or [])
-        return [result["KV"] for result in self._json(self._checked(reply)).get("Results") or [] if "KV" in result]
+            raise self._refused(operations, self._json(reply, are_errors(len(operations)))["Errors"])
+        results = self._json(self._checked(reply), are_results)["Results"] or []
+        return [result["KV"] for result in results if "KV" in result]
+
+    def _transact_reading(self, operations: Sequence[Operation]) -> list[dict[str, Any]]:
+        results = self._transact(operations, _CONSISTENT)
+        if not are_asked_for(operations, results):
+            raise self._not_consul("it tells of keys that were not asked for, or not of those that were")
+        return results
 
     def _refused(self, operations: Sequence[Operation], errors: Sequence[dict[str, Any]]) -> UpgradeError:
-        first = errors[0] if errors else {}
-        what, operation = str(first.get("What", "no reason given")), operations[int(first.get("OpIndex", 0))]["KV"]
+        first = errors[0]
+        what, operation = printable(first["What"])[:_MOST_WORDS], operations[first.get("OpIndex", 0)]["KV"]
         if "Permission denied" in what:
             return self._denied(f"{operation['Verb']} {operation['Key']}", what)
         if any(sign in what for sign in _CONFLICTS):
@@ -319,7 +411,9 @@ class ConsulClient:
 
     def _checked(self, reply: Reply) -> Reply:
         # Not everything that answers is Consul; of a whole web page the beginning says enough.
-        text = reply.body.strip()[:_MOST_WORDS]
+        if _is_page(reply):
+            raise self._not_consul(f"it is a page with code {reply.code}")
+        text = printable(reply.body.strip()[:_MOST_WORDS])
         if reply.code == 200:
             return reply
         if reply.code == 403 or "Permission denied" in text or "ACL not found" in text:
@@ -332,14 +426,18 @@ class ConsulClient:
             )
         raise UpgradeError("consul_error", f"Consul at {self.settings.url} answered {reply.code}: {text}.")
 
-    def _json(self, reply: Reply) -> Any:
+    def _json(self, reply: Reply, shape: Shape) -> Any:
         try:
-            return json.loads(reply.body)
-        except ValueError as error:
-            raise UpgradeError(
-                "consul_error",
-                f"What answers at {self.settings.url} is not Consul's API (no JSON came back). Check host and port.",
-            ) from error
+            found = json.loads(reply.body)
+        except (ValueError, RecursionError) as error:
+            raise self._not_consul("it is no JSON") from error
+        if not shape(found):
+            raise self._not_consul("it is JSON of another shape")
+        return found
+
+    def _not_consul(self, why: str) -> Unreachable:
+        # A proxy or a restarting service may answer for a while; of a write nobody knows then whether it was done.
+        return self._transport.unreachable(f"what answers there is not Consul's API ({why})")
 
     def _denied(self, what: str, text: str) -> UpgradeError:
         if "ACL not found" in text:

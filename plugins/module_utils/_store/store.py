@@ -153,9 +153,7 @@ class Store:
     def epochs(self) -> list[int]:
         """Return the epochs that the history has, the newest first: one request, for names alone."""
         names = self.client.names(self.keys.history)
-        return sorted(
-            (int(name) for name in names if (_EPOCH.fullmatch(name)) and int(name) < MOST_EPOCH), reverse=True
-        )
+        return sorted((int(name) for name in names if _EPOCH.fullmatch(name) and int(name) <= MOST_EPOCH), reverse=True)
 
     def epoch_after(self, ledger: Ledger | None) -> int:
         """Return the epoch of the next write on top of a ledger.
@@ -165,7 +163,7 @@ class Store:
         """
         if ledger is not None and ledger.epoch < MOST_EPOCH:
             return ledger.epoch + 1
-        return max(self.epochs(), default=0) + 1
+        return max((epoch for epoch in self.epochs() if epoch < MOST_EPOCH), default=0) + 1
 
     def history(self, newest: int, block: int = MOST_OPERATIONS) -> Iterator[dict[str, Any]]:
         """Yield the entries of the history from an epoch back to the first one: a request for each block that is taken.

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from .._model.errors import UpgradeError
-from .._model.shown import bare
+from .._model.shown import bare, printable
 from .errors import Unreachable
 from .settings import Settings
 
@@ -173,5 +173,5 @@ def _reason(error: BaseException) -> str:
         seen = inner
     if isinstance(seen, TimeoutError) or "timed out" in str(seen):
         return "it gave no answer in time"
-    text = str(getattr(seen, "strerror", None) or seen)
+    text = printable(str(getattr(seen, "strerror", None) or seen))
     return text.rpartition(">: ")[2].strip().rstrip(".") or type(seen).__name__

@@ -18,9 +18,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import MOST_EPOCH
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.notices import Told
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops import notices
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.chronicle import files_of, told
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.claims import holder_in
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import approve, pause
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import _news
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.inventory import Wanted, survey
@@ -432,3 +435,26 @@ def test_a_fleet_without_garbage_is_read_by_all() -> None:
 def test_garbage_is_read_or_named(chunk: int) -> None:
     for number in range(chunk, CASES, CHUNKS):
         try_one(number)
+
+
+@pytest.mark.parametrize("epoch", [10**15, MOST_EPOCH - 1, MOST_EPOCH])
+def test_a_ledger_with_an_epoch_that_no_planner_counted_to_is_paused_and_told(epoch: int) -> None:
+    ledger = json.dumps({**_LEDGER, "epoch": epoch}).encode()
+    with MemoryConsul({**_FLEET, "upgrade/ledger": ledger}).in_place() as consul:
+        store = Store(Settings())
+        done = pause(store, Word(reason="odd"))
+        assert done.ledger.state == "paused"
+        # Where no epoch can follow, the history goes on, and no entry of it is written over.
+        assert done.ledger.epoch == (7 if epoch == MOST_EPOCH else epoch + 1)
+        assert json.loads(consul.keys[f"upgrade/history/{done.ledger.epoch}"])["what"] == "pause"
+        sight = notices.see(store, None)
+        _found, kept = notices.news(store, sight, Told(2))
+        assert kept.epoch == done.ledger.epoch
+        assert consul.requests < 50
+
+
+def test_who_holds_a_key_is_not_taken_from_garbage() -> None:
+    holder = {"by": "a", "since": 5, "session": "s-1", "machine": "m", "pid": 1, "started": 2}
+    assert holder_in(json.dumps(holder).encode()) is not None
+    for name, value in (("session", "../../kv/x"), ("since", 10**400), ("pid", "1/../2"), ("by", 5), ("started", -1)):
+        assert holder_in(json.dumps({**holder, name: value}).encode()) is None, name

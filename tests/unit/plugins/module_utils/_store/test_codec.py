@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import ABORTED, PAUSED, STATES, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.names import is_version
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.codec import (
     decode_approval,
     decode_hold,
@@ -31,6 +32,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.records impo
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_keys import NOT_TEXT, PRINTABLE, read
+
+VERSIONS = st.text(min_size=1).filter(is_version)
 
 
 @pytest.mark.parametrize(
@@ -79,18 +82,18 @@ def test_a_ledger_comes_back_as_it_was(ledger: Ledger) -> None:
 @given(
     st.builds(
         Ledger,
-        st.integers(0, 2**40),
-        st.text(min_size=1),
-        st.none() | st.text(),
+        st.integers(0, 2**53 - 1),
+        VERSIONS,
+        st.none() | VERSIONS,
         st.sampled_from(STATES),
-        st.dictionaries(st.text(), st.integers()),
+        st.dictionaries(PRINTABLE, st.integers()),
         st.none(),
-        st.dictionaries(st.text(), st.integers(0, 99)),
+        st.dictionaries(PRINTABLE, st.integers(0, 99)),
         PRINTABLE,
-        st.integers(0, 2**40),
-        st.fixed_dictionaries({}, optional={"by": PRINTABLE, "at": st.integers(0, 2**40), "reason": PRINTABLE}),
+        st.integers(0, 2**37),
+        st.fixed_dictionaries({}, optional={"by": PRINTABLE, "at": st.integers(0, 2**37), "reason": PRINTABLE}),
         st.booleans(),
-        st.dictionaries(st.sampled_from(("number", "done_at")), st.integers(0, 2**40)),
+        st.dictionaries(st.sampled_from(("number", "done_at")), st.integers(0, 2**37)),
     )
 )
 def test_any_ledger_comes_back_as_it_was(ledger: Ledger) -> None:
@@ -254,8 +257,10 @@ def test_nor_does_the_history() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"what": None}, {"what": ["open"]}, {"what": ""}, {"at": "7"}, {"at": 10**12}, {"at": -1}, {"at": True}]
-    + [{"version": None}, {"version": "a/b"}, {"version": 2}],
+    [
+        *({"what": None}, {"what": ["open"]}, {"what": ""}, {"at": "7"}, {"at": 10**12}, {"at": -1}, {"at": True}),
+        *({"version": None}, {"version": "a/b"}, {"version": 2}),
+    ],
 )
 def test_an_entry_that_does_not_say_what_was_done_when_and_for_which_version_is_none(wrong: dict[str, Any]) -> None:
     event = {"what": "open", "at": 7, "version": "2.0"}

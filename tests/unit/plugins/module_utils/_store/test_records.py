@@ -40,8 +40,8 @@ FORMER = st.builds(
     st.text(min_size=1).filter(is_version),
     st.sampled_from(RECORD_STATES),
     error=TEXTS,
-    times=st.dictionaries(st.sampled_from(RECORD_STATES), st.integers(0, 2**40)),
-    trail=st.lists(st.builds(Begun, st.integers(0, 2**40), PRINTABLE, PRINTABLE), max_size=3).map(tuple),
+    times=st.dictionaries(st.sampled_from(RECORD_STATES), st.integers(0, 2**37)),
+    trail=st.lists(st.builds(Begun, st.integers(0, 2**37), PRINTABLE, PRINTABLE), max_size=3).map(tuple),
 )
 
 
@@ -54,12 +54,12 @@ FORMER = st.builds(
         TEXTS,
         st.integers(1, 99),
         TEXTS,
-        st.dictionaries(st.sampled_from(RECORD_STATES), st.integers(0, 2**40)),
+        st.dictionaries(st.sampled_from(RECORD_STATES), st.integers(0, 2**37)),
         TEXTS,
         st.lists(PRINTABLE).map(tuple),
         st.none() | st.sampled_from(POST_STATES),
         TEXTS,
-        st.lists(st.builds(Begun, st.integers(0, 2**40), PRINTABLE, PRINTABLE), max_size=8).map(newest),
+        st.lists(st.builds(Begun, st.integers(0, 2**37), PRINTABLE, PRINTABLE), max_size=8).map(newest),
         st.lists(FORMER, max_size=3).map(latest),
     )
 )

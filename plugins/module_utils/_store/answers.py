@@ -1,0 +1,94 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The shapes of Consul's answers. What has another one was not said by Consul, whoever answers there."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any
+
+# Whether an answer has the shape that it has to have.
+Shape = Callable[[Any], bool]
+
+
+def names_below(prefix: str) -> Shape:
+    """Take the names of keys below a prefix. Where there is none, Consul says 404."""
+    return lambda found: (
+        isinstance(found, list)
+        and bool(found)
+        and all(isinstance(one, str) and one.startswith(prefix) for one in found)
+    )
+
+
+def with_texts(*names: str) -> Shape:
+    """Take a mapping that has a text under each of these names."""
+    return lambda found: isinstance(found, dict) and all(isinstance(found.get(name), str) for name in names)
+
+
+def list_of(shape: Shape) -> Shape:
+    """Take a list of what has a shape; Consul also says null for an empty one."""
+    return lambda found: found is None or (isinstance(found, list) and all(map(shape, found)))
+
+
+def mapping_of(shape: Shape) -> Shape:
+    """Take a mapping of texts to what has a shape."""
+    return lambda found: isinstance(found, dict) and all(map(shape, found.values()))
+
+
+def is_entry(found: Any) -> bool:
+    """Take a key with its value and its indexes."""
+    if not isinstance(found, dict) or not isinstance(found.get("Key"), str):
+        return False
+    value, flags = found.get("Value"), found.get("Flags")
+    return (
+        _is_index(found.get("ModifyIndex")) and (value is None or _is_base64(value)) and (not flags or _is_index(flags))
+    )
+
+
+def are_results(found: Any) -> bool:
+    """Take what a transaction that was carried out has to say."""
+    if not isinstance(found, dict) or "Results" not in found:
+        return False
+    is_each = list_of(lambda one: isinstance(one, dict) and ("KV" not in one or is_entry(one["KV"])))
+    return not found.get("Errors") and is_each(found["Results"])
+
+
+def are_errors(operations: int) -> Shape:
+    """Take why a transaction of so many operations was refused."""
+
+    def fits(found: Any) -> bool:
+        errors = found.get("Errors") if isinstance(found, dict) else None
+        return isinstance(errors, list) and bool(errors) and all(map(is_error, errors))
+
+    def is_error(one: Any) -> bool:
+        at = one.get("OpIndex", 0) if isinstance(one, dict) else None
+        return isinstance(at, int) and 0 <= at < operations and isinstance(one.get("What"), str)
+
+    return fits
+
+
+def are_written(operations: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the results of a transaction tell of all keys that it had to set."""
+    wanted = {one["KV"]["Key"] for one in operations if one["KV"]["Verb"] in ("set", "cas", "lock", "unlock")}
+    return wanted <= {one["Key"] for one in results}
+
+
+def are_asked_for(operations: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> bool:
+    """Return whether a transaction that reads has brought nothing but what was asked for, and all of its single keys."""
+    trees = tuple(one["KV"]["Key"] for one in operations if one["KV"]["Verb"] == "get-tree")
+    single = {one["KV"]["Key"] for one in operations if one["KV"]["Verb"] == "get"}
+    found = {one["Key"] for one in results}
+    return single <= found and all(key.startswith(trees) or key in single for key in found)
+
+
+def _is_index(found: Any) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 2**64
+
+
+def _is_base64(found: Any) -> bool:
+    try:
+        return isinstance(found, str) and base64.b64decode(found, validate=True) is not None
+    except ValueError:
+        return False
