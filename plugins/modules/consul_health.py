@@ -10,9 +10,9 @@ module: consul_health
 short_description: Publish a node's health to its own Consul agent
 version_added: 0.2.0
 description:
-  - Sets TTL checks of the node whose agent is asked. Consul takes such a check for critical if it is not renewed in time.
-  - A check of a node counts for every service on it. So a node that may not run just now, and can't find out how it
-    does, renews its checks as they are, or Consul would take its services out.
+  - Sets checks of the node whose agent is asked.
+  - A check of a node counts for every service on it, and a critical one takes them all out of Consul's answers. So checks are never
+    critical and do not expire, unless O(critical) asks for that.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -26,6 +26,15 @@ attributes:
     platforms: all
     support: full
 options:
+  critical:
+    description:
+      - Whether checks may be critical, and turn so when they are not renewed within their time. All services of the node are then taken out
+        of Consul's answers.
+      - Without it, V(critical) is published as V(warning), and O(checks[].ttl) is not used. A check that was critical before becomes a
+        warning.
+    type: bool
+    default: false
+    version_added: 0.3.0
   checks:
     description:
       - The checks to set or renew.
@@ -41,15 +50,16 @@ options:
       status:
         description:
           - How it stands. Without it, what it is stays, and is renewed. One that is not there stays away.
+          - V(absent) takes it out of Consul.
         type: str
-        choices: [passing, warning, critical]
+        choices: [passing, warning, critical, absent]
       output:
         description:
           - What Consul shows beside it. Of a long text the last 4000 characters are kept.
         type: str
       ttl:
         description:
-          - Seconds after which Consul takes it for critical unless it is renewed.
+          - Seconds after which Consul takes it for critical unless it is renewed, with O(critical).
         type: int
         default: 3600
 notes:
@@ -65,6 +75,14 @@ EXAMPLES = r"""
       - name: puppet
         status: passing
         output: version 2.10
+      - name: validation
+        status: critical
+        output: nova-compute does not answer
+
+- name: Take all services of the node out of Consul's answers as long as its validations fail
+  convoy.upgrade.consul_health:
+    critical: true
+    checks:
       - name: validation
         status: critical
         output: nova-compute does not answer
@@ -87,13 +105,13 @@ checks:
       description: Name of the check.
       type: str
     status:
-      description: How it stands. Null if it is not there.
+      description: How it stands. Null if it is not there, V(absent) if it was to be taken away.
       type: str
     output:
       description: What Consul shows beside it.
       type: str
     ttl:
-      description: Seconds after which Consul takes it for critical unless it is renewed.
+      description: Seconds after which Consul takes it for critical unless it is renewed. Null if it does not expire.
       type: int
 failure:
   description: The failure, for programs.
@@ -125,13 +143,14 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             **CONNECTION_OPTIONS,
+            "critical": {"type": "bool", "default": False},
             "checks": {
                 "type": "list",
                 "elements": "dict",
                 "required": True,
                 "options": {
                     "name": {"type": "str", "required": True},
-                    "status": {"type": "str", "choices": ["passing", "warning", "critical"]},
+                    "status": {"type": "str", "choices": ["passing", "warning", "critical", "absent"]},
                     "output": {"type": "str"},
                     "ttl": {"type": "int", "default": 3600},
                 },
@@ -142,7 +161,7 @@ def main() -> None:
 
     def act(store: Store) -> dict[str, Any]:
         wanted = [Check(**check) for check in module.params["checks"]]
-        checks, changes = publish(store, wanted, dry=module.check_mode)
+        checks, changes = publish(store, wanted, critical=module.params["critical"], dry=module.check_mode)
         return {"checks": [asdict(check) for check in checks], **changed(changes)}
 
     run(module, act)

@@ -20,8 +20,8 @@ from integration.support.playbook import Runner, Task, wait_until
 pytestmark = pytest.mark.one_release
 
 
-def health(*checks: dict[str, Any]) -> Task:
-    return {"convoy.upgrade.consul_health": {"checks": list(checks)}}
+def health(*checks: dict[str, Any], critical: bool = True) -> Task:
+    return {"convoy.upgrade.consul_health": {"checks": list(checks), "critical": critical}}
 
 
 def seen_by_agent(consul: RawKV) -> dict[str, dict[str, Any]]:
@@ -86,23 +86,59 @@ def test_a_check_that_is_not_renewed_in_time_turns_critical(store: Store, consul
     def status() -> str:
         return str(seen_by_agent(consul)["puppet"]["Status"])
 
-    publish(store, [Check("puppet", "passing", "fine", ttl=1)])
+    publish(store, [Check("puppet", "passing", "fine", ttl=1)], critical=True)
     until = time.monotonic() + 2
     while time.monotonic() < until:
         assert status() == "passing"
         time.sleep(0.3)
-        publish(store, [Check("puppet", ttl=1)])
+        publish(store, [Check("puppet", ttl=1)], critical=True)
     wait_until(lambda: status() == "critical", seconds=4, what="the end of its time")
     # What has expired stays so until something is known again.
-    checks, changes = publish(store, [Check("puppet", ttl=1)])
+    checks, changes = publish(store, [Check("puppet", ttl=1)], critical=True)
     assert checks[0].status == "critical"
     assert not changes
 
 
+def services_found(consul: RawKV) -> list[str]:
+    return [one["Service"]["ID"] for one in json.loads(consul.call("GET", "health/service/web?passing=1")[2])]
+
+
+def test_by_default_no_check_takes_services_out_of_consul_or_expires(run: Runner, consul: RawKV) -> None:
+    assert consul.call("PUT", "agent/service/register", {"Name": "web"})[0] == 200
+    failed = {"name": "puppet", "status": "critical", "output": "it broke", "ttl": 1}
+    # One from before, which has expired by now.
+    run([health({"name": "puppet", "status": "passing", "ttl": 1})])
+    wait_until(lambda: seen_by_agent(consul)["puppet"]["Status"] == "critical", seconds=6, what="the end of its time")
+    assert services_found(consul) == []
+    renewed, again, told = run([health({"name": "puppet"}, critical=False)] * 2 + [health(failed, critical=False)])
+    assert [one["changed"] for one in (renewed, again, told)] == [True, False, False]
+    for one in (renewed, told):
+        assert (one["checks"][0]["status"], one["checks"][0]["ttl"]) == ("warning", None)
+    time.sleep(1.5)
+    found = seen_by_agent(consul)["puppet"]
+    assert (found["Status"], found["Output"]) == ("warning", "it broke")
+    codes = json.loads(consul.call("GET", "health/service/web")[2])[0]["Checks"]
+    assert "critical" not in {one["Status"] for one in codes}
+    run([health(failed)])
+    wait_until(lambda: services_found(consul) == [], seconds=6, what="critical, where that is asked for")
+
+
+def test_a_check_is_taken_away(run: Runner, consul: RawKV) -> None:
+    gone = {"name": "puppet", "status": "absent"}
+    run([health({"name": "puppet", "status": "passing"}, critical=False)])
+    checked = run([health(gone, critical=False)], check=True)[0]
+    assert checked["changed"]
+    assert "puppet" in seen_by_agent(consul)
+    first, second = run([health(gone, critical=False)] * 2)
+    assert (first["changed"], second["changed"]) == (True, False)
+    assert first["checks"][0]["status"] == "absent"
+    assert "puppet" not in seen_by_agent(consul)
+
+
 def test_another_ttl_registers_it_anew_without_turning_it_critical(store: Store, consul: RawKV) -> None:
-    publish(store, [Check("puppet", "passing", "fine", ttl=60)])
+    publish(store, [Check("puppet", "passing", "fine", ttl=60)], critical=True)
     index = consul.call("GET", "health/state/critical")[1]["X-Consul-Index"]
-    checks, changes = publish(store, [Check("puppet", ttl=120)])
+    checks, changes = publish(store, [Check("puppet", ttl=120)], critical=True)
     assert checks == [Check("puppet", "passing", "fine", 120)]
     assert len(changes) == 1
     found = seen_by_agent(consul)["puppet"]
@@ -157,7 +193,7 @@ def test_odd_names_are_taken_or_refused_and_nothing_is_done_for_bad_ones(store: 
 
 
 def test_of_a_long_output_the_end_is_kept(store: Store, consul: RawKV) -> None:
-    checks, _changes = publish(store, [Check("puppet", "critical", "x" * 5000 + "the end")])
+    checks, _changes = publish(store, [Check("puppet", "critical", "x" * 5000 + "the end")], critical=True)
     assert checks[0].output is not None
     assert len(checks[0].output) == 4000
     assert seen_by_agent(consul)["puppet"]["Output"].endswith("the end")

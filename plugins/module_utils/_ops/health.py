@@ -1,7 +1,11 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node says of its health, to its own Consul agent: TTL checks, which turn critical unless they are renewed."""
+"""What a node says of its health, to its own Consul agent.
+
+A critical check of a node takes all of its services out of Consul's answers. So checks are never critical, and do not turn so by themselves,
+unless the caller asks for that.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,9 @@ from .._store.operations import Change
 from .._store.store import Store
 
 DEFAULT_TTL = 3600
+WARNING, CRITICAL, ABSENT = "warning", "critical", "absent"
+# Consul only lets checks be set from outside that expire, and takes those for critical. Ten years are never.
+_NEVER = 10 * 365 * 24 * 3600
 
 # Consul keeps 4 KiB; the end of an error is what explains it.
 MOST_OUTPUT = 4000
@@ -24,35 +31,43 @@ MOST_OUTPUT = 4000
 class Check:
     """A check of a node.
 
-    :param status: passing, warning or critical; None to keep what it is.
+    :param status: passing, warning or critical; None to keep what it is; absent to take it away.
     :param output: what Consul shows beside it; None to keep it.
-    :param ttl: seconds after which Consul takes it for critical unless it is renewed.
+    :param ttl: seconds after which Consul takes it for critical unless it is renewed; None for never.
     """
 
     name: str
     status: str | None = None
     output: str | None = None
-    ttl: int = DEFAULT_TTL
+    ttl: int | None = DEFAULT_TTL
 
     @property
     def notes(self) -> str:
         """What is written to a check, as Consul itself does not tell the TTL of one."""
-        return f"convoy.upgrade: renewed at least every {self.ttl} s"
+        return "convoy.upgrade: " + (f"renewed at least every {self.ttl} s" if self.ttl else "it does not expire")
+
+    def harmless(self) -> Check:
+        """Return the check as one that takes no service out of Consul's answers."""
+        return replace(self, status=WARNING if self.status == CRITICAL else self.status, ttl=None)
 
 
-def publish(store: Store, checks: Iterable[Check], *, dry: bool = False) -> tuple[list[Check], list[Change]]:
+def publish(
+    store: Store, checks: Iterable[Check], *, critical: bool = False, dry: bool = False
+) -> tuple[list[Check], list[Change]]:
     """Set or renew checks of the agent's node; return them as they are then, and what changed.
 
     Renewing one is no change, and neither is another output: both come with every run. One that is not there, and
     of which nothing is said, is left out of Consul. One request to read, and one for each check; one more for each
     that is new or gets another TTL.
 
+    :param critical: whether checks may be critical, and turn so when they are not renewed. If not, a critical one is set to warning, also
+        where it was critical before.
     :raises UpgradeError: ``bad_name``, ``bad_check``, or what :meth:`ConsulClient.read` raises.
     """
     wanted = list(checks)
     for check in wanted:
         check_name("check", check.name, "checks")
-        if check.ttl <= 0:
+        if check.ttl is not None and check.ttl <= 0:
             raise UpgradeError("bad_check", f"checks: the ttl of {check.name} is {check.ttl}; give seconds above 0.")
     names = [check.name for check in wanted]
     if len(names) != len(set(names)):
@@ -64,7 +79,15 @@ def publish(store: Store, checks: Iterable[Check], *, dry: bool = False) -> tupl
     for check in wanted:
         before = present.get(check.name)
         after = _after(check, before)
+        if not critical:
+            after = after.harmless()
         result.append(after)
+        if after.status == ABSENT:
+            if before is not None:
+                changes.append(Change(f"check {after.name}", f"{before['Status']} ({before['Notes']})", None))
+                if not dry:
+                    store.client.tell_agent(f"check/deregister/{after.name}", {})
+            continue
         if after.status is None:
             continue
         is_new = before is None or before["Notes"] != after.notes
@@ -104,7 +127,7 @@ def _after(check: Check, before: Mapping[str, Any] | None) -> Check:
 def _tell(store: Store, check: Check, *, is_new: bool) -> None:
     if is_new:
         # With its status, as it would be critical until the next request.
-        facts = {"ID": check.name, "Name": check.name, "TTL": f"{check.ttl}s", "Status": check.status}
+        facts = {"ID": check.name, "Name": check.name, "TTL": f"{check.ttl or _NEVER}s", "Status": check.status}
         store.client.tell_agent("check/register", {**facts, "Notes": check.notes})
     said = {"Status": check.status, "Output": check.output or ""}
     store.client.tell_agent(f"check/update/{check.name}", said)
