@@ -29,12 +29,13 @@ pytestmark = pytest.mark.one_release
 FLEET = names(compute=60)
 OTHERS = {"config_state/host/compute9/ntp": "1", "config_state/global/debug": "1", "config_state/role/compute/x": "?"}
 CLOSED = list(FLEET)[::12]
+PAUSED = {f"host/{host}": "false" for host in CLOSED}
 FIRST = [host for host in FLEET if host not in CLOSED][:5]
 FIVE = {"rolling_rules": {"global": 5}}
 
 
 def kept(consul: RawKV, closed: Sequence[str] = CLOSED) -> None:
-    """A fleet that was migrated and whose old keys are kept: its role is open, and so are its hosts but for some."""
+    """A fleet that was migrated and whose old keys are kept: its role is open, and so are its hosts but for some that are paused."""
     of_hosts = {f"host/{host}": "false" if host in closed else "true" for host in FLEET}
     put_old(consul, {"global": "true", "role/compute": "true", **of_hosts})
     new = {place: value.capitalize() for place, value in old_gates(consul).items()}
@@ -70,7 +71,7 @@ def test_a_rollout_begins_and_opens_nothing_meanwhile(agent: Agent, store: Store
     around_writes(store, look_on)
     requests = store.client.requests
     outcome = make_pass(store, Request("2", FIVE))
-    # It reads, removes the first 21, begins and opens.
+    # It reads, removes the first 16, begins and opens. Pauses stay.
     assert store.client.requests - requests == 4
     five = set(FIRST)
     assert len(opened) == 3
@@ -80,7 +81,7 @@ def test_a_rollout_begins_and_opens_nothing_meanwhile(agent: Agent, store: Store
     assert [(one.key, one.before, one.after) for one in dry.changes] == [
         (one.key, one.before, one.after) for one in outcome.changes
     ]
-    assert old_gates(consul) == {"global": "false", **{f"host/{host}": "true" for host in five}}
+    assert old_gates(consul) == {"global": "false", **{f"host/{host}": "true" for host in five}, **PAUSED}
     assert OTHERS.items() <= consul.texts("config_state/").items()
 
 
@@ -104,7 +105,7 @@ def test_it_converges_and_leaves_what_others_set(store: Store, consul: RawKV) ->
     around_writes(store, counted)
     assert make_pass(store, Request(converge=True)).plan.complete
     assert writes == 2
-    assert (old_gates(consul), gates(consul)) == ({"global": "true"}, {"global": "True"})
+    assert (old_gates(consul), gates(consul)) == ({"global": "true"}, {"global": "true"})
     assert {*OTHERS, "config_state/host/compute5/late"} <= set(consul.tree("config_state/"))
     assert history(consul)[-1]["what"] == "converge"
     assert not make_pass(store, Request(converge=True)).changes
@@ -125,13 +126,12 @@ def test_killed_in_between_the_fleet_is_closed_and_the_same_command_goes_on(
 
     assert forked(act) == 9
     assert consul.get("current_version") == b"1"
-    assert gates(consul)["global"] == gates(consul)["role/compute"] == "False"
-    assert len(old_gates(consul)) == 1 + 40
+    assert gates(consul)["global"] == gates(consul)["role/compute"] == "false"
+    assert len(old_gates(consul)) == 1 + 40 + len(CLOSED)
     outcome = make_pass(store, Request("2", FIVE))
-    # What a hand had closed is known all the same.
     assert [host for host, one in outcome.hosts().items() if one.state == "held"] == CLOSED
     assert [one.host for one in outcome.openings] == FIRST
-    assert set(old_gates(consul)) == {"global", *(f"host/{host}" for host in FIRST)}
+    assert set(old_gates(consul)) == {"global", *PAUSED, *(f"host/{host}" for host in FIRST)}
 
 
 def test_a_write_whose_reply_is_lost_is_followed_by_another_look(store: Store, consul: RawKV) -> None:
@@ -158,6 +158,6 @@ def test_the_hand_that_closes_all_removes_them_too(store: Store, consul: RawKV) 
     kept(consul)
     dry = reset_gates(store, dry=True)
     assert reset_gates(store) == dry
-    assert (old_gates(consul), gates(consul)) == ({"global": "false"}, {"global": "False"})
+    assert (old_gates(consul), gates(consul)) == ({"global": "false", **PAUSED}, {"global": "false"})
     assert OTHERS.items() <= consul.texts("config_state/").items()
     assert f"{GATES}/host/compute1" in {one.key for one in dry}

@@ -137,7 +137,7 @@ def test_until_it_is_finished_planners_are_refused_and_nodes_are_answered(consul
     roles = {f"compute{number}": "compute" for number in range(1, 151)}
     store = Store(settings)
     before = {host: one.value for host, one in ask(store, roles).items()}
-    for point in range(3):
+    for point in range(2):
         assert killed_at(settings, 4, after=False), point
         with pytest.raises(UpgradeError) as caught:
             make_pass(store, Request(version="v675"))

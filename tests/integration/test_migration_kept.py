@@ -50,7 +50,7 @@ def test_what_an_old_tool_opened_while_a_rollout_runs_opens_nothing_when_the_old
     make_pass(store, Request("v2", {"rolling_rules": {"global": 1}}))
     set_gate(store, "role", "web", value=False)
     closed = gates(consul)
-    assert closed == {"global": "False", "role/web": "False", "host/web1": "True"}
+    assert closed == {"global": "false", "role/web": "false", "host/web1": "true"}
     # By the old tool, and where the state is another one, after a migrator was killed.
     consul.put("config_state/role/web/enable_puppet", "True")
     consul.put("upgrade/migration", json.dumps({"state": state, "from": 0, "to": 1}))

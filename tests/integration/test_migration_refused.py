@@ -41,10 +41,6 @@ BAD = {
     "config_state/enable_puppet/role/compute": ("\x00", "can't be read"),
     "config_state/host/enable_puppet": ("True", "is none of config_state/host/<host>/enable_puppet"),
     "config_state/enable_puppet/globall": ("True", "is none of config_state/enable_puppet/host/<host>"),
-    "config_state/role/storage/enable_puppet": (
-        "False",
-        "is False, and config_state/enable_puppet/role/storage is True",
-    ),
     "current_version": ("a/b", "is no version"),
 }
 

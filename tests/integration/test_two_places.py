@@ -20,9 +20,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import lo
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, names, seed
-from integration.support.old_keys import old_answer, old_gates, put_old
+from integration.support.old_keys import old_answer, old_gates, original_answer, original_status, put_old
 
 pytestmark = pytest.mark.one_release
 
@@ -33,7 +34,7 @@ ONE_BY_ONE = {"rolling_rules": {"global": 1}}
 def kept(store: Store, consul: RawKV) -> Iterator[Store]:
     """A fleet of three hosts that was migrated, with its old keys kept: each key stands in both places."""
     put_old(consul, {"global": "true"}, {"1": names(compute=3)})
-    seed(consul, names(compute=3), gates={"global": "True"})
+    seed(consul, names(compute=3), gates={"global": "true"})
     consul.load((f"running/versions/1/{host}", "1600000000") for host in names(compute=3))
     consul.put("upgrade/schema", "1")
     consul.put("upgrade/migration", json.dumps({"state": "kept", "from": 0, "to": 1}))
@@ -43,8 +44,8 @@ def kept(store: Store, consul: RawKV) -> Iterator[Store]:
 
 def alike(consul: RawKV) -> None:
     """See that both kinds of nodes get the same answer, whatever the gates."""
-    new = {place: value.lower() for place, value in gates(consul).items()}
-    assert old_gates(consul) == new
+    new = gates(consul)
+    assert {place: value.lower() for place, value in old_gates(consul).items()} == new
     for host in names(compute=3):
         assert old_answer(old_gates(consul), host, "compute") == old_answer(new, host, "compute")
 
@@ -53,47 +54,88 @@ def answers(store: Store, **hosts: int) -> list[bool]:
     return [one.value for one in ask(store, names(**hosts), default=False).values()]
 
 
-def test_gates_are_found_where_the_old_code_has_them(store: Store, consul: RawKV) -> None:
-    put_old(consul, {"host/compute1": "true", "host/compute2": "false", "role/web": "true", "global": "false"})
+def test_a_pause_closes_whatever_the_gates_say_before_and_after_the_migration(store: Store, consul: RawKV) -> None:
+    put_old(consul, {"host/compute2": "False", "role/web": "False", "host/compute1": "True", "global": "True"})
     consul.put("config_state/host/compute2/enable_consul", "true")
-    assert answers(store, compute=3, web=1) == [True, False, False, True]
-    found = ask(store, {"compute1": "compute"})["compute1"]
-    assert (found.scope, found.key) == ("host", "config_state/host/compute1/enable_puppet")
-    assert found.reason == "open: config_state/host/compute1/enable_puppet is true"
+    consul.load([(f"{GATES}/host/compute2", "true"), (f"{GATES}/role/web", "true"), (f"{GATES}/global", "false")])
+    for _turn in range(2):
+        hosts = {**names(compute=3), **names(web=1)}
+        found = ask(store, hosts)
+        assert [one.value for one in found.values()] == [False, False, False, False]
+        assert [one.hold for one in found.values()] == [False, True, False, True]
+        assert [one.scope for one in found.values()] == ["global", "host", "global", "role"]
+        Migrator(store).run()
+    consul.put(f"{GATES}/global", "true")
+    assert [one.value for one in ask(store, hosts).values()] == [True, False, True, False]
+    consul.put("config_state/global/enable_puppet", "False")
+    found = ask(store, hosts)
+    assert not any(one.value for one in found.values())
+    assert found["compute1"].key == "config_state/global/enable_puppet"
+    assert "False', an operator's pause (ends with unhold.yml" in found["compute1"].reason
 
 
 @pytest.mark.parametrize("count", [1, 5, 500])
 def test_it_costs_no_request_to_look_in_both_places(store: Store, consul: RawKV, count: int) -> None:
-    put_old(consul, {f"host/compute{number}": "true" for number in range(1, count + 1, 2)} | {"global": "false"})
+    put_old(consul, {f"host/compute{number}": "false" for number in range(1, count + 1, 2)} | {"global": "true"})
+    consul.put(f"{GATES}/global", "true")
     before = store.client.requests
-    assert answers(store, compute=count) == [number % 2 == 1 for number in range(1, count + 1)]
+    assert answers(store, compute=count) == [number % 2 == 0 for number in range(1, count + 1)]
     assert store.client.requests - before == 1
     before = store.client.requests
     assert len(store.snapshot().old_gates.hosts) == (count + 1) // 2
     assert store.client.requests - before == 1
 
 
-def test_of_two_gates_that_of_the_new_place_counts_and_where_that_is_missing_the_old_one(
+def test_a_pause_that_can_not_be_read_is_a_pause(store: Store, consul: RawKV) -> None:
+    put_old(consul, {"host/compute1": "maybe", "global": "true"})
+    found = ask(store, {"compute1": "compute"})["compute1"]
+    assert (found.value, found.scope) == (False, "host")
+    assert "config_state/host/compute1/enable_puppet is 'maybe', an operator's pause" in found.reason
+
+
+def test_paused_roles_and_fleets_are_held_after_the_migration_and_no_rollout_opens_them(
     store: Store, consul: RawKV
 ) -> None:
-    put_old(consul, {"host/compute1": "false", "host/compute2": "false", "role/compute": "true", "global": "false"})
-    consul.put(f"{GATES}/host/compute1", "True")
-    consul.put(f"{GATES}/global", "True")
-    found = ask(store, names(compute=3))
-    assert [one.value for one in found.values()] == [True, False, True]
-    assert [one.key for one in found.values()] == [
-        f"{GATES}/host/compute1",
-        "config_state/host/compute2/enable_puppet",
-        "config_state/role/compute/enable_puppet",
-    ]
+    fleet = {**names(compute=2), **names(web=2)}
+    put_old(consul, {"role/compute": "False", "host/compute2": "True"}, {"1": fleet})
+    consul.load([("current_version", "1"), (f"{GATES}/global", "false"), (f"{GATES}/role/web", "true")])
+    Migrator(store).run()
+    hold = json.loads(consul.get("upgrade/hold/role/compute") or b"")
+    assert hold["reason"].startswith("config_state/role/compute/enable_puppet was False when the keys were migrated")
+    assert hold["reason"].endswith("python-jiocloud exempted compute2, and a hold does not")
+    outcome = make_pass(store, Request("2", {"rolling_rules": {"global": 9}}))
+    assert {host: one.state for host, one in outcome.hosts().items()} == {
+        "compute1": "held", "compute2": "held", "web1": "upgrading", "web2": "upgrading",
+    }  # fmt: skip
+    # Nodes that have the old code are paused all the same, and its status counts them as closed.
+    assert [original_answer(consul, host, role) for host, role in fleet.items()] == [False, False, True, True]
+    assert original_status(consul, fleet) == {"compute1", "compute2"}
+    # The global one is repeated for nodes that look there alone, and is no pause.
+    assert old_gates(consul)["global"] == "False"
+    assert ask(store, {"web1": "web"})["web1"].value
+    end_holds(store, Whom(roles=["compute"]))
+    assert "role/compute" not in old_gates(consul)
+    make_pass(store, Request())
+    assert all(original_answer(consul, host, role) for host, role in fleet.items())
+    # Where everything was paused, so is everything: that a rollout closed its gate does not end with the pause.
+    consul.put("config_state/global/enable_puppet", "False")
+    assert {one.key for one in ask(store, fleet).values()} == {"config_state/global/enable_puppet"}
+    assert not make_pass(store, Request("3", {"rolling_rules": {"global": 9}})).openings
+    assert old_gates(consul)["global"] == "False"
+    end_holds(store, Whom(everything=True))
+    assert old_gates(consul)["global"] == "false"
+    assert len(make_pass(store, Request()).openings) == 4
+    assert ask(store, {"web1": "web"})["web1"].value
 
 
-def test_an_old_gate_that_can_not_be_read_is_no_yes(store: Store, consul: RawKV) -> None:
-    put_old(consul, {"host/compute1": "maybe", "global": "true"})
-    with pytest.raises(UpgradeError) as caught:
-        ask(store, {"compute1": "compute"})
-    assert caught.value.code == "unreadable_gate"
-    assert "The gate config_state/host/compute1/enable_puppet holds 'maybe'" in caught.value.message
+def test_normal_states_of_a_fleet_of_the_original_migrate(store: Store, consul: RawKV) -> None:
+    put_old(consul, {"global": "True", "host/compute1": "False"}, {"1": names(compute=3)})
+    gates_before = {"global": "false", "host/compute1": "true", "host/compute2": "true"}
+    consul.load([("current_version", "2"), *((f"{GATES}/{place}", text) for place, text in gates_before.items())])
+    Migrator(store).run()
+    assert gates(consul) == gates_before
+    assert set(consul.tree("upgrade/hold/host/")) == {"upgrade/hold/host/compute1"}
+    assert answers(store, compute=3) == [False, True, False]
 
 
 def test_reports_are_found_in_both_places_and_the_later_counts(store: Store, consul: RawKV) -> None:
@@ -131,7 +173,7 @@ def test_a_rollout_is_seen_alike_by_both_kinds_of_nodes(kept: Store, consul: Raw
             report(kept, Word(host, "2", "upgraded"))
     assert make_pass(kept, Request("2", converge=True)).plan.complete
     assert old_gates(consul) == {"global": "true"}
-    assert gates(consul) == {"global": "True"}
+    assert gates(consul) == {"global": "true"}
     assert {event["what"] for event in history(consul)} >= {"begin", "open", "converge"}
 
 
@@ -144,8 +186,8 @@ def test_what_is_written_in_two_places_is_shown_and_check_mode_shows_it_too(kept
     assert shown == {
         "config_state/global/enable_puppet": ("true", "false"),
         "config_state/host/compute1/enable_puppet": (None, "true"),
-        f"{GATES}/global": ("True", "False"),
-        f"{GATES}/host/compute1": (None, "True"),
+        f"{GATES}/global": ("true", "false"),
+        f"{GATES}/host/compute1": (None, "true"),
     }
     told = {one.key: (one.before, one.after) for one in dry.changes if one.key.startswith("config_state/")}
     assert told == shown
@@ -165,18 +207,18 @@ def test_an_abort_and_a_retry_close_both(kept: Store, consul: RawKV) -> None:
     report(kept, Word("compute1", "2", "started"))
     report(kept, Word("compute1", "2", "failed", error="disk full"))
     retry(kept, Said("mended"))
-    assert gates(consul)["host/compute1"] == "False"
+    assert gates(consul)["host/compute1"] == "false"
     alike(consul)
     make_pass(kept, Request("2", {"rolling_rules": {"global": 2}}))
     alike(consul)
     abort(kept, Said("no"))
-    assert gates(consul) == {"global": "False", "host/compute1": "False", "host/compute2": "False"}
+    assert gates(consul) == {"global": "false", "host/compute1": "false", "host/compute2": "false"}
 
 
 def test_an_operators_hand_is_in_both(kept: Store, consul: RawKV) -> None:
     changes = set_gate(kept, "host", "compute2", value=False)
     assert [(one.key, one.before, one.after) for one in changes] == [
-        (f"{GATES}/host/compute2", None, "False"),
+        (f"{GATES}/host/compute2", None, "false"),
         ("config_state/host/compute2/enable_puppet", None, "false"),
     ]
     assert set_gate(kept, "host", "compute2", value=False) == []
@@ -195,7 +237,13 @@ def test_a_hand_that_sets_what_one_place_lacks_sets_that_alone(kept: Store, cons
     put_old(consul, {"host/compute3": "false"})
     assert not ask(kept, {"compute3": "compute"})["compute3"].value
     changes = set_gate(kept, "host", "compute3", value=False)
-    assert [(one.key, one.before, one.after) for one in changes] == [(f"{GATES}/host/compute3", None, "False")]
+    assert [(one.key, one.before, one.after) for one in changes] == [(f"{GATES}/host/compute3", None, "false")]
+    # The pause is the operator's, and stays when the gate is opened.
+    set_gate(kept, "host", "compute3", value=True)
+    assert old_gates(consul)["host/compute3"] == "false"
+    assert not ask(kept, {"compute3": "compute"})["compute3"].value
+    end_holds(kept, Whom(hosts=["compute3"]))
+    assert ask(kept, {"compute3": "compute"})["compute3"].value
 
 
 def test_before_the_migration_a_hand_is_in_both_too_and_elsewhere_in_one(store: Store, consul: RawKV) -> None:
@@ -267,14 +315,12 @@ def test_more_than_a_write_can_hold_are_refused_with_the_way_out(store: Store, c
 
 
 def test_where_old_gates_are_removed_along_fewer_are_held_in_one_write(kept: Store, consul: RawKV) -> None:
-    closed = [f"compute{number}" for number in range(4, 21)]
-    for host in closed:
-        consul.put(f"config_state/host/{host}/enable_puppet", "false")
-        consul.put(f"{GATES}/host/{host}", "False")
+    for number in range(4, 21):
+        consul.put(f"{GATES}/host/compute{number}", "false")
+        assert consul.call("PUT", f"kv/config_state/host/compute{number}/enable_puppet?flags=1", b"false")[0] == 200
     for number in range(21, 41):
         consul.put(f"config_state/host/compute{number}/enable_puppet", "true")
-        consul.put(f"{GATES}/host/compute{number}", "True")
-    consul.put("config_state/host/compute9/debug", "1")
+        consul.put(f"{GATES}/host/compute{number}", "true")
     before = consul.tree()
     with pytest.raises(UpgradeError) as caught:
         make_pass(kept, Request("2"))

@@ -21,7 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import names
 from integration.support.old_fleet import killed_at, load, migrate, old_fleet, writes_of
-from integration.support.old_keys import old_answer, old_gates
+from integration.support.old_keys import old_answer, old_gates, original_answer
 from integration.support.playbook import Runner
 from integration.support.playbook import ask as ask_task
 
@@ -39,8 +39,7 @@ class Watchers:
 
     def __init__(self, store: Store, consul: RawKV, *, to_its_end: bool = False) -> None:
         self.settings, self.consul = store.settings, consul
-        gates = old_gates(consul)
-        self.right = {host: old_answer(gates, host, role) for host, role in HOSTS.items()}
+        self.right = _old_answers(consul)
         self.versions = _versions(consul)
         self.wrong: list[str] = []
         self.count = 0
@@ -85,9 +84,7 @@ class Watchers:
         self._see("all at once", {host: one.value for host, one in ask(store, HOSTS).items()}, self.right)
 
     def _old_code(self, _store: Store) -> None:
-        gates = old_gates(self.consul)
-        found = {host: old_answer(gates, host, role) for host, role in HOSTS.items()}
-        self._see("the old code", found, self.right)
+        self._see("the old code", _old_answers(self.consul), self.right)
 
     def _look(self, store: Store) -> None:
         self._see("the status", {host: one.version for host, one in look(store).plan.hosts.items()}, self.versions)
@@ -103,6 +100,17 @@ class Watchers:
             assert "migrate_state" in error.message
         else:
             self.wrong.append("a planner was let through")
+
+
+def _old_answers(consul: RawKV) -> dict[str, bool]:
+    texts = consul.texts("config_state/")
+    pauses = {
+        key[len("config_state/") : -len("/enable_puppet")]: text
+        for key, text in texts.items()
+        if key.endswith("/enable_puppet")
+    }
+    gates = {key.removeprefix("config_state/enable_puppet/"): text for key, text in texts.items()}
+    return {host: old_answer(pauses, host, role) and old_answer(gates, host, role) for host, role in HOSTS.items()}
 
 
 def _versions(consul: RawKV) -> dict[str, str]:
@@ -159,10 +167,9 @@ def test_a_rollout_goes_on_after_it_with_nodes_of_both_kinds(store: Store, consu
     for _turn in range(20):
         outcome = make_pass(store, Request("v674", rules))
         waiting = [host for host, one in outcome.hosts().items() if one.state == "upgrading"]
-        gates = old_gates(consul)
         for host in waiting:
             assert ask(store, {host: "compute"})[host].value
-            assert old_answer(gates, host, "compute")
+            assert original_answer(consul, host, "compute")
             # What the old code writes, in two requests.
             consul.put(f"running_version/v674/{host}", "1700000000.5")
             consul.delete(f"running_version/v673/{host}")
@@ -172,7 +179,7 @@ def test_a_rollout_goes_on_after_it_with_nodes_of_both_kinds(store: Store, consu
         "compute12": "held"
     }
     assert not {host for host in held if ask(store, {host: "compute"})[host].value}
-    assert not {host for host in held if old_answer(old_gates(consul), host, "compute")}
+    assert not {host for host in held if original_answer(consul, host, "compute")}
 
 
 def test_the_lookup_answers_from_either_layout(run: Runner, store: Store, consul: RawKV) -> None:

@@ -133,8 +133,9 @@ class Snapshot:
     :param index: the newest Consul index among the entries; a blocking query waits for what comes after it.
     :param ledger_index: the ledger's ModifyIndex, 0 where there is none: what its compare-and-set needs.
     :param version_index: the same for ``current_version``.
-    :param gates: those that count: of each, the one in its place, or else the one where the old code put it.
-    :param old_gates: all those that stand where the old code put them.
+    :param gates: those of rollouts.
+    :param holds: those that are set, and the pauses of python-jiocloud that are no holds yet.
+    :param old_gates: all those that stand where python-jiocloud keeps operators' pauses.
     :param old_reports: hosts that have a report where the old code put it.
     :param driven: hosts that a run of Ansible is at work on.
     :param providers: name -> what there is of a provider's version.

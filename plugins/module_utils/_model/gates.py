@@ -32,6 +32,11 @@ class GateValue:
     at: int = field(default=0, compare=False)
     index: int = field(default=0, compare=False)
 
+    @property
+    def is_true(self) -> bool:
+        """Whether it is ``True``, however that is spelled."""
+        return _WORDS.get((self.text or "").strip().lower(), False)
+
     def is_open(self, current_version: str | None) -> bool:
         """Return whether the value opens the gate.
 
@@ -62,6 +67,17 @@ class GateValue:
             return not self.at and not self.is_open(current_version)
         except UpgradeError:
             return False
+
+    def is_pause(self, current_version: str | None) -> bool:
+        """Return whether it is an operator's pause, where it stands at ``config_state/<scope>/<name>/enable_puppet``.
+
+        In python-jiocloud such a key is combined with the rollout's gates by AND, and all that is not true pauses. What a planner
+        wrote there has a mark of its own: it repeats a gate for nodes that look there alone.
+        """
+        try:
+            return not self.at and not self.is_open(current_version)
+        except UpgradeError:
+            return not self.at
 
 
 def looks_like_version(text: str) -> bool:
@@ -145,13 +161,13 @@ class Gates:
             return self.everywhere
         return (self.roles if scope == "role" else self.hosts).get(name)
 
-    def over(self, others: Gates) -> Gates:
-        """Return these, and of the others each that is not set here."""
-        return Gates(
-            self.everywhere if self.everywhere is not None else others.everywhere,
-            {**others.roles, **self.roles},
-            {**others.hosts, **self.hosts},
-        )
+    def paused(self, current_version: str | None) -> Iterator[tuple[str, str | None, GateValue]]:
+        """Yield scope, name and value of each pause among them; they stand where python-jiocloud keeps those."""
+        named = (("role", self.roles), ("host", self.hosts))
+        places = [(scope, name, gate) for scope, found in named for name, gate in found.items()]
+        for scope, name, gate in ([("global", None, self.everywhere)] if self.everywhere is not None else []) + places:
+            if gate.is_pause(current_version):
+                yield scope, name, gate
 
     def unreadable(self, current_version: str | None) -> list[UpgradeError]:
         """Return an error for every gate that can't be read, so that they are all told at once."""

@@ -14,6 +14,8 @@ MIGRATION, FIRST_ROLLOUT = MADE_OF_GATES = ("migrate_state.yml", "the first roll
 
 # Who holds a host whose own Puppet is disabled, as the host says in its record.
 PUPPET = "puppet agent --disable"
+# Who holds where an operator paused with python-jiocloud, as long as no migration has made a hold of that.
+PAUSED = "python-jiocloud"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Hold:
             ends = f"ends with unhold.yml, which deletes the key {self.key} and the closed gate behind it"
         if self.by == PUPPET:
             ends = "ends with 'puppet agent --enable' on the host, at its next run"
+        if self.by == PAUSED:
+            ends = f"ends with unhold.yml, which deletes the key {self.key}"
         return f"held by {self.by}{since}: {self.reason} ({ends})"
 
 
@@ -53,6 +57,12 @@ class Holds:
     roles: Mapping[str, Hold] = field(default_factory=dict)
     hosts: Mapping[str, Hold] = field(default_factory=dict)
     own: Mapping[str, Hold] = field(default_factory=dict)
+
+    def at(self, scope: str, name: str | None) -> Hold | None:
+        """Return one hold, None where there is none."""
+        if name is None:
+            return self.everywhere
+        return (self.roles if scope == "role" else self.hosts).get(name)
 
     def covering(self, host: str, role: str | None) -> Hold | None:
         """Return the hold that covers a host, the nearest first."""

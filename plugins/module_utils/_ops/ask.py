@@ -63,8 +63,8 @@ def ask(
 ) -> dict[str, Permission]:
     """Return for each host whether it may run Puppet: one request, however many hosts are asked for.
 
-    The gate of the host decides, else that of its role, else the global one; a hold closes whatever they say. A gate that is not
-    in its place is looked for where the old code had it, so the answer is right before, during and after a migration.
+    The gate of the host decides, else that of its role, else the global one; a hold closes whatever they say. A pause of
+    python-jiocloud is a hold, so the answer is right before, during and after a migration.
 
     :param hosts: host -> role.
     :param default: the answer where no gate is set.
@@ -115,7 +115,11 @@ def permission(
     held = record.held if record is not None else None
     hold = replace(snapshot.holds, own={}).covering(host, role)
     if hold is not None:
-        scope = hold.key[len(keys.holds) :].partition("/")[0]
+        scope = next(
+            scope
+            for scope, name in (("host", host), ("role", role), ("global", None))
+            if snapshot.holds.at(scope, name) is hold
+        )
         return Permission(False, scope, hold.key, True, f"closed: {hold.words()}", version, held)
     gate = snapshot.gates.answer(host, role, current)
     if gate.is_open is None:

@@ -64,14 +64,14 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
 def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     """Wipe all gates and close the global one in one transaction: the original's global disable.
 
-    Where very many stand in the old place, it closes the global one first and removes these some at a time.
+    Operators' pauses stay. Where very many gates stand in the old place, it closes the global one first and removes these some at a time.
 
     :returns: what changed; nothing where the closed global gate is the only one already.
     :raises UpgradeError: ``newer_schema``.
     """
     keys, old_keys = store.keys, OldKeys(store.keys.prefix)
     everywhere = keys.gate("global")
-    read = store.client.read((keys.gates, keys.schema, keys.migration, *old_keys.gate_folders))
+    read = store.client.read((keys.gates, keys.current_version, keys.schema, keys.migration, *old_keys.gate_folders))
     snapshot = decode_snapshot(keys, read)
     refuse_newer(keys, snapshot.schema, snapshot.release)
     before = {
@@ -79,6 +79,8 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
         for entry in read
         if entry.key.startswith(keys.gates) or old_keys.gate_of(entry.key) is not None
     }
+    for _scope, _name, pause in snapshot.old_gates.paused(snapshot.current_version):
+        del before[pause.key]
     mirror = Mirror(keys, snapshot)
     closed = {one.key: one.after for one in mirror.changes([Change(everywhere, None, CLOSED)])}
     changes = [Change(key, value, None) for key, value in sorted(before.items()) if key not in closed]

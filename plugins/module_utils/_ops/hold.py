@@ -21,6 +21,7 @@ from .._store.codec import encode_hold
 from .._store.errors import Conflict
 from .._store.layout import refuse_newer_among
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
+from .._store.mirror import Mirror
 from .._store.old_keys import OldKeys
 from .._store.operations import Change, compare, compare_and_put, put, real_changes, remove
 from .._store.snapshot import decode_snapshot
@@ -90,7 +91,9 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
         found = []
         for scope, name in scopes:
             key = store.keys.hold(scope, name)
-            old = _old(snapshot, scope, name)
+            old = snapshot.holds.at(scope, name)
+            if old is not None and old.key != key:
+                old = None
             if old is not None and old.reason == reason:
                 held.holds.append(old)
                 continue
@@ -117,11 +120,12 @@ def end_holds(store: Store, whom: Whom, by: str | None = None, *, dry: bool = Fa
     def change(snapshot: Snapshot, held: Held) -> list[tuple[Operation, Change]]:
         found = []
         for scope, name in scopes:
-            old = _old(snapshot, scope, name)
+            old = snapshot.holds.at(scope, name)
             if old is not None:
                 were_held.add((scope, name))
-                found += _closed_behind(snapshot, old, name)
-                found.append((remove(old.key), Change(old.key, encode_hold(old), None)))
+                found += _closed_behind(store, snapshot, old, scope, name)
+                if old.key == store.keys.hold(scope, name):
+                    found.append((remove(old.key), Change(old.key, encode_hold(old), None)))
         left = [one for one in scopes if one not in were_held]
         held.remarks = [*_still_held(snapshot, whom), *_not_held(snapshot, left)]
         return found
@@ -200,22 +204,16 @@ def _told(names: Sequence[str], reason: str) -> dict[str, Any]:
     return {"hosts": dict.fromkeys(of["host"], reason), "roles": {role: {"reason": reason} for role in of["role"]}}
 
 
-def _old(snapshot: Snapshot, scope: str, name: str | None) -> Hold | None:
-    holds = snapshot.holds
-    if name is None:
-        return holds.everywhere
-    return (holds.roles if scope == "role" else holds.hosts).get(name)
-
-
-def _closed_behind(snapshot: Snapshot, hold: Hold, host: str | None) -> _Planned:
-    """Return what removes the closed gates that a hold was made of: the host goes by the others from then on."""
-    if hold.by not in MADE_OF_GATES:
-        return []
-    gates = [snapshot.gates.hosts.get(host or ""), snapshot.old_gates.hosts.get(host or "")]
-    behind = {
-        gate.key: gate for gate in gates if gate is not None and gate.was_closed_by_hand(snapshot.current_version)
-    }
-    return [(remove(key), Change(key, gate.text, None)) for key, gate in behind.items()]
+def _closed_behind(store: Store, snapshot: Snapshot, hold: Hold, scope: str, name: str | None) -> _Planned:
+    """Return what ends the pause behind a hold, and removes the closed gate that it was made of."""
+    gate = snapshot.gates.at(scope, name)
+    is_made_of_gate = name is not None and hold.by in MADE_OF_GATES  # The closed global gate is a rollout's.
+    is_gone = gate is not None and is_made_of_gate and gate.was_closed_by_hand(snapshot.current_version)
+    pause = Mirror(store.keys, snapshot).unpaused(scope, name, is_gone=is_gone)
+    found = [pause] if pause is not None else []
+    if gate is not None and is_gone:
+        found.append((remove(gate.key), Change(gate.key, gate.text or "", None)))
+    return found
 
 
 def _begun(snapshot: Snapshot, whom: Whom) -> list[str]:

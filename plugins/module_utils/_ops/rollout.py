@@ -122,10 +122,12 @@ def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) ->
         return None
     done = replace(ledger, state=COMPLETE)
     plain = Gates(GateValue(keys.gate("global"), OPEN))
+    gates = snapshot.gates
+    is_plain = not (gates.roles or gates.hosts) and gates.everywhere is not None and gates.everywhere.is_true
     wiped: tuple[Operation, ...] = ()
     changes: tuple[Change, ...] = ()
     after = replace(snapshot, ledger=done)
-    if converge and snapshot.gates != plain:
+    if converge and not is_plain:
         wiped, changes = _one_gate(keys, snapshot, OPEN)
         after = replace(after, gates=plain)
     elif ledger.state != RUNNING:

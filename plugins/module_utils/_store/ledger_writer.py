@@ -87,6 +87,8 @@ class LedgerWriter:
         self.ledger = ledger
         self.changes.append(Change(key, shown_ledger(before) if before else None, shown_ledger(ledger)))
         self.changes.extend(self._mirror.changes(changes))
+        if any(map(self._mirror.wipes, operations)):
+            self.changes.extend(self._mirror.wiped())
 
     def _make_room(self, operations: Sequence[Operation]) -> None:
         """Write what the transaction has no room for. It needs no plan, and whoever finds it without the rest just goes on."""

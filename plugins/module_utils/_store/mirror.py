@@ -1,13 +1,17 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Gates in two places: what is written of them is written where the old code looks too, as long as nodes may have that."""
+"""Gates in two places: what is written of them is repeated where old code looks too, as long as nodes may have that.
+
+Operators' pauses stand in that place as well. What is repeated there has a mark, so that the two are told apart; pauses are never
+written over.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
@@ -21,6 +25,8 @@ from .operations import Change, put, remove
 _MOST_AT_ONCE = 40
 # Beside what their writer checks.
 _MOST_AHEAD = MOST_OPERATIONS - 2
+# Flags of what is written here, unless it has others: it was closed by no hand. What old tools write has none.
+_BY_PLANNER = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class Mirror:
 
         Of old gates that are wiped, those are left out that :meth:`ahead` has.
         """
-        return [one for operation in operations for one in (operation, *self._mirrored(operation))]
+        return [one for operation in operations for one in (self._in_new_place(operation), *self._mirrored(operation))]
 
     def changes(self, changes: Iterable[Change]) -> list[Change]:
         """Return changes of gates along with those in the old places, and all others as they are."""
@@ -66,42 +72,76 @@ class Mirror:
             if place is None:
                 found.append(change)
                 continue
-            gate, old = self._snapshot.gates.at(*place), self._snapshot.old_gates.at(*place)
-            is_there = gate is not None and gate.key == change.key
-            found.append(Change(change.key, change.before if is_there else None, change.after))
+            found.append(replace(change, after=None if change.after is None else _as_json(change.after)))
+            old = self._snapshot.old_gates.at(*place)
+            if self._is_paused(place):
+                continue
             after = self._spelled(change.after) if change.after is not None else None
             found.append(Change(self._old.gate(*place), (old.text or "") if old is not None else None, after))
         return found
 
+    def wiped(self) -> list[Change]:
+        """Return the changes of old gates that are wiped and have none beside them in the new place."""
+        return [
+            Change(gate.key, gate.text or "", None)
+            for scope, name, gate in self._old_ones()
+            if self._snapshot.gates.at(scope, name) is None
+        ]
+
+    def unpaused(self, scope: str, name: str | None, *, is_gone: bool) -> tuple[Operation, Change] | None:
+        """Return what ends an operator's pause, None where there is none: the gate in the new place is repeated there again.
+
+        :param is_gone: whether that gate is removed along.
+        """
+        old, gate = self._snapshot.old_gates.at(scope, name), self._snapshot.gates.at(scope, name)
+        if old is None or not self._is_paused((scope, name)):
+            return None
+        if gate is None or is_gone:
+            return remove(old.key), Change(old.key, old.text or "", None)
+        text = self._spelled(gate.text or "")
+        return put(old.key, text, _BY_PLANNER), Change(old.key, old.text or "", text)
+
+    def _is_paused(self, place: tuple[str, str | None]) -> bool:
+        old = self._snapshot.old_gates.at(*place)
+        return old is not None and old.is_pause(self._snapshot.current_version)
+
+    def _in_new_place(self, operation: Operation) -> Operation:
+        """Return an operation with its value as JSON where it sets a gate: python-jiocloud's status takes no other for closed."""
+        facts = operation["KV"]
+        if not self.is_needed or facts["Verb"] not in ("set", "cas") or self._place(facts["Key"]) is None:
+            return operation
+        value = base64.b64encode(_as_json(_value_of(operation)).encode()).decode()
+        return {"KV": {**facts, "Value": value}}
+
     def _mirrored(self, operation: Operation) -> list[Operation]:
         if not self.is_needed:
             return []
-        if self._wipes(operation):
+        if self.wipes(operation):
             # One by one, and never a folder as a whole: settings of others stand there too, or will in a moment.
-            return [remove(gate.key) for gate in self._old_ones()[-_MOST_AT_ONCE:]]
+            return [remove(gate.key) for _scope, _name, gate in self._old_ones()[-_MOST_AT_ONCE:]]
         facts = operation["KV"]
         place = self._place(facts["Key"])
-        if place is None:
+        if place is None or self._is_paused(place):
             return []
         if facts["Verb"] in ("set", "cas"):
-            return [put(self._old.gate(*place), self._spelled(_value_of(operation)))]
+            flags = facts.get("Flags") or _BY_PLANNER
+            return [put(self._old.gate(*place), self._spelled(_value_of(operation)), flags)]
         return [remove(self._old.gate(*place))] if facts["Verb"] == "delete" else []
 
     def ahead(self, operations: Iterable[Operation]) -> list[Ahead]:
         """Return what is to be written before a transaction that has no room for the removal of all old gates, in this order.
 
         Where that transaction closes the global gate, it is closed first, and those of roles that are open; so the removal of
-        another one opens nothing. Gates that a hand closed are left for last, as a rollout may make holds of them. Most fleets
-        need nothing of this.
+        another one opens nothing. Most fleets need nothing of this.
         """
         operations = list(operations)
-        early = self._old_ones()[:-_MOST_AT_ONCE] if any(map(self._wipes, operations)) else []
+        early = self._old_ones()[:-_MOST_AT_ONCE] if any(map(self.wipes, operations)) else []
         if not early:
             return []
         everywhere = self._keys.gate("global")
         is_closing = any(one["KV"]["Key"] == everywhere and _value_of(one) == CLOSED for one in operations)
         parts = [self._closing(*place) for place in (self._open_places() if is_closing else ())]
-        parts += [Ahead([remove(gate.key)], [Change(gate.key, gate.text or "", None)]) for gate in early]
+        parts += [Ahead([remove(gate.key)], [Change(gate.key, gate.text or "", None)]) for _, _, gate in early]
         found = [Ahead([], [])]
         for part in parts:
             if len(found[-1].operations) + len(part.operations) > _MOST_AHEAD:
@@ -113,13 +153,15 @@ class Mirror:
     def _closing(self, scope: str, name: str | None) -> Ahead:
         key, gate = self._keys.gate(scope, name), self._snapshot.gates.at(scope, name)
         change = Change(key, gate.text if gate is not None else None, CLOSED)
-        return Ahead(self.operations([put(key, CLOSED)]), self.changes([change]))
+        return Ahead(self.operations([put(key, CLOSED, _BY_PLANNER)]), self.changes([change]))
 
     def _open_places(self) -> list[tuple[str, str | None]]:
         """Return where hosts without gates of their own may be let through, in either place."""
         gates, old = self._snapshot.gates, self._snapshot.old_gates
         roles = [
-            name for name in gates.roles if not all(map(self._is_closed, (gates.roles[name], old.roles.get(name))))
+            name
+            for name in {**old.roles, **gates.roles}
+            if not all(map(self._is_closed, (gates.roles.get(name), old.roles.get(name))))
         ]
         both = (gates.everywhere, old.everywhere)
         is_closed = None not in both and all(map(self._is_closed, both))
@@ -131,13 +173,16 @@ class Mirror:
         except UpgradeError:
             return False
 
-    def _old_ones(self) -> list[GateValue]:
-        """Return the old gates but for the global one, which is set whenever these are wiped, in the order in which they go."""
+    def _old_ones(self) -> list[tuple[str, str, GateValue]]:
+        """Return the old gates but for pauses and the global one, which is set whenever these are wiped, in the order in which they go."""
         old, current = self._snapshot.old_gates, self._snapshot.current_version
-        by_hand = sorted(old.hosts.values(), key=lambda gate: gate.was_closed_by_hand(current))
-        return [*old.roles.values(), *by_hand]
+        named = (("role", old.roles), ("host", old.hosts))
+        return [
+            (scope, name, gate) for scope, found in named for name, gate in found.items() if not gate.is_pause(current)
+        ]
 
-    def _wipes(self, operation: Operation) -> bool:
+    def wipes(self, operation: Operation) -> bool:
+        """Return whether an operation removes all gates."""
         facts = operation["KV"]
         return bool(facts["Verb"] == "delete-tree" and facts["Key"] == self._keys.gates)
 
@@ -150,7 +195,11 @@ class Mirror:
 
     def _spelled(self, value: str) -> str:
         """Return a value as the old code of this fleet writes it: some wrote Python's booleans, others JSON's."""
-        return value.lower() if value in (OPEN, CLOSED) and not self._is_capital else value
+        return value if self._is_capital else _as_json(value)
+
+
+def _as_json(value: str) -> str:
+    return value.lower() if value in (OPEN, CLOSED) else value
 
 
 def _value_of(operation: Operation) -> str:

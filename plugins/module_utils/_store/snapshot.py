@@ -12,11 +12,11 @@ from typing import Any
 from .._model.clock import LATEST
 from .._model.fleet import Record, Report, Snapshot, is_of_the_past
 from .._model.gates import Gates, GateValue
-from .._model.holds import PUPPET, Hold, Holds
+from .._model.holds import PAUSED, PUPPET, Hold, Holds
 from .._model.marks import Approval, Mark
 from .._model.names import is_name
 from .._model.providers import Provider
-from .._model.shown import shown
+from .._model.shown import bounded, shown
 from .client import Entry
 from .codec import (
     decode_approval,
@@ -37,8 +37,8 @@ from .records import decode_record
 def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     """Return what the entries of :meth:`ConsulClient.read` say, whichever layout they have.
 
-    A gate that stands in its place counts, else the one where the old code put it. So each answer is right at any moment of a
-    migration, which copies before it removes. Of reports, the latest counts wherever it stands, as nodes that have the old code
+    Where python-jiocloud keeps operators' pauses, a closed key is a hold, so an answer is open only where both places allow it:
+    before, during and after a migration, which makes holds of pauses before it removes any. Of reports, the latest counts wherever it stands, as nodes that have the old code
     go on writing to the old place.
 
     :raises UpgradeError: ``unreadable_ledger``, ``unreadable_schema``.
@@ -110,13 +110,17 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
             found["migration"] = decode_migration(value)
     current = found.get("current_version")
     in_old_place = Gates(old_gates.everywhere, old_gates.roles, old_gates.hosts)
+    for scope, of, gate in in_old_place.paused(current):
+        if holds.at(scope, of) is None:
+            held = bounded(shown(gate.text)) if gate.text is not None else "bytes that are not UTF-8 text"
+            holds.set(scope, of, Hold(gate.key, f"{gate.key} is {held}, an operator's pause", PAUSED))
     reported = dict(_latest(reports, current, warnings))
     for host, report in _latest(old_reports, current, warnings):
         reported[host] = _later(report, reported[host], records.get(host)) if host in reported else report
     return Snapshot(
         reports=reported,
         records=records,
-        gates=Gates(gates.everywhere, gates.roles, gates.hosts).over(in_old_place),
+        gates=Gates(gates.everywhere, gates.roles, gates.hosts),
         old_gates=in_old_place,
         old_reports=frozenset(old_reports),
         holds=Holds(holds.everywhere, holds.roles, holds.hosts, own_holds(keys, records)),
@@ -156,6 +160,9 @@ class _Scoped:
             self.set(scope, name, value)
         elif below and not below.endswith("/"):
             warnings.append(f"{shown(key)} is passed over: it is no {self.what} of a host, a role or everything.")
+
+    def at(self, scope: str, name: str | None) -> Any:
+        return self.everywhere if name is None else (self.roles if scope == "role" else self.hosts).get(name)
 
     def set(self, scope: str, name: str | None, value: Any) -> None:
         """Take a value that is known to be of this scope and name."""

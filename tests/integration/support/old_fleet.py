@@ -32,21 +32,25 @@ def old_reports(hosts: Sequence[str], version: str = "v673", prefix: str = "") -
 
 
 def old_gates(gates: Mapping[str, str], prefix: str = "") -> dict[str, str]:
-    """Return gates as ``manage_config`` wrote them: ``{"global": "False", "host/compute1": "True"}``."""
+    """Return operators' pauses as ``manage_config`` wrote them: ``{"global": "False", "host/compute1": "True"}``."""
     return {f"{prefix}config_state/{place}/enable_puppet": value for place, value in gates.items()}
 
 
 def old_fleet(hosts: Sequence[str], *, version: str = "v674") -> dict[str, str]:
-    """Return the keys of a fleet in the middle of a rollout: two thirds run the former version, two hosts are kept closed."""
+    """Return the keys of a fleet in the middle of a rollout: two thirds run the former version, two hosts are paused.
+
+    The rollout's gates are JSON, as ``DeploymentUpgrader`` wrote them; pauses, and that there is none, are words.
+    """
     third = len(hosts) // 3
-    opened = {f"host/{host}": "True" for host in hosts[third : third + 20]}
-    gates = {"global": "False", "role/controller": "true", **opened}
-    gates |= {f"host/{hosts[0]}": "False", f"host/{hosts[-1]}": "false"}
+    gates = {"global": "false", "role/controller": "true"}
+    gates |= {f"host/{host}": "true" for host in hosts[third : third + 20] if host != hosts[-1]}
+    pauses = {"global": "True", f"host/{hosts[0]}": "False", f"host/{hosts[-1]}": "false"}
     return {
         "current_version": f"{version}\n",
         **old_reports(hosts[:third], version),
         **old_reports(hosts[third:], "v673"),
-        **old_gates(gates),
+        **{f"config_state/enable_puppet/{place}": value for place, value in gates.items()},
+        **old_gates(pauses),
         "config_state/role/compute/enable_update": "True",
         "running_version/": "",
     }

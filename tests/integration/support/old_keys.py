@@ -38,8 +38,27 @@ def put_old(
     consul.load(keys.items())
 
 
+def original_answer(consul: RawKV, host: str, role: str, prefix: str = "") -> bool:
+    """Return what ``check_puppet`` of python-jiocloud says: not paused in the old place, and not closed in the new one."""
+    folder = f"{prefix}{OLD}/enable_puppet/"
+    found = {key[len(folder) :]: value for key, value in consul.texts(folder).items()}
+    return old_answer(old_gates(consul, prefix), host, role) and old_answer(found, host, role)
+
+
+def original_status(consul: RawKV, hosts: Mapping[str, str]) -> set[str]:
+    """Return which hosts ``upgrade_status`` of python-jiocloud takes for closed: it reads JSON, and tests ``is False``."""
+    found = set()
+    for host, role in hosts.items():
+        for place in (f"host/{host}", f"role/{role}", "global"):
+            text = consul.get(f"{OLD}/enable_puppet/{place}")
+            if text is not None:
+                found |= {host} if text.strip() == b"false" else set()
+                break
+    return found
+
+
 def old_answer(gates: Mapping[str, str], host: str, role: str) -> bool:
-    """Return what the old code makes of the gates in the old place: the host's, its role's, the global one, else yes."""
+    """Return what the old code makes of the gates in one place: the host's, its role's, the global one, else yes."""
     for place in (f"host/{host}", f"role/{role}", "global"):
         if place in gates:
             return gates[place].lower() == "true"

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Gates, at either of the two places where JioCloud's own code kept them, and closed ones of hosts, which become holds."""
+"""Operators' pauses and rollouts' gates, as JioCloud's own code kept them: pauses become holds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....module_utils._model.errors import UpgradeError
-from ....module_utils._model.gates import GateValue, written_value
+from ....module_utils._model.fleet import DEFAULT_ROLE_PATTERN, compile_role_pattern, role_by_name
+from ....module_utils._model.gates import GateValue
 from ....module_utils._model.holds import MIGRATION, Hold
-from ....module_utils._model.names import check_name
+from ....module_utils._model.names import check_name, in_order, some
 from ....module_utils._store.client import Entry
-from ....module_utils._store.codec import bare_text, decode_hold, encode_hold, text_of
+from ....module_utils._store.codec import bare_text, encode_hold, text_of
 from ....module_utils._store.old_keys import OldKeys
 from ....module_utils._store.operations import Change, compare, compare_and_put, remove
 from ..heard import heard
@@ -25,14 +26,14 @@ _EVERYBODY: _Place = ("global", None)
 
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    """A gate at either place.
+    """A gate, or in the old place a pause.
 
-    :param value: as it is written from now on.
+    :param by_hand: whether something else than a planner closed it.
     """
 
     entry: Entry
-    value: str
     is_open: bool
+    by_hand: bool
 
     @property
     def text(self) -> str:
@@ -40,97 +41,54 @@ class _Gate:
 
 
 def obstacles(found: Found) -> list[Obstacle]:
-    """Return the gates that can't be read or placed, and those that say one thing here and another there."""
+    """Return the gates and pauses that can't be read or placed.
+
+    That one place is open and the other is closed is normal: one has operators' pauses, the other a rollout's gates.
+    """
     wrong: list[Obstacle] = []
-    old, new = _old(found, wrong), _new(found, wrong)
-    if not found.begun:
-        for place, gate in old.items():
-            rival = new.get(place)
-            if rival is not None and rival.is_open != gate.is_open:
-                why = f"is {gate.value}, and {rival.entry.key} is {rival.value}"
-                wrong.append(
-                    Obstacle(gate.entry.key, why, "Delete the one of the two that is not so, or set both alike.")
-                )
-            elif rival is None and _overrides_rollout(found, new, place, gate):
-                why = f"lets through what the rollout in {found.keys.ledger} keeps closed"
-                mend = "Delete it, or set the same gate with consul_enable_puppet if it is meant."
-                wrong.append(Obstacle(gate.entry.key, why, mend))
+    _old(found, wrong)
+    _new(found, wrong)
     return wrong
 
 
-def _overrides_rollout(found: Found, new: Mapping[_Place, _Gate], place: _Place, gate: _Gate) -> bool:
-    """Return whether an open gate was left over from before rollouts of convoy.upgrade, which know of the new place alone."""
-    closed = new.get(_EVERYBODY)
-    is_left_over = place != _EVERYBODY and gate.is_open and found.keys.ledger in found.entries
-    return is_left_over and closed is not None and not closed.is_open
-
-
 def moves(found: Found) -> list[Move]:
-    """Return what copies the gates, writes them as they are written now, and makes holds of operators' closed ones.
+    """Return what makes holds of operators' pauses, and of gates that a hand closed.
 
-    In JioCloud's code a rollout closed the global gate alone, so a host's closed one is an operator's, who would not expect
-    the next rollout to open it. Where there is a ledger, the gates are those of its rollout.
+    A pause is combined with the gates by AND and outlives every rollout, as a hold does. What is open there pauses nobody, and
+    is left as it is: taken for a gate, it would open what a rollout keeps closed. In python-jiocloud a rollout closes the global
+    gate alone, so a closed one of a role or a host is an operator's too. Where there is a ledger, gates are those of its rollout.
     """
     old, new = _old(found, []), _new(found, [])
-    made = []
-    for place, gate in new.items():
-        key = gate.entry.key
-        if gate.text != gate.value:
-            operations = (compare_and_put(key, gate.value, gate.entry.modify_index),)
-            example = f"{key}: {gate.text!r} is {gate.value!r}"
-            made.append(Move("gates written anew", example, operations, (Change(key, gate.text, gate.value),)))
-        elif place not in old and _becomes_hold(found, place, gate):
-            made += _hold(found, gate, str(place[1]))
-    for place, gate in old.items():
-        if place == _EVERYBODY:
-            continue
-        if _becomes_hold(found, place, gate):
-            made += _hold(found, gate, str(place[1]))
-        elif not _is_held(found, place, gate):
-            made += _copy(found, place, gate, new.get(place))
-    if not made and _EVERYBODY in old:
-        # Nodes that may not read the old place go by the global gate alone, once there is one; so it comes after all others.
-        return _copy(found, _EVERYBODY, old[_EVERYBODY], new.get(_EVERYBODY))
-    return made
+    made = [one for place, gate in old.items() if gate.by_hand for one in _hold(found, old, place, gate)]
+    if found.switched or found.keys.ledger in found.entries:
+        return made
+    by_hand = {place: gate for place, gate in new.items() if gate.by_hand and place != _EVERYBODY}
+    rest = {place: gate for place, gate in by_hand.items() if place not in old or not old[place].by_hand}
+    return made + [one for place, gate in rest.items() for one in _hold(found, {}, place, gate)]
 
 
-def _copy(found: Found, place: _Place, gate: _Gate, there: _Gate | None) -> list[Move]:
-    key, index = gate.entry.key, gate.entry.modify_index
-    # Both are set at once by all that knows of both; so where they differ, one was set later by something that does not.
-    if there is not None and (there.value == gate.value or there.entry.modify_index >= index or not found.begun):
-        return []
-    if there is not None and gate.is_open and not there.is_open and found.keys.ledger in found.entries:
-        # A rollout keeps it closed, and whoever set the other one knew nothing of its caps.
-        return []
-    target = found.keys.gate(*place)
-    operations = (compare(key, index), compare_and_put(target, gate.value, found.index(target)))
-    change = Change(target, there.text if there is not None else None, gate.value)
-    return [Move("gates copied", f"{key} to {target}", operations, (change,))]
-
-
-def _becomes_hold(found: Found, place: _Place, gate: _Gate) -> bool:
-    if place[0] != "host" or gate.is_open or found.switched or found.keys.ledger in found.entries:
-        return False
-    return found.keys.hold("host", str(place[1])) not in found.entries or _is_held(found, place, gate)
-
-
-def _hold(found: Found, gate: _Gate, host: str) -> list[Move]:
-    target = found.keys.hold("host", host)
+def _hold(found: Found, old: Mapping[_Place, _Gate], place: _Place, gate: _Gate) -> list[Move]:
+    target = found.keys.hold(*place)
     if target in found.entries:
         return []
     key, index = gate.entry.key, gate.entry.modify_index
     reason = f"{key} was {gate.text.strip()} when the keys were migrated to layout 1"
+    if exempt := _exempt(old, place):
+        reason += f"; python-jiocloud exempted {some(exempt)}, and a hold does not"
     text = encode_hold(Hold(target, reason, MIGRATION))
     operations = (compare(key, index), compare_and_put(target, text, 0))
-    return [Move("closed gates of hosts made holds", f"{key} to {target}", operations, (Change(target, None, text),))]
+    return [Move("pauses made holds", f"{key} to {target}", operations, (Change(target, None, text),))]
 
 
-def _is_held(found: Found, place: _Place, gate: _Gate) -> bool:
-    """Return whether a gate's host is held in place of it."""
-    if place[0] != "host" or gate.is_open:
-        return False
-    entry = found.entries.get(found.keys.hold("host", str(place[1])))
-    return entry is not None and decode_hold(entry.key, entry.value).by == MIGRATION
+def _exempt(old: Mapping[_Place, _Gate], place: _Place) -> list[str]:
+    """Return the roles and hosts that a nearer open key exempts from a pause."""
+    scope, role = place
+    if scope == "host":
+        return []
+    pattern = compile_role_pattern(DEFAULT_ROLE_PATTERN)
+    nearer = [(of, name) for (of, name), gate in old.items() if gate.is_open and name is not None]
+    hosts = [name for of, name in nearer if of == "host" and (scope == "global" or role_by_name(name, pattern) == role)]
+    return [*(f"role {name}" for of, name in nearer if of == "role" and scope == "global"), *in_order(hosts)]
 
 
 def removals(found: Found) -> list[Move]:
@@ -142,12 +100,11 @@ def removals(found: Found) -> list[Move]:
     return [
         Move(
             "old gates removed",
-            key,
-            (compare(key, gate.entry.modify_index), remove(key)),
-            (Change(key, gate.text, None),),
+            gate.entry.key,
+            (compare(gate.entry.key, gate.entry.modify_index), remove(gate.entry.key)),
+            (Change(gate.entry.key, gate.text, None),),
         )
         for gate in _old(found, []).values()
-        for key in [gate.entry.key]
     ]
 
 
@@ -203,10 +160,10 @@ def _take(found: Found, gates: dict[_Place, _Gate], place: _Place, entry: Entry,
     try:
         if place[1] is not None:
             check_name(place[0], place[1], place[0])
-        is_open = GateValue(entry.key, text).is_open(current)
-        gates[place] = _Gate(entry, written_value(text, current), is_open)
+        gate = GateValue(entry.key, text, entry.flags)
+        gates[place] = _Gate(entry, gate.is_open(current), gate.was_closed_by_hand(current))
     except UpgradeError as error:
-        mend = "Set it to True or False, or delete it."
+        mend = "Set it to True or False, or delete it. Only True, or no key, lets Puppet run."
         why = "can't be read" if error.code == "unreadable_gate" else "can't be named so any more"
         wrong.append(Obstacle(entry.key, f"{why} ({error.message})", mend))
 

@@ -16,11 +16,11 @@ from ..step import Found, Move, Obstacle, Step
 
 
 class ToOne(Step):
-    """Copies reports and gates, makes holds of closed gates of hosts, and takes white space off the version."""
+    """Copies reports, makes holds of operators' pauses, and takes white space off the version."""
 
     number = 1
     release = "0.1.0"
-    title = "reports and gates go to where all tools of convoy.upgrade look for them, and operators' closed gates become holds"
+    title = "reports go to where all tools of convoy.upgrade look for them, and operators' pauses become holds"
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Return the folders and keys that it looks at."""

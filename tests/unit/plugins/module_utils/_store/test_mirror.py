@@ -26,10 +26,10 @@ OLD_HOST = "cloud/config_state/host/compute1/enable_puppet"
 
 
 def mirror(text: str | None = None, *, state: str | None = None) -> Mirror:
-    """Return one for a fleet whose global gate, where there is one, is in the old place alone."""
-    old = Gates(GateValue(OLD_GLOBAL, text)) if text is not None else Gates()
+    """Return one for a fleet that has a global gate in the old place, as it is repeated there."""
+    old = Gates(GateValue(OLD_GLOBAL, text, 1)) if text is not None else Gates()
     migration = Migration(state) if state is not None else None
-    return Mirror(KEYS, Snapshot(gates=old, old_gates=old, migration=migration))
+    return Mirror(KEYS, Snapshot(old_gates=old, migration=migration))
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,36 @@ def test_what_sets_and_removes_gates_is_done_twice_and_all_else_once() -> None:
     ]
     assert mirror("false").operations(given) == [
         given[0],
-        given[1], put(OLD_HOST, "true"),
-        given[2], put(OLD_GLOBAL, "false"),
-        given[3], put("cloud/config_state/role/web/enable_puppet", "2.10"),
+        put(KEYS.gate("host", "compute1"), "true", flags=9), put(OLD_HOST, "true", flags=9),
+        compare_and_put(KEYS.gate("global"), "false", 3), put(OLD_GLOBAL, "false", flags=1),
+        given[3], put("cloud/config_state/role/web/enable_puppet", "2.10", flags=1),
         given[4], remove(OLD_HOST),
         given[5],
     ]  # fmt: skip
 
 
 def test_values_are_spelled_as_the_fleet_spells_them() -> None:
-    assert mirror("True").operations([put(KEYS.gate("global"), "False")])[1] == put(OLD_GLOBAL, "False")
+    # The status of python-jiocloud takes nothing but JSON for closed where the gates of rollouts are.
+    assert mirror("True").operations([put(KEYS.gate("global"), "False")]) == [
+        put(KEYS.gate("global"), "false"),
+        put(OLD_GLOBAL, "False", flags=1),
+    ]
+    assert mirror().operations([put(KEYS.gate("global"), "False")]) == [put(KEYS.gate("global"), "False")]
+
+
+@pytest.mark.parametrize("text", ["False", "false", "maybe", ""])
+def test_an_operators_pause_is_never_written_over(text: str) -> None:
+    found = Mirror(
+        KEYS,
+        Snapshot(old_gates=Gates(GateValue(OLD_GLOBAL, text), hosts={"compute1": old_gate("host", "compute1", text)})),
+    )
+    opened = [put(KEYS.gate("global"), "true"), put(KEYS.gate("host", "compute1"), "true")]
+    assert found.operations(opened) == opened
+    assert found.operations(wiped("true")) == wiped("true")
+    assert found.wiped() == []
+    assert found.changes([Change(KEYS.gate("global"), None, "True")]) == [Change(KEYS.gate("global"), None, "true")]
+    assert found.unpaused("global", None, is_gone=False) == (remove(OLD_GLOBAL), Change(OLD_GLOBAL, text, None))
+    assert mirror("false").unpaused("global", None, is_gone=False) is None
 
 
 def old_gate(scope: str, name: str, text: str = "true") -> GateValue:
@@ -84,10 +104,12 @@ def wiped(value: str) -> list[Operation]:
 def test_the_old_gates_are_wiped_with_the_others_and_one_by_one() -> None:
     hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(39)}
     old = Gates(GateValue(OLD_GLOBAL, "true"), {"web": old_gate("role", "web")}, hosts)
-    found = Mirror(KEYS, Snapshot(gates=old, old_gates=old))
+    found = Mirror(KEYS, Snapshot(old_gates=old))
     removed = [remove(one.key) for one in (*old.roles.values(), *hosts.values())]
     given = wiped("False")
-    assert found.operations(given) == [given[0], *removed, given[1], put(OLD_GLOBAL, "false")]
+    closed = [put(KEYS.gate("global"), "false"), put(OLD_GLOBAL, "false", flags=1)]
+    assert found.operations(given) == [given[0], *removed, *closed]
+    assert [one.key for one in found.wiped()] == [one.key for one in (*old.roles.values(), *hosts.values())]
     # All has room in one transaction.
     assert found.ahead(given) == []
     assert mirror().ahead(given) == []
@@ -95,24 +117,24 @@ def test_the_old_gates_are_wiped_with_the_others_and_one_by_one() -> None:
 
 @pytest.mark.parametrize("count", [100, 500])
 def test_of_more_than_a_transaction_takes_the_others_go_before_it_behind_closed_gates(count: int) -> None:
-    closed = {f"closed{number}": old_gate("host", f"closed{number}", "false") for number in range(30)}
     hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(count)}
-    roles = {"web": old_gate("role", "web"), "db": old_gate("role", "db", "false")}
-    old = Gates(GateValue(OLD_GLOBAL, "true"), roles, {**closed, **hosts})
+    roles = {"web": old_gate("role", "web"), "db": GateValue("cloud/config_state/role/db/enable_puppet", "false", 1)}
+    old = Gates(GateValue(OLD_GLOBAL, "true"), roles, hosts)
     new = Gates(GateValue(KEYS.gate("global"), "True"), {"cache": GateValue(KEYS.gate("role", "cache"), "True")})
-    found = Mirror(KEYS, Snapshot(gates=new.over(old), old_gates=old))
+    found = Mirror(KEYS, Snapshot(gates=new, old_gates=old))
     given = wiped("False")
     pieces = found.ahead(given)
     assert all(len(piece.operations) <= 62 for piece in pieces)
     early = [operation for piece in pieces for operation in piece.operations]
-    closes = [put(KEYS.gate("global"), "False"), put(OLD_GLOBAL, "false")]
+    closes = [put(KEYS.gate("global"), "false", flags=1), put(OLD_GLOBAL, "false", flags=1)]
     for role in ("web", "cache"):
-        closes += [put(KEYS.gate("role", role), "False"), put(f"cloud/config_state/role/{role}/enable_puppet", "false")]
+        old_key = f"cloud/config_state/role/{role}/enable_puppet"
+        closes += [put(KEYS.gate("role", role), "false", flags=1), put(old_key, "false", flags=1)]
     assert sorted(map(str, early[:6])) == sorted(map(str, closes))
     assert early[:2] == closes[:2]
     late = found.operations(given)[1:-2]
     assert len(late) == 40
-    assert [*early[6:], *late] == [remove(one.key) for one in (*roles.values(), *hosts.values(), *closed.values())]
+    assert [*early[6:], *late] == [remove(one.key) for one in (*roles.values(), *hosts.values())]
     # Where all is to be opened, nothing is closed before that.
     assert found.ahead(wiped("True"))[0].operations[0] == remove(roles["web"].key)
     changes = {one.key: (one.before, one.after) for piece in pieces for one in piece.changes}
@@ -122,10 +144,10 @@ def test_of_more_than_a_transaction_takes_the_others_go_before_it_behind_closed_
     assert found.ahead([put(KEYS.gate("global"), "False"), remove_tree(KEYS.onces)]) == []
 
 
-def test_a_gate_that_stood_in_the_old_place_alone_was_not_in_the_new_one() -> None:
-    changes = mirror("true").changes([Change(KEYS.gate("global"), "true", "False"), Change(KEYS.ledger, None, "{}")])
+def test_changes_are_shown_in_both_places() -> None:
+    changes = mirror("true").changes([Change(KEYS.gate("global"), None, "False"), Change(KEYS.ledger, None, "{}")])
     assert changes == [
-        Change(KEYS.gate("global"), None, "False"),
+        Change(KEYS.gate("global"), None, "false"),
         Change(OLD_GLOBAL, "true", "false"),
         Change(KEYS.ledger, None, "{}"),
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Report, Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import Gates, GateValue
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import reported_version
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Entry
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
@@ -31,7 +32,8 @@ def test_old_keys_are_known_as_such() -> None:
     assert found.reports == {"compute1": Report("1", 100.0)}
     assert found.reports["compute1"].is_old
     assert found.old_reports == {"compute1"}
-    assert found.gates == found.old_gates == Gates(hosts={"compute2": GateValue(OLD.gate("host", "compute2"), "true")})
+    assert found.old_gates == Gates(hosts={"compute2": GateValue(OLD.gate("host", "compute2"), "true")})
+    assert (found.gates, found.holds) == (Gates(), Holds())
     assert found.has_old_keys
     assert not read((KEYS.report("1", "compute1"), "100"), (KEYS.gate("global"), "True")).has_old_keys
 
@@ -76,19 +78,21 @@ PLACES = [("global", None), ("role", "compute"), ("role", "web"), ("host", "comp
 
 
 @given(st.dictionaries(st.sampled_from(PLACES), st.booleans()), st.data())
-def test_no_answer_changes_with_what_is_copied_and_what_is_removed(
-    gates: dict[tuple[str, str | None], bool], data: st.DataObject
+def test_no_answer_changes_with_pauses_that_are_held_and_with_those_that_are_removed_then(
+    pauses: dict[tuple[str, str | None], bool], data: st.DataObject
 ) -> None:
-    copied = data.draw(st.sets(st.sampled_from(sorted(gates, key=str)))) if gates else set()
-    # Nothing is removed that is not copied.
-    removed = data.draw(st.sets(st.sampled_from(sorted(copied, key=str)))) if copied else set()
-    whole = read(*((OLD.gate(*place), str(is_open).lower()) for place, is_open in gates.items()))
+    closed = sorted((place for place, is_open in pauses.items() if not is_open), key=str)
+    held = data.draw(st.sets(st.sampled_from(closed))) if closed else set()
+    removed = data.draw(st.sets(st.sampled_from(sorted(held, key=str)))) if held else set()
+    whole = read(*((OLD.gate(*place), str(is_open).lower()) for place, is_open in pauses.items()))
     half = read(
-        *((OLD.gate(*place), str(is_open).lower()) for place, is_open in gates.items() if place not in removed),
-        *((KEYS.gate(*place), str(gates[place])) for place in copied),
+        *((OLD.gate(*place), str(is_open).lower()) for place, is_open in pauses.items() if place not in removed),
+        *((KEYS.hold(*place), '{"by": "migrate_state.yml"}') for place in held),
     )
     for host, role in (("compute1", "compute"), ("compute2", "compute"), ("web1", "web"), ("db1", "db")):
-        assert half.gates.answer(host, role, None).is_open is whole.gates.answer(host, role, None).is_open
+        places = {("host", host), ("role", role), ("global", None)}
+        assert bool(half.holds.covering(host, role)) is bool(whole.holds.covering(host, role))
+        assert bool(whole.holds.covering(host, role)) is not places.isdisjoint(closed)
 
 
 STARTED = '{"version": "3", "state": "started", "times": {"started": 1600000000}}'

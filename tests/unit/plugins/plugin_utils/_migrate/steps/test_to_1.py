@@ -20,7 +20,6 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.steps.to_1
 from hypothesis import given
 from hypothesis import strategies as st
 
-HOLD = "upgrade/hold/host/compute1"
 SPOKEN = '{"version": "v1", "state": "upgraded", "times": {"upgraded": 1600000000}}'
 # What consul_upgrade_control, the tasks after an upgrade and nobody knows who have written there: the host said nothing.
 UNSPOKEN = (
@@ -96,20 +95,6 @@ def test_any_number_of_reports_of_the_past_is_removed_some_at_a_time() -> None:
     assert set(now.entries) == {"running/versions/v1/web1", "running_version/v1/web1"}
 
 
-def test_a_gate_from_before_rollouts_that_would_open_what_the_rollout_closes_stands_in_the_way() -> None:
-    role, host = ("config_state/role/web/enable_puppet", "config_state/host/web1/enable_puppet")
-    rollout = {"upgrade/ledger": "{}", "config_state/enable_puppet/global": "False"}
-    assert wrong({**rollout, role: "true", host: "false"}) == [role]
-    (only,) = STEP.obstacles(found({**rollout, role: "true"}))
-    assert str(only) == (
-        f"{role} lets through what the rollout in upgrade/ledger keeps closed. Delete it, or set the same gate with "
-        "consul_enable_puppet if it is meant."
-    )
-    assert wrong({**rollout, role: "true", "config_state/enable_puppet/role/web": "True"}) == []
-    assert wrong({**rollout, "config_state/enable_puppet/global": "True", role: "true"}) == []
-    assert wrong({"config_state/enable_puppet/global": "False", role: "true"}) == []
-
-
 @pytest.mark.parametrize(
     "key", ["config_state/host/web\ufffd/enable_puppet", "config_state/enable_puppet/host/web\ufffd"]
 )
@@ -141,55 +126,56 @@ def test_a_record_in_which_the_host_said_nothing_leaves_it_waiting(text: str) ->
     )
 
 
-def test_the_global_gate_comes_after_all_others() -> None:
-    keys = {f"config_state/{place}/enable_puppet": "False" for place in ("global", "role/web", "host/web1")}
-    before = found({**keys, "upgrade/ledger": "{}"})
-    moves = STEP.moves(before)
-    assert [move.changes[0].key for move in moves] == [
-        "config_state/enable_puppet/role/web",
-        "config_state/enable_puppet/host/web1",
-    ]
-    (last,) = STEP.moves(after_moves(before, moves))
-    assert last.changes[0].key == "config_state/enable_puppet/global"
-
-
-def test_gates_that_disagree_stand_in_the_way_until_it_has_begun_and_then_the_later_one_counts() -> None:
-    old, new = "config_state/role/web/enable_puppet", "config_state/enable_puppet/role/web"
-    assert wrong({old: "True", new: "False"}) == [old]
-    assert wrong({old: "true", new: "True"}) == []
-    assert wrong({old: "v2", new: "True", "current_version": "v2"}) == []
-    assert changes({new: "False", old: "True"}, begun=True) == {new: "True"}
-    assert changes({old: "True", new: "False"}, begun=True) == {}
-
-
+@pytest.mark.parametrize("ledger", [{}, {"upgrade/ledger": "{}"}])
 @pytest.mark.parametrize("place", ["global", "role/web", "host/web1"])
-def test_in_a_fleet_with_a_ledger_no_gate_that_is_closed_is_opened_by_one_in_the_old_place(place: str) -> None:
-    old, new, rollout = (
-        f"config_state/{place}/enable_puppet", f"config_state/enable_puppet/{place}", {"upgrade/ledger": "{}"},
-    )  # fmt: skip
-    for switched in (False, True):
-        assert changes({**rollout, new: "False", old: "True"}, begun=True, switched=switched) == {}
-        assert changes({**rollout, "current_version": "v2", new: "v1", old: "v2"}, begun=True, switched=switched) == {}
-        # One that closes is obeyed, whoever set it.
-        assert changes({**rollout, new: "True", old: "False"}, begun=True, switched=switched) == {new: "False"}
+def test_a_pause_becomes_a_hold_whatever_the_gate_says_and_nothing_else_changes(
+    place: str, ledger: dict[str, str]
+) -> None:
+    pause, gate = f"config_state/{place}/enable_puppet", f"config_state/enable_puppet/{place}"
+    for text in ("False", "false", "v1"):
+        for value in ("true", "False"):
+            keys: dict[str, str | bytes] = {"current_version": "v2", **ledger, pause: text, gate: value}
+            for options in ({}, {"begun": True}, {"begun": True, "switched": True}):
+                assert (wrong(keys, **options), set(changes(keys, **options))) == ([], {f"upgrade/hold/{place}"})
+    for text in ("True", "true", "v2"):
+        # What is open there pauses nobody, and opens nothing that a rollout keeps closed.
+        keys = {"current_version": "v2", **ledger, pause: text, "config_state/enable_puppet/global": "false"}
+        assert (wrong(keys), changes(keys)) == ([], {})
+
+
+def test_a_gate_that_is_repeated_for_old_code_is_no_pause() -> None:
+    before = found({"config_state/role/web/enable_puppet": "false", "config_state/enable_puppet/role/web": "false"})
+    flagged = {key: entry._replace(flags=1) for key, entry in before.entries.items()}
+    assert STEP.moves(replace(before, entries=flagged)) == []
+    assert len(STEP.removals(replace(before, entries=flagged))) == 1
+
+
+def test_hosts_that_are_exempt_from_a_pause_are_named_in_the_hold_that_covers_them() -> None:
+    keys = {
+        f"config_state/{place}/enable_puppet": "True" for place in ("role/db", "host/web10", "host/web2", "host/db1")
+    }
+    made = changes(
+        {**keys, "config_state/global/enable_puppet": "False", "config_state/role/web/enable_puppet": "False"}
+    )
+    assert "exempted web2, web10," in str(made["upgrade/hold/role/web"])
+    assert "exempted role db, db1" in str(made["upgrade/hold/global"])
 
 
 @pytest.mark.parametrize(
     ("ledger", "text", "made"),
     [(False, "False", True), (True, "False", False), (False, "True", False), (False, "v1", True)],
 )
-@pytest.mark.parametrize(
-    "key", ["config_state/host/compute1/enable_puppet", "config_state/enable_puppet/host/compute1"]
-)
-def test_a_closed_gate_of_a_host_becomes_a_hold_where_no_rollout_is_known(
-    key: str, ledger: bool, text: str, made: bool
+@pytest.mark.parametrize("place", ["host/compute1", "role/compute"])
+def test_a_gate_that_a_hand_closed_becomes_a_hold_where_no_rollout_is_known(
+    place: str, ledger: bool, text: str, made: bool
 ) -> None:
-    keys: dict[str, str | bytes] = {"current_version": "v2", key: text}
+    keys: dict[str, str | bytes] = {"current_version": "v2", f"config_state/enable_puppet/{place}": text}
     if ledger:
         keys["upgrade/ledger"] = "{}"
-    assert (HOLD in changes(keys)) is made
-    # What somebody closes with old tools after the switch is closed and no hold: planners know the gate.
-    assert HOLD not in changes(keys, begun=True, switched=True)
+    assert (f"upgrade/hold/{place}" in changes(keys)) is made
+    # What somebody closes after the switch is closed and no hold: planners know the gate.
+    assert changes(keys, begun=True, switched=True) == {}
+    assert changes({"config_state/enable_puppet/global": "False"}) == {}
 
 
 def test_other_settings_and_folders_are_left_alone() -> None:
