@@ -101,7 +101,7 @@ def echo() -> Iterator[int]:
 
 NODE_OF_BEFORE = """
 key "current_version" { policy = "read" }
-key_prefix "config_state/enable_puppet/" { policy = "read" }
+key_prefix "config_state/" { policy = "read" }
 key_prefix "upgrade/hold/" { policy = "read" }
 key "upgrade/hosts/compute1" { policy = "write" }
 """
@@ -117,8 +117,8 @@ def test_a_newer_layout_is_refused_to_those_who_may_read_which_it_is_and_nobody_
         kv.put("upgrade/schema", layout)
         before = old.client.requests
         assert not ask_store(old, host)["compute1"].value
-        # One to ask, and one that makes sure that there are no holds.
-        assert old.client.requests - before == (2 if layout == "1" else 1)
+        # One to ask, and two that make sure that there are no holds and no pauses.
+        assert old.client.requests - before == (3 if layout == "1" else 1)
         report_to(old, Word("compute1", "2", "started"))
         if layout == "1":
             assert not ask_store(new, host)["compute1"].value
@@ -362,22 +362,23 @@ def test_an_old_gate_that_a_token_may_not_read_is_not_taken_for_absent(guarded: 
         assert caught.value.code == "denied", caught.value.message
 
 
-def test_where_all_gates_are_in_their_place_old_ones_cost_no_question_and_need_no_right(
-    guarded: Agent, kv: RawKV
-) -> None:
+def test_pauses_are_made_sure_of_once_unless_the_layout_says_that_they_are_holds(guarded: Agent, kv: RawKV) -> None:
     kv.put(f"{GATES}/global", "True")
     # Of a node whose name begins like this one's, so that the folder of holds is seen to be readable.
     kv.put("upgrade/hold/host/compute10", "{}")
     node = store_with(guarded, new_token(kv, NODE))
-    assert ask_store(node, {"compute1": "compute"})["compute1"].value
-    assert node.client.requests == 1
-    kv.delete(f"{GATES}/global")
-    kv.put(f"{GATES}/host/compute10", "True")
+    for requests in (2, 1):
+        before = node.client.requests
+        assert ask_store(node, {"compute1": "compute"})["compute1"].value
+        assert node.client.requests - before == requests
+    kv.put("upgrade/schema", "1")
     allowed = store_with(guarded, MASTER)
     assert ask_store(allowed, {"compute1": "compute"})["compute1"].value
-    assert allowed.client.requests == 2
+    assert allowed.client.requests == 1
+    blind = NODE.replace('"config_state/"', '"config_state/enable_puppet/"')
+    assert blind != NODE
     with pytest.raises(UpgradeError) as caught:
-        ask_store(store_with(guarded, new_token(kv, NODE)), {"compute1": "compute"})
+        ask_store(store_with(guarded, new_token(kv, blind)), {"compute1": "compute"})
     assert caught.value.code == "denied"
 
 
@@ -415,21 +416,22 @@ def test_a_node_needs_to_write_no_more_than_its_own_keys(guarded: Agent, kv: Raw
 
 def test_the_lookup_makes_sure_once_that_nothing_is_hidden(guarded: Agent, kv: RawKV) -> None:
     store = store_with(guarded, MASTER)
-    for requests in (2, 1):
+    for requests in (3, 1):
         before = store.client.requests
         ask_store(store, {"compute1": "compute"})
         assert store.client.requests - before == requests
     kv.put("upgrade/hold/role/web", "{}")
     kv.put("upgrade/hold/role/compute", "{}")
+    kv.put("upgrade/schema", "1")
     fresh = store_with(guarded, MASTER)
     ask_store(fresh, {"compute1": "compute"})
     assert fresh.client.requests == 1
 
 
-# What a node needs: its gates, the holds, and its own record.
+# What a node needs: its gates, the holds and pauses, and its own record.
 NODE = """
 key "current_version" { policy = "read" }
-key_prefix "config_state/enable_puppet/" { policy = "read" }
+key_prefix "config_state/" { policy = "read" }
 key_prefix "upgrade/hold/" { policy = "read" }
 key "upgrade/hosts/compute1" { policy = "write" }
 """
