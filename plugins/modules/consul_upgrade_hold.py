@@ -108,6 +108,12 @@ holds:
     at:
       description: Since when.
       type: str
+told:
+  description: What is held from now on, or was already, in a sentence for each hold. Empty with O(state=absent).
+  returned: success
+  type: list
+  elements: str
+  sample: ["host compute7: held from now on, by alice: its disk is being replaced"]
 remarks:
   description: What is worth knowing, such as that a host has begun its upgrade already, or is still held by something else.
   returned: success
@@ -134,8 +140,24 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Held, Whom, end_holds, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+
+
+def held_from_now_on(keys: Keys, held: Held, *, dry: bool) -> list[str]:
+    """Return what each hold holds from now on, in a sentence each.
+
+    :param dry: whether nothing was written.
+    """
+    written = {one.key for one in held.changes}
+    lines = []
+    for hold in held.holds:
+        scope, _slash, name = hold.key[len(keys.holds) :].partition("/")
+        what = f"{scope} {name}" if name else "everything"
+        is_new = ("would be held" if dry else "held from now on") if hold.key in written else "already held"
+        lines.append(f"{what}: {is_new}, by {hold.by}: {hold.reason}")
+    return lines
 
 
 def main() -> None:
@@ -162,7 +184,8 @@ def main() -> None:
         else:
             held = end_holds(store, whom, options["by"], dry=module.check_mode)
         holds = [asdict(one) for one in held.holds]
-        return {"holds": holds, "remarks": held.remarks, **changed(held.changes)}
+        told = held_from_now_on(store.keys, held, dry=module.check_mode)
+        return {"holds": holds, "told": told, "remarks": held.remarks, **changed(held.changes)}
 
     run(module, act)
 

@@ -197,6 +197,30 @@ providers:
   type: dict
   sample: {"cloud": {"version": "2.8", "target": "2.10", "state": "upgrading", "host": "controller1", "unit": "upgrade/cloud@2.10",
     "done": [], "error": ""}}
+holds:
+  description: Every hold, whatever the state of the hosts that it covers, and also where it names no known host or role.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    scope:
+      description: V(global), V(role) or V(host).
+      type: str
+    name:
+      description: Role or host, empty for V(global).
+      type: str
+    key:
+      description: The Consul key.
+      type: str
+    reason:
+      description: Why.
+      type: str
+    by:
+      description: Who holds.
+      type: str
+    at:
+      description: Since when, empty where no one wrote that down.
+      type: str
 obstacles:
   description: The reasons why hosts are not upgraded yet, each with its hosts.
   returned: success
@@ -327,6 +351,7 @@ def as_result(view: View, name: str | None) -> dict[str, Any]:
         "can_move": plan.can_move,
         **what_stops(plan),
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
+        "holds": [{"scope": scope, "name": of, **asdict(one)} for scope, of, one in view.snapshot.holds.every()],
         "obstacles": obstacles(plan, plan.hosts),
         "ledger": asdict(ledger) if ledger else {},
         "history": view.history,

@@ -69,6 +69,7 @@ def status(info: Mapping[str, Any]) -> list[str]:
         "",
         *_by_role(info["hosts"]),
         *reasons(info["hosts"]),
+        *_of_holds(info.get("holds") or [], info["hosts"]),
         *_of_providers(info.get("providers") or {}),
     ]
 
@@ -85,6 +86,28 @@ def standing(info: Mapping[str, Any]) -> list[str]:
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["wants_approval"] else ""))
     if info.get("brake"):
         lines.append(f"Nothing opens: {info['brake']['reason'].removeprefix(_OF_BUDGETS)}")
+    return lines
+
+
+def _of_holds(holds: Sequence[Mapping[str, Any]], hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return every hold and how many hosts it covers, upgraded ones too."""
+    lines = ["", "holds:"] if holds else []
+    for one in holds:
+        scope, name = one["scope"], one["name"]
+        covered = [
+            view
+            for host, view in hosts.items()
+            if scope == "global" or (view["role"] if scope == "role" else host) == name
+        ]
+        upgraded = sum(1 for view in covered if view["state"] == UPGRADED)
+        what = "everything" if scope == "global" else f"{scope} {name}"
+        how_many = (
+            f"{plural(len(covered), 'host')}, {upgraded} upgraded"
+            if covered or scope == "global"
+            else f"no such {scope} is known"
+        )
+        since = f" since {one['at']}" if one["at"] else ""
+        lines.append(f"  {what} ({how_many}): held by {one['by']}{since}: {one['reason']}")
     return lines
 
 

@@ -35,6 +35,7 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
     given = {"hosts": ["compute1"], "roles": ["web"], "reason": "RAM test", "by": "ann"}
     checked = run([hold(**given)], check=True, diff=True)[0]
     assert checked["changed"]
+    assert checked["told"][1] == "host compute1: would be held, by ann: RAM test"
     assert "upgrade/hold/host/compute1 = " in checked["diff"]["after"]
     assert consul.texts("upgrade/hold/").keys() == {"upgrade/hold/"}
 
@@ -45,6 +46,12 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
     assert set_one["holds"] == [
         {"key": "upgrade/hold/role/web", "reason": "RAM test", "by": "ann", "at": set_one["holds"][0]["at"]},
         {"key": "upgrade/hold/host/compute1", "reason": "RAM test", "by": "ann", "at": set_one["holds"][0]["at"]},
+    ]
+    assert set_one["told"][0] == "role web: held from now on, by ann: RAM test"
+    assert again["told"][0] == "role web: already held, by ann: RAM test"
+    assert [(one["scope"], one["name"], one["reason"]) for one in seen["holds"]] == [
+        ("role", "web", "disk"),
+        ("host", "compute1", "disk"),
     ]
     assert json.loads(consul.get("upgrade/hold/host/compute1") or b"")["reason"] == "disk"
     assert seen["status"]["held"] == ["compute1", "web1"]

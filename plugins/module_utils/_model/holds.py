@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from .names import in_order
 
 # Who made a hold of the closed gate that an operator had put on a host before there were holds: a migration, or the first
 # rollout. Such a gate goes with its hold.
@@ -63,6 +65,14 @@ class Holds:
         if name is None:
             return self.everywhere
         return (self.roles if scope == "role" else self.hosts).get(name)
+
+    def every(self) -> Iterator[tuple[str, str, Hold]]:
+        """Yield scope, name and hold of each: the global one, which has no name, those of roles, those of hosts."""
+        if self.everywhere is not None:
+            yield "global", "", self.everywhere
+        for scope, named in (("role", self.roles), ("host", {**self.own, **self.hosts})):
+            for name in in_order(named):
+                yield scope, name, named[name]
 
     def covering(self, host: str, role: str | None) -> Hold | None:
         """Return the hold that covers a host, the nearest first."""

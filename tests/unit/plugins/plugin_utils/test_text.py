@@ -71,6 +71,22 @@ def test_what_needs_a_hand_comes_first_and_reasons_are_told_once() -> None:
     ]
 
 
+def test_every_hold_is_told_also_over_upgraded_hosts_and_unknown_names() -> None:
+    hosts = {name: view("web", state) for name, state in (("web1", "upgraded"), ("web2", "pending"))}
+    hold = {"key": "upgrade/hold/x", "by": "ann", "at": "today", "reason": "its disk"}
+    scopes = [("global", ""), ("role", "web"), ("role", "wbe"), ("host", "web1"), ("host", "web9")]
+    holds = [{"scope": scope, "name": name, **hold} for scope, name in scopes]
+    lines = _text.status(result(hosts, holds=holds))
+    assert lines[lines.index("holds:") :] == [
+        "holds:",
+        "  everything (2 hosts, 1 upgraded): held by ann since today: its disk",
+        "  role web (2 hosts, 1 upgraded): held by ann since today: its disk",
+        "  role wbe (no such role is known): held by ann since today: its disk",
+        "  host web1 (1 host, 1 upgraded): held by ann since today: its disk",
+        "  host web9 (no such host is known): held by ann since today: its disk",
+    ]
+
+
 def test_providers_stand_at_the_end_of_a_status() -> None:
     nothing = {"target": "", "state": "upgraded", "host": "", "unit": "", "done": [], "error": ""}
     way = {
