@@ -89,9 +89,7 @@ def ask(
     snapshot = decode_snapshot(keys, entries)
     refuse_newer(keys, snapshot.schema, snapshot.release)
     current = version if version is not None else snapshot.current_version
-    return {
-        host: permission(keys, snapshot, host, role, default=default, current=current) for host, role in hosts.items()
-    }
+    return {host: permission(snapshot, host, role, default=default, current=current) for host, role in hosts.items()}
 
 
 def rests_on(keys: Keys, host: str, role: str) -> set[str]:
@@ -101,9 +99,7 @@ def rests_on(keys: Keys, host: str, role: str) -> set[str]:
     return {place(scope, name) for scope, name in scopes for place in (keys.gate, old.gate, keys.hold)}
 
 
-def permission(
-    keys: Keys, snapshot: Snapshot, host: str, role: str, *, default: bool, current: str | None
-) -> Permission:
+def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, current: str | None) -> Permission:
     """Return the answer for one host.
 
     :param default: the answer where no gate is set.

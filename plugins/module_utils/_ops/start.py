@@ -119,7 +119,7 @@ def _refuse_unless_admitted(store: Store, asked: Start, entries: Iterable[Entry]
     snapshot = decode_snapshot(store.keys, entries)
     refuse_newer(store.keys, snapshot.schema, snapshot.release)
     current = snapshot.current_version
-    found = permission(store.keys, snapshot, asked.host, asked.role, default=asked.default, current=current)
+    found = permission(snapshot, asked.host, asked.role, default=asked.default, current=current)
     reason = found.reason
     if found.value and current != asked.version:
         reason = f"{store.keys.current_version} is {current or 'not set'}"
