@@ -34,6 +34,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "origins": {"type": "dict", "default": {}},
     "providers": {"type": "dict", "default": {}},
     "scope": {"type": "list", "elements": "str", "default": []},
+    "plays": {"type": "list", "elements": "list", "default": []},
     "retry_failed": {"type": "bool", "default": False},
     "wait_timeout": {"type": "float", "default": 14400.0},
 }
@@ -77,6 +78,7 @@ class ActionModule(ActionBase):
             fleet=options["fleet"],
             units=units_from(_needed(options, "composition")),
             scope=tuple(options["scope"]),
+            plays=tuple(tuple(hosts) for hosts in options["plays"]),
             ways=options["ways"],
             origins=options["origins"],
             providers=options["providers"],

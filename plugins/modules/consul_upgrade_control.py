@@ -33,8 +33,8 @@ options:
         the global one included. Every record is kept.
       - V(retry) puts failed and lost hosts back among those that wait, with their gates closed. Holds stay.
       - V(approve) lets the rollout go on after a stage whose rules have C(approve).
-      - V(rollback) begins a rollout to where the fleet was, under the same rules. The hosts that changed last go first. Hosts that are
-        broken take no slot in it, and nobody waits for them. It opens nothing itself; M(convoy.upgrade.consul_upgrade_plan) does.
+      - V(rollback) begins a rollout to where the fleet was, under the same rules. The order between roles and
+        stages is reversed, see O(rollback_order). Within a role, the hosts that changed last go first. Hosts that are broken take no slot in it, and nobody waits for them. It opens nothing itself; M(convoy.upgrade.consul_upgrade_plan) does.
         Said again it goes on with the same rollback, and begins it again where it was aborted. It never turns round without O(version).
       - What is said of one rollout is not done to another one that is begun meanwhile.
     type: str
@@ -67,6 +67,16 @@ options:
         rollback that has been begun already. The fleet does not come from a version whose rollout was not completed, as one that was
         aborted because it is bad.
     type: str
+  rollback_order:
+    description:
+      - How the rollback of O(action=rollback) uses the order between roles, which planes and C(requires) of services are part of, and the
+        order of stages.
+      - V(reversed) goes from the last to the first, so that no host is newer than one that has to be upgraded before it.
+      - V(forward) keeps the order of roles, and has no stages.
+      - Without it, C(rollback_order) of the instructions says so, and without that the order is reversed.
+    type: str
+    choices: [reversed, forward]
+    version_added: 0.3.0
   fleet:
     description:
       - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan). V(retry) and V(approve) fail without hosts that the
@@ -154,6 +164,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
+_ONLY_FOR = (("hosts", "retry"), ("stage", "approve"), ("version", "rollback"), ("rollback_order", "rollback"))
+
 
 def main() -> None:
     """Run the module."""
@@ -170,6 +182,7 @@ def main() -> None:
             "hosts": {"type": "list", "elements": "str"},
             "stage": {"type": "str"},
             "version": {"type": "str"},
+            "rollback_order": {"type": "str", "choices": ["reversed", "forward"]},
             "fleet": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
@@ -177,7 +190,7 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        for option, action in (("hosts", "retry"), ("stage", "approve"), ("version", "rollback")):
+        for option, action in _ONLY_FOR:
             if options[option] is not None and options["action"] != action:
                 raise UpgradeError(
                     "bad_options",
@@ -193,7 +206,7 @@ def main() -> None:
         elif options["action"] == "approve":
             done = control.approve(store, word, options["stage"], dry=dry)
         else:
-            done = control.roll_back(store, word, options["version"], dry=dry)
+            done = control.roll_back(store, word, options["version"], options["rollback_order"], dry=dry)
         ledger = done.ledger
         facts = {
             "state": ledger.state,

@@ -149,6 +149,12 @@ hosts:
     rule:
       description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
       type: str
+    stage:
+      description: Number of the stage that it belongs to, in the order in which they go. V(0) for the first, and without stages.
+      type: int
+    blocks:
+      description: Whether hosts that come after it in the order have to wait for it.
+      type: bool
 waves:
   description: Hosts that the next pass would let through, then the forecast of those that come after them.
   returned: success
@@ -191,6 +197,16 @@ brake:
     until:
       description: When it ends by itself, in unix seconds, V(0) where it does not.
       type: float
+order:
+  description: Role to the roles that go before it, as the rollout goes; in a rollback, in the order that RV(rollback_order) names.
+  returned: success
+  type: dict
+  sample: {"compute": ["controller"]}
+rollback_order:
+  description: Whether a rollback goes through roles and stages V(reversed) or V(forward). Empty in other rollouts.
+  returned: success
+  type: str
+  sample: reversed
 providers:
   description: What is no host, such as a cloud, and has a version of its own all the same. Its keys are their names.
   returned: success
@@ -288,6 +304,12 @@ host:
     rule:
       description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
       type: str
+    stage:
+      description: Number of the stage that it belongs to, in the order in which they go. V(0) for the first, and without stages.
+      type: int
+    blocks:
+      description: Whether hosts that come after it in the order have to wait for it.
+      type: bool
     explanation:
       description:
         - Where it is and since when, why, the rule behind it, who could change that, and what comes next, in sentences.

@@ -268,6 +268,12 @@ hosts:
     rule:
       description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
       type: str
+    stage:
+      description: Number of the stage that it belongs to, in the order in which they go. V(0) for the first, and without stages.
+      type: int
+    blocks:
+      description: Whether hosts that come after it in the order have to wait for it.
+      type: bool
 transitions:
   description: Hosts that this call let through. With O(wait), over all its passes.
   returned: success
@@ -337,6 +343,16 @@ brake:
     until:
       description: When it ends by itself, in unix seconds, V(0) where it does not.
       type: float
+order:
+  description: Role to the roles that go before it, as the rollout goes; in a rollback, in the order that RV(rollback_order) names.
+  returned: success
+  type: dict
+  sample: {"compute": ["controller"]}
+rollback_order:
+  description: Whether a rollback goes through roles and stages V(reversed) or V(forward). Empty in other rollouts.
+  returned: success
+  type: str
+  sample: reversed
 providers:
   description: What is no host, such as a cloud, and has a version of its own all the same. Its keys are their names.
   returned: success

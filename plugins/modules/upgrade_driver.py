@@ -70,6 +70,13 @@ options:
     type: list
     elements: str
     default: []
+  plays:
+    description:
+      - The hosts of each play of the run, as a list for each. Without it, all hosts go in one play.
+    type: list
+    elements: list
+    default: []
+    version_added: 0.3.0
   ways:
     description:
       - Maps hosts to the points that are on their way, such as C(nginx@2.4). They go through the units of no other points.

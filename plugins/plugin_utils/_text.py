@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..module_utils._model.instructions import FORWARD
 from ..module_utils._model.ledger import COMPLETE, RUNNING
 from ..module_utils._model.names import in_order, plural, some
 from ..module_utils._model.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
@@ -75,13 +76,19 @@ def status(info: Mapping[str, Any]) -> list[str]:
 
 
 def standing(info: Mapping[str, Any]) -> list[str]:
-    """Return what stands above all hosts: the stage, and what keeps everything from going on."""
+    """Return what stands above all hosts: the order of a rollback, the stage, and what keeps everything from going on."""
     lines = []
     ledger = info.get("ledger") or {}
     if ledger.get("rollback"):
         word = ledger.get("word") or {}
         said = word.get("reason") if ledger.get("state") in (RUNNING, COMPLETE) else ""
         lines.append("It takes the fleet back" + (f": {said}" if said else ""))
+    if info.get("rollback_order"):
+        after = [f"{role} after {', '.join(firsts)}" for role, firsts in info["order"].items()]
+        stages = ", without stages" if info["rollback_order"] == FORWARD else ""
+        lines.append(
+            f"Order of the rollback: {info['rollback_order']}{stages}" + (f"; {'; '.join(after)}" if after else "")
+        )
     if info.get("stage"):
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["wants_approval"] else ""))
     if info.get("brake"):

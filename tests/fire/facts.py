@@ -161,11 +161,9 @@ class Facts:
         return {host for host in FLEET if self.is_down(host)}
 
     def stage_of(self, host: str) -> int:
-        """Return the stage of a host: 0 for a canary, 1 for the rest. A rollback has no canaries."""
-        if self.ledger.get("rollback"):
-            return 0
+        """Return the stage of a host: 0 for a canary, 1 for the rest; in a rollback the other way round."""
         canary = int(host[len(FLEET[host]) :]) <= self.rules.canary
-        return 0 if canary or not self.rules.canary else 1
+        return int(bool(self.rules.canary) and canary == bool(self.ledger.get("rollback")))
 
     def of(self, roles: Collection[str]) -> list[str]:
         """Return the hosts of some roles."""

@@ -294,12 +294,18 @@ def _of_opening(event: Mapping[str, Any], before: Mapping[str, Any], step: Step,
         broken = [host for host in facts.of(roles) if facts.is_broken(host)]
         if len(broken) >= budget and fresh & set(facts.of(roles)):
             found.append(f"{sorted(fresh)} were opened while {broken} of {roles} had failed, and {budget} stop it")
-    firsts = [host for host in facts.of(("controller",)) if facts.stage_of(host) <= facts.stage]
-    behind = [host for host in firsts if not facts.is_done(host) and not facts.is_excused(host)]
-    early = [host for host in new if FLEET[host] in DATA]
-    if behind and early:
-        found.append(f"{early} were opened before {behind}")
-    later = [host for host in sorted(fresh) if facts.stage_of(host) > facts.stage]
+    back = bool(before.get("rollback"))
+    firsts, lasts = (DATA, ("controller",)) if back else (("controller",), DATA)
+    left = [host for host in FLEET if not facts.is_done(host) and not facts.is_excused(host)]
+    # Those that were broken before a rollback come after all others.
+    due = [host for host in new if not facts.is_excused(host)]
+    for host in [one for one in due if FLEET[one] in lasts]:
+        behind = [one for one in left if FLEET[one] in firsts and facts.stage_of(one) <= facts.stage_of(host)]
+        if behind:
+            found.append(f"{host} was opened before {behind}")
+    # The ledger has no number of a stage in a rollback.
+    stage = min((facts.stage_of(host) for host in left), default=1) if back else facts.stage
+    later = [host for host in sorted(fresh & set(due)) if facts.stage_of(host) > stage]
     if later:
         found.append(f"{later} were opened, and their stage had not come")
     return found

@@ -42,7 +42,7 @@ def test_a_rollback_takes_back_what_changed_last_under_the_same_rules(run: Runne
         outcome = make_pass(store, Request("1"))
         done.append([one.host for one in outcome.openings])
         upgrade(store, *done[-1], version="1")
-    assert done == [["controller1"], ["compute1"], ["compute2"]]
+    assert done == [["compute1"], ["controller1"], ["compute2"]]
     assert make_pass(store, Request("1")).plan.complete
 
 
@@ -52,6 +52,22 @@ def taken_back(store: Store, consul: RawKV) -> None:
     make_pass(store, Request("2", RULES))
     upgrade(store, "controller1")
     operator.roll_back(store, operator.Word("logins fail", "ann"))
+
+
+def test_an_order_can_be_given_with_the_rollback_and_not_to_one_under_way(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    seed(consul, FLEET, "1")
+    make_pass(store, Request("2", RULES))
+    upgrade(store, "controller1")
+    make_pass(store, Request())
+    upgrade(store, "compute1")
+    back = run([control("rollback", rollback_order="forward")])[0]
+    assert back["instructions"]["rollback_order"] == "forward"
+    assert [one.host for one in make_pass(store, Request("1")).openings] == ["controller1"]
+    with pytest.raises(UpgradeError, match="the rollback to 1 is under way with forward") as caught:
+        operator.roll_back(store, operator.Word(), rollback_order="reversed")
+    assert caught.value.code == "bad_options"
 
 
 def test_a_rollback_passes_over_what_was_not_completed_and_says_so(run: Runner, store: Store, consul: RawKV) -> None:

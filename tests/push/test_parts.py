@@ -49,14 +49,38 @@ def test_the_parts_are_run_by_themselves_in_the_order_that_the_rules_allow(fleet
 
     fleet.play("dataplane", version="v1")
     assert fleet.reported("v1") == {"controller1", "cache1", "web1", "web2"}
-    assert not [one for one in fleet.entries() if one.task == "app/after"]
-
-    fleet.play("post_upgrade", version="v1")
+    # The last part runs the tasks after the upgrade, and opens the gates.
     assert sorted(one.host for one in fleet.entries() if (one.what, one.task) == ("end", "app/after")) == [
         "web1",
         "web2",
     ]
     assert fleet.consul.get("config_state/enable_puppet/global") == b"True"
+
+
+def test_a_canary_goes_through_both_planes_and_a_rollback_goes_the_other_way(site: Site) -> None:
+    allow = "allow_downgrade: true\n"
+    site.service("api", ["upgrade"], meta=allow)
+    site.service("app", ["upgrade"], meta=allow)
+    roles = {name: ROLES[name] for name in ("controller", "web")}
+    site.inventory(roles, {"controller": ["controller1", "controller2"], "web": ["web1", "web2"]})
+    canary = {"name": "canary", "hosts": 1}
+    rules = {"rolling_rules": {"global": 1}, "stages": [canary]}
+    site.play("upgrade", version="v1", instructions=rules)
+    order = [one.host for one in sorted(site.entries(), key=lambda one: one.at) if one.what == "begin"]
+    assert order == ["controller1", "web1", "controller2", "web2"]
+
+    # By parts: each goes as far as it does not wait for the other.
+    site.play("controlplane", version="v2", instructions=rules)
+    assert site.reported("v2") == {"controller1"}
+    site.play("dataplane", version="v2", instructions=rules)
+    assert site.reported("v2") == {"controller1", "web1"}
+    site.play("upgrade", version="v2", instructions=rules)
+    assert site.reported("v2") == {"controller1", "controller2", "web1", "web2"}
+
+    shown = site.play("rollback", reason="logins fail")
+    assert "Order of the rollback: reversed; controller after web" in shown
+    order = [one.host for one in sorted(site.entries(), key=lambda one: one.at) if one.what == "begin"]
+    assert order[8:] == ["web2", "controller2", "web1", "controller1"]
 
 
 @pytest.mark.thorough

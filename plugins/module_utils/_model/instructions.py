@@ -20,7 +20,12 @@ from .windows import Freeze, Window, parse_freezes, parse_windows
 
 # `role_dependencies` is what python-jiocloud called `role_order` later on; both are found in operators' files.
 ORDER_KEYS = ("role_order", "role_dependencies")
-KEYS = ("rolling_rules", "group_mappings", *ORDER_KEYS, "failure_rules", "health", "stages", "windows", "freezes")
+ROLLBACK_ORDER = "rollback_order"
+REVERSED, FORWARD = "reversed", "forward"
+KEYS = (
+    *("rolling_rules", "group_mappings", *ORDER_KEYS, ROLLBACK_ORDER),
+    *("failure_rules", "health", "stages", "windows", "freezes"),
+)
 _ROLLING_KEYS = ("global", "roles", "fleet", "complete_sets")
 
 
@@ -39,6 +44,7 @@ class Instructions:
     :param stages: parts of the fleet that go one after the other; none for the whole fleet at once.
     :param windows: when hosts may be let through; none for always.
     :param freezes: when none may.
+    :param forward_rollback: whether a rollback keeps the order among roles and stages, and does not reverse it.
     """
 
     default_cap: Cap | None = None
@@ -52,6 +58,7 @@ class Instructions:
     stages: tuple[Stage, ...] = ()
     windows: tuple[Window, ...] = ()
     freezes: tuple[Freeze, ...] = ()
+    forward_rollback: bool = False
 
     def plain(self) -> dict[str, Any]:
         """Return the one form in which rules are stored and compared."""
@@ -70,6 +77,7 @@ class Instructions:
         if self.groups:
             plain["group_mappings"] = {name: list(found) for name, found in sorted(self.groups.items())}
         more = {
+            ROLLBACK_ORDER: FORWARD if self.forward_rollback else "",
             "failure_rules": self.failures.plain(),
             "health": self.health.plain(),
             "stages": [one.plain() for one in self.stages],
@@ -131,7 +139,14 @@ def parse(raw: Mapping[str, Any]) -> Instructions:
         stages=parse_stages(raw.get("stages")),
         windows=parse_windows(raw.get("windows")),
         freezes=parse_freezes(raw.get("freezes")),
+        forward_rollback=_forward_rollback(raw.get(ROLLBACK_ORDER)),
     )
+
+
+def _forward_rollback(value: object) -> bool:
+    if value not in (None, "", REVERSED, FORWARD):
+        raise refused(ROLLBACK_ORDER, value, f"is neither {REVERSED} nor {FORWARD}")
+    return value == FORWARD
 
 
 def _optional_cap(rolling: Mapping[str, Any], name: str) -> Cap | None:

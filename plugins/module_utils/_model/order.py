@@ -23,19 +23,23 @@ class RoleOrder:
     :param group: role -> its group, for the roles that have one.
     :param waits: role -> the roles that must be wholly upgraded first.
     :param warnings: names in the rules that mean nothing in this fleet.
+    :param is_reversed: whether that is the rules' order reversed, as in a rollback.
     """
 
     roles: tuple[str, ...]
     group: Mapping[str, str]
     waits: Mapping[str, tuple[str, ...]]
     warnings: tuple[str, ...]
+    is_reversed: bool = False
 
     def roles_of(self, name: str) -> tuple[str, ...]:
         """Return the roles that a name of a role or group stands for."""
         return _roles_of(name, self.roles, self.group)
 
 
-def resolve(rules: Instructions, roles: Iterable[str], hosts: Collection[str] | None = None) -> RoleOrder:
+def resolve(
+    rules: Instructions, roles: Iterable[str], hosts: Collection[str] | None = None, *, is_reversed: bool = False
+) -> RoleOrder:
     """Resolve the rules for the roles of a fleet.
 
     A name that stands for no role of the fleet is a warning, as stages and clouds differ. What it waits for
@@ -43,6 +47,7 @@ def resolve(rules: Instructions, roles: Iterable[str], hosts: Collection[str] | 
     behind them.
 
     :param hosts: those of the fleet, to tell which of the rules' are none; None to pass that over.
+    :param is_reversed: reverse the order: a role waits for those that wait for it otherwise.
     :raises UpgradeError: ``bad_instructions`` for a role in two groups, a name that is both a group and a
         role outside of it, or a cycle among the roles.
     """
@@ -64,7 +69,9 @@ def resolve(rules: Instructions, roles: Iterable[str], hosts: Collection[str] | 
             cycle=cycle,
         )
     unknown = (*_unknown(rules, names, group), *(_unknown_hosts(rules, hosts) if hosts is not None else ()))
-    return RoleOrder(_sorted_by_order(names, waits), group, waits, unknown)
+    if is_reversed:
+        waits = {role: tuple(later for later in names if role in waits[later]) for role in names}
+    return RoleOrder(_sorted_by_order(names, waits), group, waits, unknown, is_reversed)
 
 
 def _groups(rules: Instructions, roles: tuple[str, ...]) -> dict[str, str]:

@@ -30,6 +30,8 @@ class HostView:
     :param started: whether it said that it began an upgrade, and not that it ended.
     :param held: whether a hold is over it, whatever its state.
     :param unadmitted: whether it says that it has started, behind a closed gate, and no planner has admitted it.
+    :param stage: number of the stage that it belongs to, in the order in which they go; 0 for the first, and without stages.
+    :param blocks: whether hosts that come after it have to wait for it.
     """
 
     role: str
@@ -46,6 +48,8 @@ class HostView:
     begun: str | None = None
     done: tuple[str, ...] = ()
     unadmitted: bool = False
+    stage: int = 0
+    blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ class Plan:
         of it.
     :param wants_approval: whether that stage is done but for somebody's approval.
     :param waits: whether time or somebody's word is all that is missing.
+    :param order: role -> the roles that go before it, for those that wait for any.
+    :param rollback_order: whether a rollback goes through roles and stages ``reversed`` or ``forward``; empty in other rollouts.
     :param marks: host -> what is to be remembered of its health, where that is something new; None to forget it.
     :param wake_at: when a pass may find something else though nothing was written (unix seconds).
     """
@@ -104,6 +110,8 @@ class Plan:
     stage_mark: Mapping[str, int] = field(default_factory=dict)
     wants_approval: bool = False
     waits: bool = False
+    order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rollback_order: str = ""
     marks: Mapping[str, Mark] = field(default_factory=dict)
     wake_at: float | None = None
 
@@ -127,10 +135,12 @@ def obstacles(plan: Plan, hosts: Mapping[str, HostView]) -> list[str]:
 
 
 def what_stops(plan: Plan) -> dict[str, Any]:
-    """Return what keeps a plan from opening more as plain data: the stage, whether it wants approval, the brake."""
+    """Return what keeps a plan from opening more as plain data: the stage, whether it wants approval, the brake, the order."""
     brake = plan.brake
     return {
         "stage": plan.stage or "",
         "wants_approval": plan.wants_approval,
         "brake": {} if brake is None else {"code": brake.code, "reason": brake.reason, "until": brake.until or 0},
+        "order": {role: list(firsts) for role, firsts in plan.order.items()},
+        "rollback_order": plan.rollback_order,
     }

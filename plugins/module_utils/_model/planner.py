@@ -13,7 +13,7 @@ from .brakes import ABORT, PAUSE, brake_of
 from .budgets import spent_budgets
 from .errors import UpgradeError
 from .fleet import Snapshot
-from .instructions import Instructions
+from .instructions import FORWARD, REVERSED, Instructions
 from .last_time import wave_seconds
 from .limits import limits_by_role
 from .names import nearest, plural, some
@@ -23,7 +23,7 @@ from .order import RoleOrder, resolve
 from .plan import Opening, Plan
 from .stage_names import nobody_after
 from .staging import Staging, read_staging
-from .states import HostState, read_states
+from .states import HostState, in_rollback, read_states
 from .views import Sight, views_of
 
 
@@ -43,7 +43,8 @@ def make_plan(
     by_role: dict[str, list[HostState]] = {}
     for one in hosts.values():
         by_role.setdefault(one.role, []).append(one)
-    order = resolve(rules, by_role, members)
+    back = "" if not in_rollback(snapshot) else FORWARD if rules.forward_rollback else REVERSED
+    order = resolve(rules, by_role, members, is_reversed=back == REVERSED)
     scope = _scope(limit, members, order)
     missing = _missing(snapshot, by_role)
     broken = {
@@ -102,10 +103,12 @@ def make_plan(
         brake=brake,
         spent=spent,
         stopped=tuple(dict.fromkeys(one.key for one in (spent_by_all, *spent.values()) if one is not None)),
-        stage=staging.stages[staging.number].name if staging.stages else None,
+        stage=staging.name,
         stage_mark=staging.mark or {},
         wants_approval=staging.waits and staging.until is None,
         waits=waits,
+        order={role: firsts for role, firsts in order.waits.items() if firsts},
+        rollback_order=back,
         marks={one.host: one.mark for one in hosts.values() if one.mark and one.mark != snapshot.marks.get(one.host)},
         wake_at=min((at for at in times if at is not None), default=None),
     )

@@ -10,14 +10,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from .errors import UpgradeError
-from .instructions import KEYS, name_of
+from .instructions import KEYS, ROLLBACK_ORDER, name_of
 from .names import some
 from .shown import bounded
 
 # Of all rules in a sentence, and of one key's rules in an entry of the history (characters).
 _MOST_RULES = 2000
 _MOST_OF_A_KEY = 500
-_LISTS = ("stages", "windows", "freezes")
+_EMPTY = {**dict.fromkeys(("stages", "windows", "freezes"), "[]"), ROLLBACK_ORDER: '""'}
 
 
 def named_in(given: Mapping[str, Any]) -> set[str]:
@@ -38,7 +38,7 @@ def refuse_left_out(stored: Mapping[str, Any], named: Collection[str], version: 
     missing = [name for name in held if name not in named]
     if not missing:
         return
-    empty = ", ".join(f"{name}: {'[]' if name in _LISTS else '{}'}" for name in missing)
+    empty = ", ".join(f"{name}: {_EMPTY.get(name, '{}')}" for name in missing)
     raise UpgradeError(
         "rules_left_out",
         f"instructions: {some(missing, len(KEYS))} {'is' if len(missing) == 1 else 'are'} not given, and the rollout to "

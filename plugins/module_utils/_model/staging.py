@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .caps import Cap
 from .fleet import Snapshot
@@ -52,6 +52,7 @@ class Staging:
     :param until: when that ends by itself (unix seconds), None where it does not.
     :param waits: whether the current stage is done, and time or an approval is all that is missing.
     :param mark: what the ledger has to say of it.
+    :param in_rollback: whether it is a rollback: hosts that were broken before it come after the last stage.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -61,21 +62,20 @@ class Staging:
     until: float | None = None
     waits: bool = False
     mark: Mapping[str, int] | None = None
+    in_rollback: bool = False
 
     @property
-    def cause(self) -> str:
-        """Why hosts of later stages wait, as a stable word."""
-        if not self.stages:
-            return ROLLBACK
-        if not self.waits:
-            return STAGE
-        return APPROVAL if self.until is None else SOAK
+    def name(self) -> str | None:
+        """The name of the current stage; None without stages, and for the hosts that come after the last one."""
+        return self.stages[self.number].name if self.number < len(self.stages) else None
 
-    @property
-    def rule(self) -> str:
-        """The key of the instructions that makes them wait; empty in a rollback, which has no stages."""
-        part = {APPROVAL: ".approve", SOAK: ".soak"}.get(self.cause, "")
-        return f"stages[{self.number}]{part}" if self.stages else ""
+    def reason_of(self, host: str) -> tuple[str, str, str]:
+        """Return why a host of a later stage waits: in words, as a stable word, and the key of the instructions behind it."""
+        if self.of_host is not None and self.of_host[host] >= len(self.stages):
+            return "was broken before this rollback, and goes once the others have been let through", ROLLBACK, ""
+        cause = STAGE if not self.waits else APPROVAL if self.until is None else SOAK
+        number = len(self.stages) - 1 - self.number if self.in_rollback else self.number
+        return self.reason, cause, f"stages[{number}]" + {APPROVAL: ".approve", SOAK: ".soak"}.get(cause, "")
 
     @property
     def last(self) -> int:
@@ -96,7 +96,7 @@ def read_staging(
     :raises UpgradeError: ``bad_instructions`` for a stage that is still to come and whose names fit nobody.
     """
     if in_rollback(snapshot):
-        return _in_rollback(by_role)
+        return _in_rollback(stages if order.is_reversed else (), order, by_role)
     if not stages or snapshot.current_version is None:
         return Staging()
     names = {role: [one.host for one in hosts] for role, hosts in by_role.items()}
@@ -116,8 +116,7 @@ def read_staging(
         unfinished = [host for at in range(number + 1) for host in left.get(at, ())]
         stage = stages[number]
         if unfinished:
-            reason = f"waits for stage {stage.name} ({plural(len(unfinished), 'host')} to go: {some(unfinished, 3)})"
-            return Staging(stages, number, of_host, reason, mark={"number": number})
+            return Staging(stages, number, of_host, _waits_for(stage, unfinished), mark={"number": number})
         if number == last:
             return Staging(stages, number, of_host, mark={"number": number})
         # A time to come is of a planner whose clock is wrong, or was.
@@ -150,18 +149,34 @@ def carried(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[str, 
     return {"number": same} if same else {}
 
 
-def _in_rollback(by_role: Mapping[str, Sequence[HostState]]) -> Staging:
-    """Return the two parts of a rollback: hosts that were broken before it come after the others.
+def _in_rollback(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[HostState]]) -> Staging:
+    """Return the stages of a rollback: the last one goes first, and hosts that were broken before it come after them all.
 
-    The rules' own stages are for a version that has to prove itself; a rollback goes back to one that has.
+    They neither soak nor want an approval: the version of a rollout has to prove itself, and a rollback goes back to one that has.
     """
     every = [one for hosts in by_role.values() for one in hosts]
-    if not any(one.is_excused for one in every):
+    if not stages and not any(one.is_excused for one in every):
         return Staging()
-    of_host = {one.host: int(one.is_excused) for one in every}
-    waiting = any(one.state == PENDING and not one.is_excused for one in every)
-    reason = "was broken before this rollback, and goes once the others have been let through"
-    return Staging((), 0 if waiting else 1, of_host, reason)
+    turned = tuple(replace(stage, soak=0, approve=False) for stage in reversed(stages))
+    forward = stage_of_hosts(stages, order, {role: [one.host for one in hosts] for role, hosts in by_role.items()})
+    last = max(0, len(turned) - 1)
+    broken = last + 1 if turned else 1
+    of_host = {one.host: broken if one.is_excused else last - forward.get(one.host, last) for one in every}
+    left: dict[int, list[str]] = {}
+    for one in every:
+        if one.is_in_the_way:
+            left.setdefault(of_host[one.host], []).append(one.host)
+    if not any(one.state == PENDING and not one.is_excused for one in every):
+        return Staging(
+            turned, broken if any(at == broken for at in of_host.values()) else last, of_host, in_rollback=True
+        )
+    number = min(left)
+    reason = f"{_waits_for(turned[number], left[number])}, as stages are reversed in a rollback" if turned else ""
+    return Staging(turned, number, of_host, reason, in_rollback=True)
+
+
+def _waits_for(stage: Stage, hosts: Sequence[str]) -> str:
+    return f"waits for stage {stage.name} ({plural(len(hosts), 'host')} to go: {some(hosts, 3)})"
 
 
 def _kept(ledger: Ledger | None, version: str) -> Mapping[str, int]:

@@ -64,17 +64,18 @@ def views_of(sight: Sight, hosts: Mapping[str, HostState], order: RoleOrder) -> 
             spent = sight.spent[one.role]
             found = Reason(f"no more of role {one.role} go: {spent.reason()}", why.ROLE_BUDGET, spent.key)
         elif not staging.is_due(one.host):
-            found = Reason(staging.reason, staging.cause, staging.rule)
+            found = Reason(*staging.reason_of(one.host))
         else:
             found = waiting.of_role(one.role)
         if one.gate.scope == "unreadable":
             found = replace(found, text=f"{one.gate.value} {found.text}")
         return found if one.version else replace(found, text=f"never reported; {found.text}")
 
-    return {one.host: _view(one, order, reason(one)) for one in hosts.values()}
+    stages = staging.of_host or {}
+    return {one.host: _view(one, order, reason(one), stages.get(one.host, 0)) for one in hosts.values()}
 
 
-def _view(one: HostState, order: RoleOrder, reason: Reason) -> HostView:
+def _view(one: HostState, order: RoleOrder, reason: Reason, stage: int) -> HostView:
     done = one.record.done if one.record is not None else ()
     return HostView(
         one.role,
@@ -91,4 +92,6 @@ def _view(one: HostState, order: RoleOrder, reason: Reason) -> HostView:
         one.begun,
         tuple(filter(is_of_path, done)),
         one.is_unadmitted,
+        stage,
+        one.is_in_the_way,
     )

@@ -110,7 +110,12 @@ class Waiting:
                 some([f"{one.host} {self._state(one)}" for one in hosts]) if len(hosts) <= 3 else self._counts(hosts)
             )
             parts.append(f"role {name} ({plural(len(hosts), 'host is', 'hosts are')} not upgraded: {shown})")
-        return Reason(f"waits for {' and '.join(parts)}, as role_order says", ORDER, f"role_order.{role}")
+        shown = " and ".join(parts)
+        if self._opener.order.is_reversed:
+            return Reason(
+                f"waits for {shown}, as role_order says, reversed in a rollback", ORDER, f"role_order.{first[0]}"
+            )
+        return Reason(f"waits for {shown}, as role_order says", ORDER, f"role_order.{role}")
 
     def _state(self, one: HostState) -> str:
         return "may go now" if one.host in self._opening else one.state

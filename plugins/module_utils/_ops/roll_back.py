@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .._model.errors import UpgradeError
+from .._model.instructions import REVERSED, ROLLBACK_ORDER
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, Ledger
 from .._store.layout import refuse_to_plan
 from .._store.store import Store
@@ -15,7 +16,9 @@ from .plan import Request, make_pass
 from .word import Done, Word, ledger_of
 
 
-def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool = False) -> Done:
+def roll_back(
+    store: Store, word: Word, version: str | None = None, rollback_order: str | None = None, *, dry: bool = False
+) -> Done:
     """Begin a rollout to where the fleet was, under the rules of the one that it takes back. It opens nothing yet.
 
     Said again it goes on with the same rollback, and begins it again where it was aborted. To turn round once more, the
@@ -23,7 +26,8 @@ def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool
 
     :param version: where to; None for the ledger's previous version, which is the last one that was completed, or for
         where a rollback goes already.
-    :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``foreign_version``, and what :func:`make_pass` raises.
+    :param rollback_order: reversed or forward, in place of what the rules say; None for what they say.
+    :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``foreign_version``, ``bad_options``, and what :func:`make_pass` raises.
     """
     snapshot = store.snapshot()
     refuse_to_plan(store.keys, snapshot)
@@ -38,6 +42,7 @@ def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool
     target = version or ledger.previous_version
     if ledger.rollback and version in (None, ledger.version):
         if ledger.state != ABORTED:
+            _refuse_other_order(ledger, rollback_order)
             return Done(ledger, remarks=[_taken_back_already(ledger)])
         target = ledger.version
         remarks.append(f"Taking the fleet back to {target} was aborted, and begins again.")
@@ -59,7 +64,7 @@ def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool
         )
     request = Request(
         target,
-        rules=ledger.instructions,
+        rules={**ledger.instructions, ROLLBACK_ORDER: rollback_order} if rollback_order else ledger.instructions,
         fleet=dict(word.fleet) or None,
         limit=[],
         takes_back=ledger,
@@ -67,6 +72,17 @@ def roll_back(store: Store, word: Word, version: str | None = None, *, dry: bool
     )
     outcome = make_pass(store, request, dry=dry)
     return Done(outcome.ledger or ledger, changes=outcome.changes, remarks=remarks)
+
+
+def _refuse_other_order(ledger: Ledger, rollback_order: str | None) -> None:
+    held = ledger.instructions.get(ROLLBACK_ORDER, REVERSED)
+    if rollback_order not in (None, held):
+        raise UpgradeError(
+            "bad_options",
+            f"{ROLLBACK_ORDER}: {rollback_order} is given, and the rollback to {ledger.version} is under way with {held}. Leave it "
+            f"out, or change the rules: run upgrade.yml -e version={ledger.version} with all instructions and {ROLLBACK_ORDER}: "
+            f"{rollback_order}.",
+        )
 
 
 def as_rollback(store: Store, request: Request) -> Request:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...module_utils._model import states
@@ -85,13 +85,14 @@ class Admission:
         self._changed = threading.Condition(self._lock)
         self._waiting: dict[str, Verdict | None] = {}
         self._live = dict.fromkeys(run.scope)
+        self._play_of = {host: at for at, hosts in enumerate(run.plays) for host in hosts}
         self._going: set[str] = set()
         self._watching = False
         self._latest: Look | None = None
         self._epoch, self._commit = 0, ""
         self._asked: set[str] = set()
         self._asked_at = 0.0
-        self._lined_up = False
+        self._lined_up: set[int] = set()
         self._passed = False
         self._pulled = [host for host, role in run.fleet.items() if not run.is_driven(role) and host in self._live]
 
@@ -161,11 +162,12 @@ class Admission:
             if whole:
                 return verdicts | self._wave(mine, deadline)
             self._note_asked(hosts)
+            play = self._play(hosts)
             if not mine:
                 return verdicts
             for host in mine:
                 self._waiting[host] = None
-            self._line_up()
+            self._line_up(play)
             if not self._passed:
                 self._pass()
             self._start_watching()
@@ -187,14 +189,19 @@ class Admission:
         self._passed = False
         self._changed.notify_all()
 
-    def _line_up(self) -> None:
+    def _play(self, hosts: Iterable[str]) -> int:
+        """Return the number of the play that these hosts are in; a host asks in the play that is under way."""
+        return next((self._play_of[host] for host in hosts if host in self._play_of), 0)
+
+    def _line_up(self, play: int) -> None:
         """Wait until as many hosts have asked as Ansible has at work at once, or until no more of them do."""
-        while not self._lined_up:
-            # Those of the control plane, which asked as a wave, have ended by now.
-            to_ask = sum(1 for host in self._live if self._run.is_driven(self._run.fleet.get(host, "")))
+        while play not in self._lined_up:
+            mates = [host for host in self._live if self._play_of.get(host, play) == play]
+            to_ask = sum(1 for host in mates if self._run.is_driven(self._run.fleet.get(host, "")))
             left = self._asked_at + _LINE_UP - time.monotonic()
-            if left <= 0 or len(self._asked) >= min(self._run.forks, to_ask):
-                self._lined_up = True
+            asked = sum(1 for host in self._asked if self._play_of.get(host, play) == play)
+            if left <= 0 or asked >= min(self._run.forks, to_ask):
+                self._lined_up.add(play)
             else:
                 self._changed.wait(left)
 
@@ -223,7 +230,8 @@ class Admission:
     def _pass(self) -> None:
         """Make a pass for all who wait, and tell those whose waiting is over."""
         waiting = [host for host, verdict in self._waiting.items() if verdict is None]
-        if not waiting or not self._lined_up:
+        play = self._play(waiting)
+        if not waiting or play not in self._lined_up:
             return
         look = self._make_pass([*waiting, *self._pulled])
         self._passed = True
@@ -232,7 +240,9 @@ class Admission:
             if verdict is not None and verdict.go:
                 self._going.add(host)
         left = [host for host in waiting if self._waiting[host] is None]
-        if left and not self._can_move(look, [host for host in self._live if host not in self._going]):
+        # A host of a later play asks when this play is over, so no host waits for it.
+        to_come = [host for host in self._live if host not in self._going and self._play_of.get(host, play) == play]
+        if left and not self._can_move(look, to_come):
             for host in left:
                 self._waiting[host] = _final(None, look.hosts[host])
         self._changed.notify_all()

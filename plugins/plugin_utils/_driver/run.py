@@ -45,6 +45,7 @@ class Run:
     :param providers: provider -> the version that it comes from.
     :param retry_failed: whether failed hosts are tried again.
     :param patience: seconds for which a host waits to be let through.
+    :param plays: the hosts of each play of the run; empty for one play with all of them.
     :param forks: how many hosts Ansible has at work at once, so how many ask before the first one is let through.
     """
 
@@ -61,6 +62,7 @@ class Run:
     ways: Mapping[str, Collection[str]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     providers: Mapping[str, str] = field(default_factory=dict)
+    plays: tuple[tuple[str, ...], ...] = ()
 
     def is_driven(self, role: str) -> bool:
         """Return whether Ansible upgrades the hosts of a role; others do it themselves."""

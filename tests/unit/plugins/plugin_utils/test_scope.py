@@ -40,11 +40,13 @@ def test_those_that_have_begun_go_first_then_the_waves_then_those_that_nobody_ex
     )
     assert found == {
         "part": "all",
+        "dataplane_first": [],
         "controlplane": ["control1", "control2", "control3"],
         "waves": [1, 1, 1],
         "dataplane": ["compute3", "compute2", "compute1"],
         "validate": ["compute1", "compute2", "control2", "control3"],
-        "stages": {
+        "plays": {
+            "dataplane_first": [],
             "controlplane": ["control1", "control2", "control3"],
             "dataplane": ["compute1", "compute2", "compute3", "puppet1"],
         },
@@ -89,7 +91,7 @@ def test_a_role_that_no_host_has_is_refused() -> None:
 
 
 def test_the_data_plane_waits_for_the_control_plane_even_if_it_is_held() -> None:
-    fleet = plan(control1="held", control2="upgraded", compute1="pending")
+    fleet = {**plan(control1="held", control2="upgraded", compute1="pending"), "order": {"compute": ["control"]}}
     with pytest.raises(UpgradeError) as caught:
         scope_of(fleet, ROLES, COMPOSITION, part="dataplane")
     assert caught.value.code == "control_plane_first"
@@ -114,3 +116,67 @@ def test_what_the_plan_would_let_through_now_is_checked_first() -> None:
     scope = scope_of(found, {"web": {"stage": "dataplane"}}, {"roles": {"web": {}}})
     assert scope["validate"] == ["web1"]
     assert scope["dataplane"] == ["web2", "web1"]
+
+
+def canary(**states: str) -> dict[str, Any]:
+    """Two stages, and in each the data plane after the control plane."""
+    waves = [["control1"], ["compute1"], ["control2"], ["compute2"]]
+    found = plan([[host for host in wave if states.get(host) == "pending"] for wave in waves], **states)
+    for host, view in found["hosts"].items():
+        view |= {"stage": int(host[-1]) - 1, "blocks": states[host] != "upgraded"}
+    return {**found, "order": {"compute": ["control"]}}
+
+
+ALL = ("compute1", "compute2", "control1", "control2")
+
+
+def test_a_canary_of_the_data_plane_goes_between_those_of_the_control_plane() -> None:
+    found = scope_of(canary(**dict.fromkeys(ALL, "pending")), ROLES, COMPOSITION)
+    assert (found["controlplane"], found["waves"]) == (["control1", "compute1", "control2"], [1, 1, 1])
+    assert (found["dataplane_first"], found["dataplane"]) == ([], ["compute2"])
+    assert found["plays"]["controlplane"] == ["compute1", "control1", "control2"]
+
+
+def test_in_a_rollback_the_data_plane_goes_first() -> None:
+    back = plan([["compute1", "compute2"], ["control1"]], compute1="pending", compute2="pending", control1="pending")
+    found = scope_of({**back, "order": {"control": ["compute"]}, "rollback_order": "reversed"}, ROLES, COMPOSITION)
+    assert (found["dataplane_first"], found["controlplane"], found["dataplane"]) == (
+        ["compute1", "compute2"],
+        ["control1"],
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("upgraded", "part", "hosts"),
+    [
+        ((), "controlplane", ["control1"]),
+        (("control1",), "dataplane", ["compute1"]),
+        (("control1", "compute1"), "controlplane", ["control2"]),
+        (("control1", "compute1", "control2"), "dataplane", ["compute2"]),
+        ((), "role", ["control1"]),
+    ],
+)
+def test_a_part_goes_as_far_as_it_does_not_wait_for_the_other(
+    upgraded: tuple[str, ...], part: str, hosts: list[str]
+) -> None:
+    states = {host: "upgraded" if host in upgraded else "pending" for host in ALL}
+    found = scope_of(canary(**states), ROLES, COMPOSITION, part=part, role="control")
+    assert found["controlplane"] + found["dataplane"] == hosts
+
+
+@pytest.mark.parametrize(
+    ("upgraded", "part", "code", "names"),
+    [
+        ((), "dataplane", "control_plane_first", "control1 (pending) not upgraded"),
+        (("control1",), "controlplane", "data_plane_first", "compute1 (pending) not upgraded"),
+    ],
+)
+def test_a_part_that_only_waits_for_the_other_is_refused(
+    upgraded: tuple[str, ...], part: str, code: str, names: str
+) -> None:
+    states = {host: "upgraded" if host in upgraded else "pending" for host in ALL}
+    with pytest.raises(UpgradeError) as caught:
+        scope_of(canary(**states), ROLES, COMPOSITION, part=part)
+    assert caught.value.code == code
+    assert names in caught.value.message

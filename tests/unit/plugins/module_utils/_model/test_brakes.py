@@ -99,11 +99,55 @@ def test_hosts_that_were_broken_stop_neither_a_rollback_nor_the_roles_that_wait(
     rules = {**ONE, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
     site = fleet(controller=2, compute=2).upgraded("controller2", "compute1").opened("controller1")
     site.records["controller1"] = Record(OLD, FAILED, error="no disk", times={FAILED: 700})
-    assert [one.host for one in rollback(site, "controller1").plan(rules).openings] == ["controller2"]
+    forward = {**rules, "rollback_order": "forward"}
+    assert [one.host for one in rollback(site, "controller1").plan(forward).openings] == ["controller2"]
     site.running(OLD, "controller2")
-    plan = site.plan(rules)
+    plan = site.plan(forward)
     assert [one.host for one in plan.openings] == ["compute1"]
     assert not plan.complete
+
+
+def test_a_rollback_reverses_the_order_between_roles_and_says_so() -> None:
+    rules = {**ONE, "role_order": {"compute": "controller", "web": "compute"}}
+    site = rollback(fleet(controller=1, compute=1, web=1).upgraded("controller1", "compute1", "web1"))
+    plan = site.plan(rules)
+    assert plan.waves == (("web1",), ("compute1",), ("controller1",))
+    assert (plan.order, plan.rollback_order) == ({"compute": ("web",), "controller": ("compute",)}, "reversed")
+    view = plan.hosts["controller1"]
+    assert view.reason.endswith("as role_order says, reversed in a rollback")
+    assert view.rule == "role_order.compute"
+    assert (plan.hosts["compute1"].stage, plan.hosts["compute1"].blocks) == (0, True)
+    plan = site.plan({**rules, "rollback_order": "forward"})
+    assert plan.waves == (("controller1",), ("compute1",), ("web1",))
+    assert plan.rollback_order == "forward"
+
+
+def test_a_rollback_reverses_the_stages_without_soak_and_approval() -> None:
+    rules = {
+        **ONE,
+        "role_order": {"compute": "controller"},
+        "stages": [{"name": "canary", "hosts": 1, "soak": 3600, "approve": True}],
+    }
+    hosts = ("controller1", "controller2", "compute1", "compute2")
+    site = rollback(fleet(controller=2, compute=2).upgraded(*hosts))
+    plan = site.plan(rules)
+    assert plan.waves == (("compute2",), ("controller2",), ("compute1",), ("controller1",))
+    assert (plan.stage, plan.hosts["compute1"].rule, plan.stage_mark) == ("rest", "stages[1]", {})
+    assert plan.hosts["compute1"].reason == (
+        "waits for stage rest (2 hosts to go: compute2, controller2), as stages are reversed in a rollback"
+    )
+    site.running(OLD, "compute2", "controller2")
+    plan = site.plan(rules)
+    assert (plan.stage, plan.waves) == ("canary", (("compute1",), ("controller1",)))
+
+
+def test_hosts_that_were_broken_come_after_the_last_stage_of_a_rollback() -> None:
+    rules = {**ONE, "stages": [{"name": "canary", "hosts": 1}]}
+    site = rollback(fleet(compute=3).upgraded("compute1", "compute2", "compute3"), "compute3")
+    plan = site.plan(rules)
+    assert plan.waves == (("compute2",), ("compute1",), ("compute3",))
+    assert plan.hosts["compute3"].cause == "rollback"
+    assert not plan.hosts["compute3"].blocks
 
 
 def test_hosts_that_fail_in_a_rollback_count_as_in_any_rollout() -> None:
@@ -115,10 +159,14 @@ def test_hosts_that_fail_in_a_rollback_count_as_in_any_rollout() -> None:
     assert (plan.brake.code, plan.stopped, plan.openings) == ("budget_spent", ("failure_rules.fleet",), ())
 
 
-def test_a_rollback_has_no_stages() -> None:
+def test_a_rollback_that_goes_forward_has_no_stages() -> None:
     site = fleet(compute=3).upgraded("compute1", "compute2")
     site.reported_at = {"compute1": 100.0, "compute2": 300.0}
-    rules = {**ONE, "stages": [{"name": "canary", "hosts": 1, "soak": 3600, "approve": True}]}
+    rules = {
+        **ONE,
+        "stages": [{"name": "canary", "hosts": 1, "soak": 3600, "approve": True}],
+        "rollback_order": "forward",
+    }
     assert order(rollback(site), rules) == ["compute2", "compute1"]
     assert site.plan(rules).stage is None
 

@@ -93,22 +93,26 @@ def test_a_name_that_stands_twice_in_a_list_counts_once() -> None:
         (
             {"rolling_rule": {"global": 1}},
             "instructions: rolling_rule: unknown key; did you mean 'rolling_rules'? "
-            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, failure_rules, health, stages, windows, freezes.",
+            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, rollback_order, failure_rules, health, stages, "
+            "windows, freezes.",
         ),
         (
             {"roleorder": {"compute": "controller"}},
             "instructions: roleorder: unknown key; did you mean 'role_order'? "
-            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, failure_rules, health, stages, windows, freezes.",
+            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, rollback_order, failure_rules, health, stages, "
+            "windows, freezes.",
         ),
         (
             {"zebra": 1},
             "instructions: zebra: unknown key. "
-            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, failure_rules, health, stages, windows, freezes.",
+            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, rollback_order, failure_rules, health, stages, "
+            "windows, freezes.",
         ),
         (
             {1: 2},
             "instructions: 1: unknown key. "
-            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, failure_rules, health, stages, windows, freezes.",
+            "Known are: rolling_rules, group_mappings, role_order, role_dependencies, rollback_order, failure_rules, health, stages, "
+            "windows, freezes.",
         ),
         (
             {"rolling_rules": {"globel": 1}},
@@ -318,3 +322,15 @@ def test_a_very_long_chain_is_no_danger() -> None:
 
     assert find_cycle(chain) == []
     assert len(find_cycle({**chain, "r20000": ["r0"]})) == 20_002
+
+
+@pytest.mark.parametrize("value", [None, "", "reversed", "forward"])
+def test_a_rollback_reverses_the_order_unless_the_rules_say_otherwise(value: str | None) -> None:
+    found = parse({"rollback_order": value})
+    assert found.forward_rollback is (value == "forward")
+    assert found.plain() == ({"rollback_order": "forward"} if value == "forward" else {})
+
+
+@pytest.mark.parametrize("value", ["backward", True, ["reversed"]])
+def test_another_order_of_a_rollback_is_refused(value: object) -> None:
+    assert refusal({"rollback_order": value}).details["key"] == "rollback_order"
