@@ -348,6 +348,11 @@ order:
   returned: success
   type: dict
   sample: {"compute": ["controller"]}
+post_upgrade:
+  description: Hosts whose tasks after the upgrade are still to be run before the rollout is over.
+  returned: success
+  type: list
+  elements: str
 rollback_order:
   description: Whether a rollback goes through roles and stages V(reversed) or V(forward). Empty in other rollouts.
   returned: success

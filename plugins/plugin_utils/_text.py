@@ -89,6 +89,13 @@ def standing(info: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"Order of the rollback: {info['rollback_order']}{stages}" + (f"; {'; '.join(after)}" if after else "")
         )
+    left = info.get("post_upgrade") or ()
+    if left:
+        lines.append(
+            f"Tasks after the upgrade are still to be run on {plural(len(left), 'host')}: {some(left, _MOST_HOSTS)}"
+        )
+    if left and info.get("complete"):
+        lines.append(f"Next: ansible-playbook playbooks/post_upgrade.yml -e version={info['version']}")
     if info.get("stage"):
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["wants_approval"] else ""))
     if info.get("brake"):

@@ -15,7 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Ou
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.kv import RawKV
-from integration.support.fleet import names, record, seed
+from integration.support.fleet import ledger, names, record, seed
 
 pytestmark = pytest.mark.one_release
 
@@ -92,6 +92,31 @@ def test_a_host_that_is_at_its_tasks_spends_no_budget_and_keeps_its_slot_until_i
     assert (view.state, view.soaking, view.reason) == ("upgrading", True, "reported 2, and its check nova is critical")
     check(consul, "compute1", "passing")
     assert opened(go(done)) == ["compute4"]
+
+
+def test_a_rollout_is_over_when_the_tasks_after_it_are_done(store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    rules = {"rolling_rules": {"global": 9}}
+    make_pass(store, Request("2", rules, fleet=FLEET, post_upgrade=["compute"]))
+    for host in FLEET:
+        report(store, Word(host, "2", "started"))
+        report(store, Word(host, "2", "upgraded"))
+    outcome = make_pass(store, Request("2", fleet=FLEET, converge=True))
+    assert outcome.plan.complete
+    assert outcome.plan.post_upgrade == tuple(FLEET)
+    # The gates stay closed, and no other rollout begins, until the tasks are done.
+    assert consul.get("config_state/enable_puppet/global") == b"False"
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(store, Request("3", rules, fleet=FLEET))
+    assert caught.value.code == "post_upgrade_pending"
+    assert "post_upgrade.yml -e version=2" in caught.value.message
+    assert make_pass(store, Request("3", rules, fleet=FLEET, restart=True), dry=True).begun
+    for host in FLEET:
+        tell(consul, host, "done")
+    assert make_pass(store, Request("2", fleet=FLEET, converge=True)).plan.post_upgrade == ()
+    assert consul.get("config_state/enable_puppet/global") == b"True"
+    assert "post_upgrade" not in ledger(consul)
+    assert make_pass(store, Request("3", rules, fleet=FLEET)).begun
 
 
 def test_tasks_that_fail_spend_the_budget(done: Store, consul: RawKV) -> None:

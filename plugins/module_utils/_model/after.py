@@ -31,6 +31,24 @@ def _has_been_well(one: HostState) -> bool:
     return one.mark is not None and one.mark.upgraded
 
 
+def outstanding(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the hosts whose tasks after the upgrade are still to be run before the rollout is over.
+
+    :param members: host -> role.
+    """
+    ledger = snapshot.ledger
+    if ledger is None or ledger.version != snapshot.current_version or not ledger.post_upgrade:
+        return ()
+    roles = frozenset(ledger.post_upgrade)
+    records = snapshot.records
+
+    def is_done(host: str) -> bool:
+        record = records.get(host)
+        return record is not None and record.version == ledger.version and record.post == POST_DONE
+
+    return tuple(host for host, role in members.items() if role in roles and not is_done(host))
+
+
 def after_view(
     snapshot: Snapshot,
     members: Mapping[str, str],

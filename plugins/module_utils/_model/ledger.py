@@ -49,6 +49,7 @@ class Ledger:
     :param members: role -> number of hosts, from the planner that was last given a fleet.
     :param begun_index: Consul's index when it began, None where nobody noted it. What a host said up to there, it did not
         say under this rollout.
+    :param post_upgrade: roles whose tasks after the upgrade are part of it, until the gates of all are opened.
     :param who: who began the rollout.
     :param since: when, in unix seconds.
     """
@@ -69,6 +70,7 @@ class Ledger:
     stopped: tuple[str, ...] = ()
     begun_index: int | None = None
     admitted: Mapping[str, int] = field(default_factory=dict)
+    post_upgrade: tuple[str, ...] = ()
     commit: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +92,7 @@ class Ledger:
             "broken": _are_texts(self.broken),
             "stopped": _are_texts(self.stopped),
             "admitted": isinstance(self.admitted, Mapping) and all(map(is_count, self.admitted.values())),
+            "post_upgrade": _are_texts(self.post_upgrade),
             "stage": isinstance(self.stage, Mapping) and all(is_time(value) for value in self.stage.values()),
         }
         for name, fits in checks.items():

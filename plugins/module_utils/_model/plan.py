@@ -84,6 +84,7 @@ class Plan:
         of it.
     :param wants_approval: whether that stage is done but for somebody's approval.
     :param waits: whether time or somebody's word is all that is missing.
+    :param post_upgrade: hosts whose tasks after the upgrade are still to be run.
     :param order: role -> the roles that go before it, for those that wait for any.
     :param rollback_order: whether a rollback goes through roles and stages ``reversed`` or ``forward``; empty in other rollouts.
     :param marks: host -> what is to be remembered of its health, where that is something new; None to forget it.
@@ -110,6 +111,7 @@ class Plan:
     stage_mark: Mapping[str, int] = field(default_factory=dict)
     wants_approval: bool = False
     waits: bool = False
+    post_upgrade: tuple[str, ...] = ()
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rollback_order: str = ""
     marks: Mapping[str, Mark] = field(default_factory=dict)
@@ -143,4 +145,5 @@ def what_stops(plan: Plan) -> dict[str, Any]:
         "brake": {} if brake is None else {"code": brake.code, "reason": brake.reason, "until": brake.until or 0},
         "order": {role: list(firsts) for role, firsts in plan.order.items()},
         "rollback_order": plan.rollback_order,
+        "post_upgrade": list(plan.post_upgrade),
     }

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 
 from . import states
+from .after import outstanding
 from .brakes import ABORT, PAUSE, brake_of
 from .budgets import spent_budgets
 from .errors import UpgradeError
@@ -107,6 +108,7 @@ def make_plan(
         stage_mark=staging.mark or {},
         wants_approval=staging.waits and staging.until is None,
         waits=waits,
+        post_upgrade=outstanding(snapshot, members),
         order={role: firsts for role, firsts in order.waits.items() if firsts},
         rollback_order=back,
         marks={one.host: one.mark for one in hosts.values() if one.mark and one.mark != snapshot.marks.get(one.host)},

@@ -131,7 +131,7 @@ def _try_once(
     outcome.warnings += note(writer, snapshot, plan, ledger)
     running = replace(ledger, state=RUNNING)
     open_gates(writer, plan, snapshot, running, wanted.rules, outcome.openings, good_until=good_until)
-    end = finish(keys, snapshot, ledger, converge=request.converge) if plan.complete else None
+    end = finish(keys, snapshot, ledger, converge=request.converge and not plan.post_upgrade) if plan.complete else None
     if end is not None:
         _do(writer, end)
     outcome.ledger = writer.ledger
@@ -161,10 +161,15 @@ def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: Wanted) -> Move | None:
         return begin(keys, snapshot, wanted.ledger)
     # How many hosts there are is written along with other things, never for its own sake: two planners with
     # different fleets would take turns at it for ever.
-    if snapshot.ledger is None or replace(snapshot.ledger, members=wanted.ledger.members) != wanted.ledger:
+    if snapshot.ledger is None or _with_facts(snapshot.ledger, wanted.ledger) != wanted.ledger:
         move = go_on(keys, snapshot, wanted.ledger)
         return replace(move, event={**move.event, **_new_rules(snapshot.ledger, wanted.ledger)})
     return None
+
+
+def _with_facts(old: Ledger, new: Ledger) -> Ledger:
+    """Return a ledger with what is written along with other things alone."""
+    return replace(old, members=new.members, post_upgrade=new.post_upgrade)
 
 
 def _new_rules(old: Ledger | None, new: Ledger) -> dict[str, object]:

@@ -129,7 +129,8 @@ def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) ->
     after = replace(snapshot, ledger=done)
     if converge and not is_plain:
         wiped, changes = _one_gate(keys, snapshot, OPEN)
-        after = replace(after, gates=plain)
+        done = replace(done, post_upgrade=())
+        after = replace(after, gates=plain, ledger=done)
     elif ledger.state != RUNNING:
         return None
     event = {

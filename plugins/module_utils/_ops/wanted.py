@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .._model.after import outstanding
 from .._model.brakes import said
 from .._model.errors import UpgradeError
 from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
 from .._model.instructions import Instructions, parse
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
-from .._model.names import check_new_version
+from .._model.names import check_new_version, plural, some
 from .._model.rule_changes import named_in, refuse_left_out
 from .._model.staging import carried
 from .._model.states import admitted_and_started
@@ -39,6 +40,7 @@ class Request:
     :param restart: whether to begin a rollout anew that was aborted.
     :param takes_back: the rollout that the one which this begins takes back; where another one is on its way by now,
         nothing is begun.
+    :param post_upgrade: roles that have tasks after the upgrade; None where the caller does not know.
     :param word: of whoever takes it back: ``by``, ``at`` (unix seconds), ``reason``, for the ledger and the history.
     """
 
@@ -55,6 +57,7 @@ class Request:
     restart: bool = False
     takes_back: Ledger | None = None
     word: Mapping[str, Any] = field(default_factory=dict)
+    post_upgrade: Sequence[str] | None = None
 
 
 def is_same_rollout(one: Ledger, other: Ledger | None) -> bool:
@@ -85,6 +88,7 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
     :param now: unix seconds, when a rollout that begins begins.
     :param begun: whether the caller has begun its rollout already, in an earlier try.
     :raises UpgradeError: ``no_rollout``, ``foreign_version``, ``aborted``, ``paused``, ``overtaken``, ``rules_left_out``,
+        ``post_upgrade_pending``,
         ``bad_instructions``, and what :func:`place` raises.
     """
     warnings = []
@@ -103,6 +107,8 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
     begins = _begins(request, snapshot, version, begun=begun)
     if begins:
         check_new_version(version, "version")
+    if begins and not begun and not (request.takes_back or request.restart):
+        _refuse_outstanding(request, snapshot, version)
     same = old if old is not None and old.version == version and not begins else None
     plain, rules = effective_rules(request.rules, same.instructions if same else {}, request.role_order)
     if request.rules is not None and same is not None and same.state in (RUNNING, PAUSED):
@@ -135,8 +141,36 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
         admitted=same.admitted if same else admitted_and_started(snapshot, members),
         broken=same.broken if same else (),
         stopped=same.stopped if same else (),
+        post_upgrade=_post_upgrade(request, same),
     )
     return Wanted(ledger, rules, members, begins, tuple(warnings))
+
+
+def _post_upgrade(request: Request, same: Ledger | None) -> tuple[str, ...]:
+    # Once a rollout is complete, hosts that join the fleet are not part of it.
+    if same is not None and (request.post_upgrade is None or same.state == COMPLETE):
+        return same.post_upgrade
+    return tuple(sorted(request.post_upgrade or ()))
+
+
+def _refuse_outstanding(request: Request, snapshot: Snapshot, version: str) -> None:
+    """Refuse to begin a rollout while the tasks after the last one are still to be run.
+
+    :raises UpgradeError: ``post_upgrade_pending``.
+    """
+    old = snapshot.ledger
+    if old is None or old.state != COMPLETE or old.version == version:
+        return
+    members = place(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), old.role_pattern)
+    left = outstanding(snapshot, members)
+    if left:
+        raise UpgradeError(
+            "post_upgrade_pending",
+            f"The tasks after the upgrade to {old.version} are still to be run on {plural(len(left), 'host')} ({some(left)}), so no "
+            f"rollout to {version} begins. Next: ansible-playbook playbooks/post_upgrade.yml -e version={old.version}. Or begin "
+            "without them, with -e restart=true.",
+            hosts=list(left),
+        )
 
 
 def _begins(request: Request, snapshot: Snapshot, version: str, *, begun: bool) -> bool:

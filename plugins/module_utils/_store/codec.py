@@ -28,7 +28,7 @@ from .._model.shown import bounded, printable, shown
 _DEEPEST = 40
 # No time and no count is above that.
 MOST = 2**53
-_LEDGER_LISTS = ("broken", "stopped")
+_LEDGER_LISTS = ("broken", "stopped", "post_upgrade")
 # Who approved where the approval does not say it, and words that approve nothing.
 SOMEBODY = "somebody"
 _NO = ("", "no", "false", "0", "null", "none")

@@ -252,6 +252,8 @@ class Admission:
         request = Request(
             version=run.version, fleet=run.fleet, limit=[*limit], since=1, epoch=self._epoch, commit=self._commit
         )
+        if run.phase != AFTER:
+            request = replace(request, post_upgrade=tuple(run.roles_with_after))
 
         def act(store: Store) -> Outcome:
             if run.phase == AFTER:
