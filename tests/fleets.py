@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import Gates, GateValue
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold, Holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import merge, parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import Plan
@@ -29,6 +29,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import 
 
 KEYS = Keys()
 OLD, NEW = "1.0", "2.0"
+UNLIMITED = {"rolling_rules": {"global": "unlimited"}}
 
 
 # When every host said what it runs.
@@ -132,8 +133,8 @@ class Fleet:
         )
 
     def plan(self, rules: Mapping[str, Any] | None = None, limit: Collection[str] | None = None) -> Plan:
-        """Return the plan under rules as an operator writes them."""
-        return make_plan(self.snapshot(), place(self.members, ()), parse(rules or {}), limit)
+        """Return the plan under rules as an operator writes them; what they leave without a cap has none."""
+        return make_plan(self.snapshot(), place(self.members, ()), parse(merge(UNLIMITED, rules or {})), limit)
 
     def states(self) -> dict[str, HostState]:
         """Return the state of every host."""

@@ -41,14 +41,15 @@ options:
     description:
       - The rules of the rollout. They are stored in the ledger, and hold for every planner from then on.
       - Merged key by key with O(instructions_file), over which they win. Where neither is given, a rollout
-        goes on under the rules of the ledger, and a new one opens everybody at once.
+        goes on under the rules of the ledger, and a new one does not begin.
       - Given rules take the place of all that the ledger has. So that none ends unawares, rules that leave out a key that a running or
         paused rollout has are refused, V({}) included. A key ends by being given an empty value, such as C(stages=[]) or
         C(failure_rules={}).
       - C(rolling_rules.global) is the cap of every role or group that has none of its own,
         C(rolling_rules.roles) maps roles or groups to their own caps, and C(rolling_rules.fleet) is a cap over
         all hosts on top of the others. A cap is a number of hosts, or a percent of the members, rounded down
-        but at least one host. V(0) holds all of them.
+        but at least one host. V(0) holds all of them, and V(unlimited) for C(global) or a role asks for no cap. Rules that leave a
+        role without any cap are refused.
       - C(rolling_rules.complete_sets) opens the next hosts only when none is upgrading.
       - C(role_order) maps a role or group to the role or roles (or groups) that have to be wholly upgraded
         first. C(role_dependencies) is another name for it.

@@ -95,7 +95,7 @@ SOAK = Rules(
 )
 # A role that nothing limits is opened by a key of its own.
 LOOSE = Rules(
-    {"rolling_rules": {"roles": {"controller": 1, "data": 5, "storage": 2}}, **_ORDER},
+    {"rolling_rules": {"global": "unlimited", "roles": {"controller": 1, "data": 5, "storage": 2}}, **_ORDER},
     {("controller",): 1, DATA: 5, ("storage",): 2},
 )
 FROZEN = Rules(

@@ -35,6 +35,7 @@ from integration.support.playbook import Runner, Task, ask, gate, health, info, 
 from integration.support.seen import Seen
 from integration.support.shipped import Shipped, inventory
 from integration.support.tls import Authority
+from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
@@ -130,7 +131,12 @@ def test_a_newer_layout_is_refused_to_those_who_may_read_which_it_is_and_nobody_
     assert json.loads(kv.get("upgrade/hosts/compute1") or b"")["state"] == "started"
 
 
-WRITES = [plan(version="2"), report("compute1", "2", "upgraded"), gate(scope="global", value=True), gate(state="reset")]
+WRITES = [
+    plan(version="2", instructions=UNLIMITED),
+    report("compute1", "2", "upgraded"),
+    gate(scope="global", value=True),
+    gate(state="reset"),
+]
 
 
 @pytest.mark.thorough
@@ -322,7 +328,7 @@ def test_without_a_token_nothing_is_read_and_nothing_is_a_yes(guarded: Agent, kv
     for act in (
         lambda: ask_store(store, {"compute1": "compute"}),
         lambda: look(store),
-        lambda: make_pass(store, Request(version="2")),
+        lambda: make_pass(store, Request(version="2", rules=UNLIMITED)),
         lambda: report_to(store, Word("compute1", "2", "started")),
         lambda: set_gate(store, "global", None, value=True),
     ):
@@ -343,7 +349,7 @@ def test_what_a_token_may_not_read_is_not_taken_for_absent(guarded: Agent, kv: R
         lambda: ask_store(store, {"compute1": "compute"}),
         lambda: ask_store(store, names(compute=100)),
         lambda: look(store),
-        lambda: make_pass(store, Request(version="2")),
+        lambda: make_pass(store, Request(version="2", rules=UNLIMITED)),
     ):
         with pytest.raises(UpgradeError) as caught:
             act()
@@ -389,7 +395,7 @@ def test_a_planner_that_cannot_read_all_it_needs_opens_nothing(guarded: Agent, k
     before = kv.tree()
     rules = f'key_prefix "" {{ policy = "write" }} key_prefix "{hidden}" {{ policy = "deny" }}'
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store_with(guarded, new_token(kv, rules)), Request(version="2"))
+        make_pass(store_with(guarded, new_token(kv, rules)), Request(version="2", rules=UNLIMITED))
     assert caught.value.code == "denied", caught.value.message
     assert kv.tree() == before
 
@@ -406,7 +412,7 @@ def test_a_node_needs_to_write_no_more_than_its_own_keys(guarded: Agent, kv: Raw
     for act in (
         lambda: report_to(store, Word("compute2", "2", "started")),
         lambda: set_gate(store, "host", "compute1", value=True),
-        lambda: make_pass(store, Request(version="2")),
+        lambda: make_pass(store, Request(version="2", rules=UNLIMITED)),
     ):
         with pytest.raises(UpgradeError) as caught:
             act()
@@ -462,7 +468,7 @@ def test_a_node_that_may_write_its_own_record_alone_is_upgraded_all_the_same(gua
     [
         ("open its gate", lambda store: set_gate(store, "host", "compute1", value=True)),
         ("speak for another host", lambda store: report_to(store, Word("compute2", "2", "upgraded"))),
-        ("begin a rollout", lambda store: make_pass(store, Request("3"))),
+        ("begin a rollout", lambda store: make_pass(store, Request("3", rules=UNLIMITED))),
         ("touch the ledger", lambda store: store.client.write([put("upgrade/ledger", "{}")])),
         ("publish a report", lambda store: store.client.write([put("running/versions/2/compute1", "1")])),
         ("end a hold", lambda store: store.client.write([remove("upgrade/hold/global")])),

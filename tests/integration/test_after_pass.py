@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import ledger, names, record, seed
+from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
@@ -33,7 +34,7 @@ def done(store: Store, consul: RawKV) -> Store:
     seed(consul, FLEET)
     for host in FLEET:
         check(consul, host, "passing")
-    make_pass(store, Request("2", {**RULES, "rolling_rules": {}}, fleet=FLEET))
+    make_pass(store, Request("2", {**RULES, **UNLIMITED}, fleet=FLEET))
     for host in FLEET:
         report(store, Word(host, "2", "started"))
         report(store, Word(host, "2", "upgraded"))

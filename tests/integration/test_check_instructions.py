@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from devkit.agent import ROOT
 from integration.support.playbook import Runner, Task
+from integration.support.words import UNLIMITED
 
 # The examples of the documentation and the playbooks have this on each release.
 pytestmark = pytest.mark.one_release
@@ -66,20 +67,22 @@ def test_lines_are_known_in_json_too_and_a_file_that_is_none_is_one_mistake(run:
 @pytest.mark.thorough
 def test_rules_that_can_be_read_are_looked_at_with_the_fleet(run: Runner) -> None:
     stages = [{"name": "canary", "hosts": ["compute9"]}, {"name": "second", "roles": "compte"}]
-    typo = {"rolling_rules": {"roles": {"compte": 1}}}
+    typo = {"rolling_rules": {"global": 1, "roles": {"compte": 1}}}
     order = {"controller": "compute"}
 
     played = run(
         [
-            check(instructions={"stages": stages}, fleet=FLEET),
+            check(instructions={**UNLIMITED, "stages": stages}, fleet=FLEET),
             check(instructions=typo, fleet=FLEET),
             check(instructions=typo, fleet=FLEET, strict=True),
             check(instructions={"role_order": {"compute": "controller"}}, fleet=FLEET, role_order=order),
             check(instructions={"rolling_rules": {"global": "2"}}, fleet=FLEET, role_order=order),
+            check(instructions={"rolling_rules": {"roles": {"compute": 1}}}, fleet=FLEET),
         ],
         environ=NOWHERE,
     )
 
+    assert [one["key"] for one in played[5]["mistakes"]] == ["rolling_rules"]
     assert [one["key"] for one in played[0]["mistakes"]] == ["stages[0].hosts", "stages[1].roles"]
     assert not played[1]["failed"]
     warning = "instructions: rolling_rules.roles.compte: no host of this fleet has the role or group 'compte'; did you mean 'compute'?"
@@ -115,7 +118,7 @@ def test_a_pipeline_sees_a_line_for_each_mistake_and_the_exit_code(tmp_path: Pat
     (tmp_path / "rules.yml").write_text("rolling_rules: {global: two}\nrolling_rulez: {}\nhealth: {soak: 1y}\n")
     (tmp_path / "inventory.yml").write_text(
         "all:\n  children: {web: {hosts: {web1: }}}\n  vars:\n    upgrade_roles: {web: {stage: dataplane}}\n"
-        "    instructions: {rolling_rules: {roles: {wep: 1}}}\n"
+        "    instructions: {rolling_rules: {global: 1, roles: {wep: 1}}}\n"
     )
 
     bad = pipeline(tmp_path, "-e", "instructions_file=rules.yml")
@@ -127,6 +130,6 @@ def test_a_pipeline_sees_a_line_for_each_mistake_and_the_exit_code(tmp_path: Pat
     assert [line.partition("rules.yml:")[2].partition(": ")[0] for line in shown] == ["1", "2", "3"], bad.stdout
     assert warned.returncode == 0, warned.stdout
     assert "Warning: instructions: rolling_rules.roles.wep" in warned.stdout
-    assert 'No mistake in the instructions: {"rolling_rules": {"roles": {"wep": 1}}}' in warned.stdout
+    assert 'No mistake in the instructions: {"rolling_rules": {"global": 1, "roles": {"wep": 1}}}' in warned.stdout
     assert strict.returncode == 2, strict.stdout
     assert strict.stdout.count("no host of this fleet has the role or group 'wep'") == 1, strict.stdout

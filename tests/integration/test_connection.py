@@ -22,6 +22,7 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import seed
 from integration.support.playbook import Runner, gate, health, info, plan, report
+from integration.support.words import UNLIMITED
 
 # The examples of the documentation and the playbooks have this on each release.
 pytestmark = pytest.mark.one_release
@@ -64,7 +65,13 @@ def answering(code: int, body: bytes) -> type[http.server.BaseHTTPRequestHandler
 
 @pytest.mark.thorough
 def test_every_module_says_that_nobody_answers(run: Runner) -> None:
-    tasks = [plan(version="2"), info(), report("compute1", "2", "started"), gate(state="reset"), health("puppet")]
+    tasks = [
+        plan(version="2", instructions=UNLIMITED),
+        info(),
+        report("compute1", "2", "started"),
+        gate(state="reset"),
+        health("puppet"),
+    ]
     played = run(tasks, environ=NOBODY, play={"module_defaults": {"group/convoy.upgrade.consul": {"timeout": 0.1}}})
     for result in played:
         assert result["failed"]

@@ -38,6 +38,7 @@ from integration.support.hook import example, listening
 from integration.support.playbook import Runner, Task
 from integration.support.seen import Seen
 from integration.support.shipped import Shipped, inventory
+from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
@@ -126,7 +127,7 @@ FORBIDDEN: list[tuple[str, Callable[[Store], object]]] = [
     ("open a gate", lambda store: set_gate(store, "host", "compute1", value=True)),
     ("open all gates", lambda store: set_gate(store, "global", None, value=True)),
     ("speak for another host", lambda store: report_to(store, Word("compute2", "2", "started"))),
-    ("begin a rollout", lambda store: make_pass(store, Request("3"))),
+    ("begin a rollout", lambda store: make_pass(store, Request("3", rules=UNLIMITED))),
     ("pause a rollout", lambda store: control.pause(store, control.Word())),
     ("hold", lambda store: set_holds(store, Whom(everything=True), "x")),
     ("drive a host", lambda store: claim(store, open_session(store), "compute1")),
@@ -284,7 +285,7 @@ def test_viewers_and_controllers_see_no_keys_but_those_of_rollouts(guarded: Agen
     for key in ("secrets/database", "current_version_of_billing", "config_state/other", "running/jobs"):
         kv.put(prefix + key, "x")
     management = Store(Settings(port=guarded.http_port, token=MASTER, kv_prefix=prefix))
-    make_pass(management, Request("2", {"health": {"consul_checks": ["puppet"]}}))
+    make_pass(management, Request("2", {**UNLIMITED, "health": {"consul_checks": ["puppet"]}}))
     for kind in ("viewer", "controller"):
         secret = grant(management, Part(kind, "narrow")).secret
         store = Store(Settings(port=guarded.http_port, token=secret, timeout=2, kv_prefix=prefix))

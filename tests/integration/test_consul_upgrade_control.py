@@ -17,7 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, seed
 from integration.support.playbook import Runner, info, plan
-from integration.support.words import FLEET, RULES, control, fail, upgrade
+from integration.support.words import FLEET, RULES, UNLIMITED, control, fail, upgrade
 
 # On each release, test_playbooks_control.py and the examples of the documentation run the module.
 pytestmark = pytest.mark.one_release
@@ -61,7 +61,7 @@ def test_a_wait_lasts_through_a_pause_and_ends_with_an_abort(run: Runner, begun:
 
 def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=3))
-    make_pass(store, Request("2", {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}))
+    make_pass(store, Request("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}))
     early = run([control("approve", stage="canary")])[0]
     assert early["msg"] == (
         "stage canary can't be approved: the rollout is in stage canary; nothing waits for approval now. Look at it with "
@@ -106,7 +106,9 @@ def test_a_stage_that_soaks_is_not_approved_before_that_is_over(
     run: Runner, store: Store, consul: RawKV, approve: bool, hint: str
 ) -> None:
     seed(consul, names(compute=3))
-    make_pass(store, Request("2", {"stages": [{"name": "canary", "hosts": 1, "soak": "1h", "approve": approve}]}))
+    make_pass(
+        store, Request("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "soak": "1h", "approve": approve}]})
+    )
     upgrade(store, "compute1")
     make_pass(store, Request())
     ready = ledger(consul)["stage"]["done_at"] + 3600
@@ -200,7 +202,7 @@ def test_who_knows_a_part_of_the_fleet_alone_approves_and_retries_nothing(
     # compute3 never reported, so that it is known by the fleet alone.
     seed(consul, names(compute=2))
     fleet = names(compute=3)
-    rules = {"stages": [{"name": "canary", "hosts": ["compute1", "compute3"], "approve": True}]}
+    rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": ["compute1", "compute3"], "approve": True}]}
     make_pass(store, Request("2", rules, fleet=fleet))
     upgrade(store, "compute1")
     before = consul.tree()
@@ -227,7 +229,7 @@ def test_who_knows_a_part_of_the_fleet_alone_approves_and_retries_nothing(
 )
 def test_an_approval_may_be_written_by_hand(store: Store, consul: RawKV, text: str, by: str | None) -> None:
     seed(consul, names(compute=2))
-    make_pass(store, Request("2", {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}))
+    make_pass(store, Request("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}))
     upgrade(store, "compute1")
     assert make_pass(store, Request()).plan.wants_approval
     consul.put("upgrade/approval/canary", text)

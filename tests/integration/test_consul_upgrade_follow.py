@@ -20,6 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
 from integration.support.playbook import Runner, Task
+from integration.support.words import UNLIMITED
 
 # The examples of the documentation and the playbooks have this on each release.
 pytestmark = pytest.mark.one_release
@@ -39,7 +40,7 @@ def test_without_a_rollout_there_is_nothing_to_follow(run: Runner, consul: RawKV
 def test_it_ends_with_an_abort_and_counts_who_failed(run: Runner, store: Store, consul: RawKV) -> None:
     hosts = names(compute=3)
     seed(consul, hosts)
-    make_pass(store, Request(version="2", fleet=hosts))
+    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
     report(store, Said("compute1", "2", "started"))
     report(store, Said("compute1", "2", "failed", error="no space left"))
     abort(store, Word(by="ann", reason="logins fail"))
@@ -57,10 +58,10 @@ def test_it_ends_with_an_abort_and_counts_who_failed(run: Runner, store: Store, 
 def test_it_ends_when_all_are_upgraded_and_the_gates_are_open(run: Runner, store: Store, consul: RawKV) -> None:
     hosts = names(compute=2)
     seed(consul, hosts)
-    make_pass(store, Request(version="2", fleet=hosts))
+    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
     for host in hosts:
         report(store, Said(host, "2", "upgraded"))
-    make_pass(store, Request(version="2", fleet=hosts, converge=True))
+    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts, converge=True))
 
     (found,) = played = run([follow()])
     assert (found["version"], found["ended"], found["failed_hosts"]) == ("2", "complete", 0)
@@ -70,9 +71,9 @@ def test_it_ends_when_all_are_upgraded_and_the_gates_are_open(run: Runner, store
 def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
-    make_pass(store, Request(version="2", fleet=hosts))
+    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
     report(store, Said("compute1", "2", "upgraded"))
-    make_pass(store, Request(version="2", fleet=hosts))
+    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
     assert consul.get("config_state/enable_puppet/global") == b"False"
 
     # With what the tasks after the upgrade write, it goes on; once they are done and nothing comes after them, it is over.
@@ -93,7 +94,7 @@ def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows
 def test_what_a_host_says_through_old_code_is_seen(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
-    make_pass(store, Request(version="2", fleet=hosts))
+    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
     seen: list[str] = []
     silent = 0
     for found in follow_in_process(store.settings, hosts, patience=0.5):
@@ -110,9 +111,9 @@ def test_what_a_host_says_through_old_code_is_seen(store: Store, consul: RawKV) 
 def test_what_is_no_part_of_it_does_not_keep_it_from_being_over(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
-    make_pass(store, Request(version="2", fleet=hosts))
+    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
     report(store, Said("compute1", "2", "upgraded"))
-    make_pass(store, Request(version="2", fleet=hosts))
+    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
     over = threading.Event()
 
     def go_on() -> None:

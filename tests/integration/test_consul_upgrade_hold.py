@@ -17,6 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, names, seed
 from integration.support.playbook import Runner, Task, ask, info, plan
+from integration.support.words import UNLIMITED
 
 # On each release, test_playbooks_control.py and the examples of the documentation run the module.
 pytestmark = pytest.mark.one_release
@@ -56,7 +57,7 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
     assert json.loads(consul.get("upgrade/hold/host/compute1") or b"")["reason"] == "disk"
     assert seen["status"]["held"] == ["compute1", "web1"]
     assert seen["hosts"]["compute1"]["reason"].startswith("held by ann since ")
-    make_pass(store, Request("2", {"rolling_rules": {}}))
+    make_pass(store, Request("2", UNLIMITED))
     assert not gates(consul).keys() & {"host/compute1", "role/compute", "role/web", "host/web1"}
 
     ended, twice = run([hold(**{**given, "reason": ""}, state="absent"), hold(hosts=["compute1"], state="absent")])
@@ -96,7 +97,7 @@ def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     seed(consul, {**FLEET, "odd9": "web"})
-    make_pass(store, Request("2", {}, fleet={**FLEET, "odd9": "web"}))
+    make_pass(store, Request("2", UNLIMITED, fleet={**FLEET, "odd9": "web"}))
     for host in ("compute1", "compute2", "web1", "odd9"):
         report(store, Word(host, "2", "started"))
     of_role = hold(hosts=["compute1"], roles=["web"], reason="audit", fleet={"odd9": "web"})
@@ -181,7 +182,7 @@ def test_a_hold_is_set_and_ended_while_the_ledger_can_not_be_read(
     assert consul.get("upgrade/ledger") == text.encode()
     run([hold(**given)])
     consul.put("upgrade/ledger", good)
-    assert make_pass(store, Request("2", {"rolling_rules": {}})).plan.hosts["compute1"].state == "held"
+    assert make_pass(store, Request("2", UNLIMITED)).plan.hosts["compute1"].state == "held"
 
 
 def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
@@ -226,7 +227,7 @@ def test_a_planner_that_did_not_see_a_hold_come_opens_nothing_under_it(
         return write(operations)
 
     monkeypatch.setattr(store.client, "write", late)
-    outcome = make_pass(store, Request("2", {"rolling_rules": {}}))
+    outcome = make_pass(store, Request("2", UNLIMITED))
     assert outcome.plan.hosts["compute1"].state == "held"
     assert "host/compute1" not in gates(consul)
     assert "role/compute" not in gates(consul)

@@ -115,7 +115,9 @@ def test_repeated_it_changes_nothing(run: Runner, consul: RawKV) -> None:
 def test_a_role_is_opened_by_one_key_unless_it_is_limited_or_has_a_held_host(run: Runner, consul: RawKV) -> None:
     seed(consul, names(controller=2, compute=3, web=2))
     consul.put("upgrade/hold/host/compute2", json.dumps({"reason": "disk", "by": "ann", "at": "today"}))
-    (result,) = run([plan(version="2", instructions={"rolling_rules": {"roles": {"controller": 1}}})])
+    (result,) = run(
+        [plan(version="2", instructions={"rolling_rules": {"global": "unlimited", "roles": {"controller": 1}}})]
+    )
     assert gates(consul) == {
         "global": "False", "host/controller1": "True", "host/compute1": "True", "host/compute3": "True", "role/web": "True",
     }  # fmt: skip
@@ -134,12 +136,15 @@ def test_instructions_come_from_a_file_and_inline_wins(run: Runner, consul: RawK
     first, second = run(
         [
             plan(version="2", instructions_file=str(as_json)),
-            plan(instructions_file=str(as_yaml), instructions={"rolling_rules": {"roles": {"compute": 1}}}),
+            plan(
+                instructions_file=str(as_yaml),
+                instructions={"rolling_rules": {"global": "unlimited", "roles": {"compute": 1}}},
+            ),
         ]
     )
     assert first["instructions"] == {"rolling_rules": {"global": 1, "fleet": "50%"}}
     assert second["instructions"] == {
-        "rolling_rules": {"roles": {"compute": 1}},
+        "rolling_rules": {"global": "unlimited", "roles": {"compute": 1}},
         "role_order": {"compute": ["controller"]},
     }
     assert ledger(consul)["instructions"] == second["instructions"]

@@ -18,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import ledger, names, seed
 from integration.support.playbook import Runner, plan
+from integration.support.words import UNLIMITED
 
 # The examples of the documentation and the playbooks have this on each release.
 pytestmark = pytest.mark.one_release
@@ -37,7 +38,7 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
             "version: the version can't be 'True', because a gate with that value means open or closed",
         ),
         (
-            plan(version="2", limit=["comptue"]),
+            plan(version="2", instructions=UNLIMITED, limit=["comptue"]),
             "limit: 'comptue' is no host, role or group of this fleet; did you mean",
         ),
         (plan(version="2", instructions={"rolling_rules": {"global": -1}}), "rolling_rules.global: -1 is no cap."),
@@ -47,12 +48,12 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
             "windows[0].from: 22 is no time of day: give '22:00' in quotes.",
         ),
         (
-            plan(version="2", instructions={"stages": [{"roles": ["comptue"], "hosts": 1}]}),
+            plan(version="2", instructions={**UNLIMITED, "stages": [{"roles": ["comptue"], "hosts": 1}]}),
             "stages[0].roles: stage 'stage 1' has no host in this fleet, so the next one would begin at once: comptue is no "
             "role or group of it; did you mean 'compute'?",
         ),
         (
-            plan(version="2", instructions={"stages": [{"hosts": ["comptue1"]}]}),
+            plan(version="2", instructions={**UNLIMITED, "stages": [{"hosts": ["comptue1"]}]}),
             "stages[0].hosts: stage 'stage 1' has no host in this fleet, so the next one would begin at once: comptue1 is "
             "no host of it; did you mean 'compute1'?",
         ),
@@ -80,7 +81,7 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
 
 def refusal(store: Store, **request: Any) -> UpgradeError:
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request(**request))
+        make_pass(store, Request(**{"rules": UNLIMITED, **request}))
     return caught.value
 
 

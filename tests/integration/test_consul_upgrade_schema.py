@@ -24,6 +24,7 @@ from integration.support.fleet import gates, names
 from integration.support.old_fleet import load, old_fleet, old_gates, old_reports
 from integration.support.playbook import Runner, Task, plan
 from integration.support.shipped import Shipped, inventory
+from integration.support.words import UNLIMITED
 
 HOSTS = list(names(compute=6))
 
@@ -84,7 +85,9 @@ def test_wrong_options_and_what_stands_in_the_way_are_told_and_change_nothing(ru
 
 def test_a_planner_says_which_command_to_run(run: Runner, consul: RawKV) -> None:
     load(consul, old_fleet(HOSTS))
-    refused, _migrated, planned = run([plan(version="v675"), schema(), plan(version="v675")])
+    refused, _migrated, planned = run(
+        [plan(version="v675", instructions=UNLIMITED), schema(), plan(version="v675", instructions=UNLIMITED)]
+    )
     assert refused["failure"]["code"] == "older_schema"
     assert "playbooks/migrate_state.yml" in refused["msg"]
     assert not planned["failed"]

@@ -17,7 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, seed
 from integration.support.playbook import Runner
-from integration.support.words import control, cut_short, fail, upgrade
+from integration.support.words import UNLIMITED, control, cut_short, fail, upgrade
 
 # On each release, test_playbooks_control.py and the examples of the documentation run the module.
 pytestmark = pytest.mark.one_release
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.one_release
 
 def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=4, web=2))
-    make_pass(store, Request("2", {"rolling_rules": {"roles": {"compute": 3}}}))
+    make_pass(store, Request("2", {"rolling_rules": {"global": "unlimited", "roles": {"compute": 3}}}))
     assert gates(consul)["role/web"] == "True"
     upgrade(store, "compute1")
     report(store, Word("compute2", "2", "started"))
@@ -122,7 +122,7 @@ def test_a_host_that_begins_while_its_role_is_closed_keeps_an_open_gate(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed(consul, names(compute=3))
-    make_pass(store, Request("2", {}))
+    make_pass(store, Request("2", UNLIMITED))
     assert gates(consul)["role/compute"] == "True"
     other = Store(store.settings)
     late_word(monkeypatch, store, lambda: report(other, Word("compute2", "2", "started")))

@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, names, record, seed
 from integration.support.playbook import Runner
-from integration.support.words import control, cut_short, fail
+from integration.support.words import UNLIMITED, control, cut_short, fail
 
 # On each release, test_playbooks_control.py and the examples of the documentation run the module.
 pytestmark = pytest.mark.one_release
@@ -42,7 +42,7 @@ def test_failed_hosts_are_put_back_among_those_that_wait(run: Runner, begun: Sto
 def test_a_retry_of_many_that_is_cut_short_tells_of_all_that_it_put_back(store: Store, consul: RawKV) -> None:
     many = names(compute=50)
     seed(consul, many)
-    make_pass(store, Request("2", {}))
+    make_pass(store, Request("2", UNLIMITED))
     for host in many:
         consul.put(f"upgrade/hosts/{host}", json.dumps({"version": "2", "state": "failed", "error": "no disk"}))
     cut_short(store, 2)

@@ -19,6 +19,7 @@ from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, Task, plan
 from integration.support.push import WATCHED, composed, prepared, started, step, turn
 from integration.support.seen import LOOKUP, MODULES, documentation
+from integration.support.words import UNLIMITED
 from written_services import Roles
 
 FILTERS = (
@@ -47,7 +48,7 @@ PLUGINS = [
 
 def _for_a_run(_roles: Roles) -> list[Task]:
     """Return what comes before a driver whose hosts upgrade themselves."""
-    begun = plan(version="2.10", fleet={"web1": "web"}, limit=[])
+    begun = plan(version="2.10", instructions=UNLIMITED, fleet={"web1": "web"}, limit=[])
     nothing: Task = {"ansible.builtin.set_fact": {"composed": {"roles": {}}}}
     return [begun, nothing]
 
@@ -55,7 +56,7 @@ def _for_a_run(_roles: Roles) -> list[Task]:
 def _for_a_turn(roles: Roles) -> list[Task]:
     """Return what comes before a host's turn."""
     fleet = {"localhost": "web"}
-    begun = plan(version="2.10", fleet=fleet, limit=[])
+    begun = plan(version="2.10", instructions=UNLIMITED, fleet=fleet, limit=[])
     known: Task = {"ansible.builtin.set_fact": {"upgrade_driver": "{{ run.driver }}"}}
     return [begun, *composed(roles, "nginx"), prepared(), started(fleet, [*fleet], version="2.10"), known]
 

@@ -13,6 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, ledger, names, seed
+from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
@@ -45,7 +46,7 @@ def test_placeholders_of_folders_are_nobody(store: Store, consul: RawKV, value: 
 def test_a_report_counts_whatever_its_time_is(store: Store, consul: RawKV, value: bytes) -> None:
     consul.put("current_version", "1")
     consul.put("running/versions/2/compute1", value)
-    assert states(make_pass(store, Request(version="2"))) == {"compute1": "upgraded"}
+    assert states(make_pass(store, Request(version="2", rules=UNLIMITED))) == {"compute1": "upgraded"}
 
 
 def test_keys_that_are_no_reports_are_passed_over_and_told(store: Store, consul: RawKV) -> None:
@@ -54,7 +55,7 @@ def test_keys_that_are_no_reports_are_passed_over_and_told(store: Store, consul:
     consul.put("running/versions/stray", "1")
     consul.put(f"{GATES}/host/rack2/compute9", "True")
     consul.put(f"{GATES}/globall", "True")
-    outcome = make_pass(store, Request(version="1"))
+    outcome = make_pass(store, Request(version="1", rules=UNLIMITED))
     assert list(outcome.hosts()) == ["compute1"]
     text = "\n".join(outcome.warnings)
     for key in (
@@ -95,7 +96,7 @@ def test_versions_may_have_dots_dashes_and_spaces(store: Store, consul: RawKV, v
         assert consul.get(f"{GATES}/host/{host}") == b"True"
         report(store, Word(host, version, "started"))
         report(store, Word(host, version, "upgraded"))
-        assert make_pass(store, Request(version=version)).plan.complete is (number == 1)
+        assert make_pass(store, Request(version=version, rules=UNLIMITED)).plan.complete is (number == 1)
     assert set(consul.tree("running/")) == {f"running/versions/{version}/compute{number}" for number in (1, 2)}
     assert consul.get("current_version") == version.encode()
     assert (ledger(consul)["state"], ledger(consul)["previous_version"]) == ("complete", f"{version}.old")
@@ -139,7 +140,7 @@ def test_a_current_version_that_says_nothing_is_none(store: Store, consul: RawKV
 
 def test_white_space_that_old_tools_left_is_no_other_version(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=1), current="1\n", gates={"host/compute1": "True"})
-    make_pass(store, Request(version="1"))
+    make_pass(store, Request(version="1", rules=UNLIMITED))
     assert consul.get(f"{GATES}/host/compute1") == b"True"
     assert consul.get("current_version") == b"1\n"
 

@@ -14,6 +14,7 @@ from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
 from integration.support.fleet import gates, names, seed
 from integration.support.playbook import Runner, gate, info, plan, report
+from integration.support.words import UNLIMITED
 
 OLD_LIBRARY = "python-consul==1.1.0"
 
@@ -44,7 +45,7 @@ def with_old_library() -> str:
 
 @pytest.mark.thorough
 def test_without_the_library_every_module_says_what_to_install(run: Runner, without_library: str) -> None:
-    tasks = [plan(version="2"), info(), report("compute1", "2", "started"), gate(state="reset")]
+    tasks = [plan(version="2", instructions=UNLIMITED), info(), report("compute1", "2", "started"), gate(state="reset")]
     for result in run(tasks, python=without_library):
         assert result["failed"]
         assert result["failure"]["code"] == "missing_library"
@@ -83,7 +84,7 @@ def test_a_blocking_query_of_the_old_library_returns_at_a_change(
     run: Runner, consul: RawKV, with_old_library: str
 ) -> None:
     seed(consul, names(compute=1))
-    (first,) = run([plan(version="2")], python=with_old_library)
+    (first,) = run([plan(version="2", instructions=UNLIMITED)], python=with_old_library)
     live = run.start([plan(since=first["index"] + 10, wait_timeout=30)], python=with_old_library)
     for number in range(20):
         consul.put("upgrade/hold/host/other", str(number))
@@ -105,7 +106,12 @@ def test_the_old_librarys_own_reading_of_the_environment_does_not_win(
 def test_module_defaults_of_the_group_set_the_connection_once(run: Runner, agent: Agent, consul: RawKV) -> None:
     seed(consul, names(compute=1), prefix="fleets/a/")
     connection = {"host": "127.0.0.1", "port": agent.http_port, "kv_prefix": "fleets/a"}
-    tasks = [plan(version="2"), info(), report("compute1", "2", "upgraded"), gate(scope="global", value=True)]
+    tasks = [
+        plan(version="2", instructions=UNLIMITED),
+        info(),
+        report("compute1", "2", "upgraded"),
+        gate(scope="global", value=True),
+    ]
     played = run(
         tasks,
         play={"module_defaults": {"group/convoy.upgrade.consul": connection}},

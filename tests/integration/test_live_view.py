@@ -27,10 +27,11 @@ from integration.support.nodes import living_nodes
 from integration.support.playbook import wait_until
 from integration.support.proxy import LossyProxy
 from integration.support.shipped import Shipped, inventory
+from integration.support.words import UNLIMITED
 from terminal import Terminal
 
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
-RULES = {"rolling_rules": {"roles": {"controller": 1, "compute": 2}}}
+RULES = {"rolling_rules": {"global": "unlimited", "roles": {"controller": 1, "compute": 2}}}
 HOSTS = names(controller=1, compute=3)
 # Between two looks it may go all the way.
 ARRIVAL = "compute3 (?:pending|upgrading) -> upgraded"
@@ -189,7 +190,7 @@ def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
         assert seen.process.poll() is None
         resume(store, Word(by="ann"))
         seen.wait_for("It goes on.")
-        while not make_pass(store, Request(version="2", fleet=HOSTS, converge=True)).plan.complete:
+        while not make_pass(store, Request(version="2", rules=UNLIMITED, fleet=HOSTS, converge=True)).plan.complete:
             for host in HOSTS:
                 if gates(consul).get(f"host/{host}") == "True":
                     say(store, host, "upgraded")

@@ -22,6 +22,7 @@ from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, names, seed
 from integration.support.old_fleet import forked
 from integration.support.old_keys import old_answer, old_gates, put_old
+from integration.support.words import UNLIMITED
 from integration.support.writes import Write, around_writes, die_at_write
 
 pytestmark = pytest.mark.one_release
@@ -55,7 +56,7 @@ def are_open(store: Store, consul: RawKV) -> tuple[set[str], set[str]]:
 
 def test_a_rollout_begins_and_opens_nothing_meanwhile(agent: Agent, store: Store, consul: RawKV) -> None:
     kept(consul)
-    make_pass(store, Request("1"))
+    make_pass(store, Request("1", rules=UNLIMITED))
     seen = Store(Settings(port=agent.http_port))
     at_first, before = are_open(seen, consul), consul.tree()
     assert [len(hosts) for hosts in at_first] == [55, 55]
@@ -117,7 +118,7 @@ def test_killed_in_between_the_fleet_is_closed_and_the_same_command_goes_on(
 ) -> None:
     kept(consul)
     if has_ledger:
-        make_pass(store, Request("1"))
+        make_pass(store, Request("1", rules=UNLIMITED))
 
     def act() -> None:
         mine = Store(Settings(port=agent.http_port))
@@ -136,7 +137,7 @@ def test_killed_in_between_the_fleet_is_closed_and_the_same_command_goes_on(
 
 def test_a_write_whose_reply_is_lost_is_followed_by_another_look(store: Store, consul: RawKV) -> None:
     kept(consul)
-    make_pass(store, Request("1"))
+    make_pass(store, Request("1", rules=UNLIMITED))
     writes = 0
 
     def loses_the_first_reply(write: Write, operations: Sequence[Any]) -> Any:

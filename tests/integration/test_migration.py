@@ -22,6 +22,7 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.old_fleet import load, migrated, old_fleet, old_gates, old_reports
+from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
@@ -81,7 +82,7 @@ def test_operators_closed_gates_of_hosts_become_holds_that_say_where_they_came_f
         "compute9": HELD.format(key="config_state/host/compute9/enable_puppet", value="false"),
     }
     assert {one["by"] for one in holds.values()} == {"migrate_state.yml"}
-    outcome = make_pass(store, Request(version="v675"))
+    outcome = make_pass(store, Request(version="v675", rules=UNLIMITED))
     states = {host: view.state for host, view in outcome.hosts().items()}
     assert {host for host, state in states.items() if state == "held"} == {"compute1", "compute2", "compute9"}
     assert gates(consul)["global"] == "false"
@@ -339,13 +340,13 @@ def store_of(agent: Agent) -> Store:
 def test_an_empty_consul_gets_the_version_and_nothing_else(store: Store, consul: RawKV) -> None:
     migrated(store)
     assert consul.texts() == {"upgrade/schema": "1", "upgrade/hold/": "the keys leave layout 0"}
-    assert make_pass(store, Request(version="1", fleet={"web1": "web"})).ledger is not None
+    assert make_pass(store, Request(version="1", rules=UNLIMITED, fleet={"web1": "web"})).ledger is not None
 
 
 def test_a_fleet_in_the_middle_of_a_rollout_goes_on_with_it(store: Store, consul: RawKV) -> None:
     load(consul, old_fleet(HOSTS))
     migrated(store)
-    rules = {"rolling_rules": {"roles": {"compute": 22}}}
+    rules = {"rolling_rules": {"global": "unlimited", "roles": {"compute": 22}}}
     outcome = make_pass(store, Request(version="v674", rules=rules))
     states = {host: view.state for host, view in outcome.hosts().items()}
     # The two that are held are closed; the one that its operator closed had reported the new version before.

@@ -28,6 +28,7 @@ from devkit.kv import RawKV
 from integration.support.fleet import names
 from integration.support.old_fleet import forked, killed_at, load, migrate, old_fleet, old_reports, whole, writes_of
 from integration.support.proxy import LOSE_REPLY, LOSE_REQUEST, PASS, LossyProxy
+from integration.support.words import UNLIMITED
 from integration.support.writes import Write, around_writes
 
 pytestmark = pytest.mark.one_release
@@ -140,7 +141,7 @@ def test_until_it_is_finished_planners_are_refused_and_nodes_are_answered(consul
     for point in range(2):
         assert killed_at(settings, 4, after=False), point
         with pytest.raises(UpgradeError) as caught:
-            make_pass(store, Request(version="v675"))
+            make_pass(store, Request(version="v675", rules=UNLIMITED))
         assert caught.value.code == "migrating"
         migration = json.loads(consul.get("upgrade/migration") or b"")
         assert (migration["state"], migration["from"], migration["to"]) == ("running", 0, 1)

@@ -25,6 +25,7 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, opened, seed
 from integration.support.old_fleet import load, migrated, old_reports, refusal
+from integration.support.words import UNLIMITED
 from integration.support.writes import Write, around_writes
 
 pytestmark = pytest.mark.one_release
@@ -114,7 +115,7 @@ def test_what_comes_into_the_way_is_told_with_what_was_done_before(store: Store,
     assert (consul.get("upgrade/migration") is not None) is (at == 2)
     if at == 2:
         with pytest.raises(UpgradeError) as caught:
-            make_pass(store, Request("v674"))
+            make_pass(store, Request("v674", rules=UNLIMITED))
         assert caught.value.code == "migrating"
         assert "What was copied stays" in refusal(store).message
         assert "What was copied stays" in refusal(store, dry=True).message
@@ -131,8 +132,11 @@ def test_of_very_many_the_first_are_in_the_sentence_and_all_in_the_details(store
 
 
 WORDS = [
-    ("upgrade", lambda store: make_pass(store, Request(version="v675"))),
-    ("look at what an upgrade would do", lambda store: make_pass(store, Request(version="v675"), dry=True)),
+    ("upgrade", lambda store: make_pass(store, Request(version="v675", rules=UNLIMITED))),
+    (
+        "look at what an upgrade would do",
+        lambda store: make_pass(store, Request(version="v675", rules=UNLIMITED), dry=True),
+    ),
     ("pause", lambda store: control.pause(store, control.Word())),
     ("resume", lambda store: control.resume(store, control.Word())),
     ("abort", lambda store: abort(store, control.Word())),
@@ -204,7 +208,7 @@ def test_a_rollout_that_goes_on_writing_is_told_to_be_paused_if_it_never_lets_it
     store: Store, consul: RawKV, writes: int | None
 ) -> None:
     seed(consul, HOSTS[:1])
-    make_pass(store, Request(version="2"))
+    make_pass(store, Request(version="2", rules=UNLIMITED))
     at = 0
 
     def planner_writes_too(write: Write, operations: Sequence[Any]) -> Any:
@@ -230,7 +234,7 @@ def test_an_older_layout_is_refused_with_the_command_to_run(store: Store, consul
     consul.put("upgrade/schema", "0")
     before = consul.tree()
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request(version="2"))
+        make_pass(store, Request(version="2", rules=UNLIMITED))
     assert caught.value.code == "older_schema"
     assert "playbooks/migrate_state.yml" in caught.value.message
     assert consul.tree() == before
@@ -243,7 +247,7 @@ def test_a_newer_layout_is_refused_with_the_release_to_install(store: Store, con
     # As a migrator of a later release leaves it.
     code, _headers, _body = consul.call("PUT", f"kv/upgrade/schema?flags={2_014_003}", b"7")
     assert code == 200
-    for act in (lambda: make_pass(store, Request(version="2")), lambda: migrated(store)):
+    for act in (lambda: make_pass(store, Request(version="2", rules=UNLIMITED)), lambda: migrated(store)):
         with pytest.raises(UpgradeError) as caught:
             act()
         assert caught.value.code == "newer_schema"
@@ -261,7 +265,7 @@ def test_what_a_newer_layout_made_of_the_ledger_is_not_told_to_be_deleted_and_no
     before = consul.tree()
     acts: list[Any] = [
         store.snapshot,
-        lambda: make_pass(store, Request(version="2")),
+        lambda: make_pass(store, Request(version="2", rules=UNLIMITED)),
         lambda: set_holds(store, Whom(hosts=["compute1"]), "its disk"),
         lambda: end_holds(store, Whom(hosts=["compute1"])),
     ]

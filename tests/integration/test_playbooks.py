@@ -16,6 +16,7 @@ from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.nodes import living_nodes
 from integration.support.shipped import Shipped, inventory
+from integration.support.words import UNLIMITED
 
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
 RULES = {"rolling_rules": {"global": 1, "roles": {"compute": 2}}}
@@ -122,7 +123,9 @@ def test_what_is_wrong_is_told_before_anything_is_written(
 ) -> None:
     seed(consul, names(compute=2))
     before = consul.tree()
-    done = play("upgrade", inventory={"compute": ["compute1"], "web": ["compute1"]}, **variables)
+    done = play(
+        "upgrade", inventory={"compute": ["compute1"], "web": ["compute1"]}, **{"instructions": UNLIMITED, **variables}
+    )
     assert done.returncode != 0
     assert sentence in " ".join(done.stdout.split()), done.stdout
     assert consul.tree() == before
@@ -131,7 +134,7 @@ def test_what_is_wrong_is_told_before_anything_is_written(
 def test_a_rollout_that_stops_shows_the_table_and_says_why(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     consul.put("upgrade/hold/role/compute", json.dumps({"reason": "disk swap", "by": "ann", "at": "today"}))
-    done = play("upgrade", version="2")
+    done = play("upgrade", version="2", instructions=UNLIMITED)
     assert done.returncode != 0
     text = " ".join(done.stdout.split())
     assert "Nothing can move any more. 2: compute 0/2; 0 upgrading, 2 waiting." in text

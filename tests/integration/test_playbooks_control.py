@@ -17,6 +17,7 @@ from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, seed
 from integration.support.nodes import living_nodes
 from integration.support.shipped import Shipped, inventory
+from integration.support.words import UNLIMITED
 
 FLEET = names(controller=1, compute=3)
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
@@ -112,7 +113,9 @@ def test_a_name_that_is_given_and_empty_is_refused(
     play: Shipped, store: Store, consul: RawKV, name: str, given: dict[str, Any]
 ) -> None:
     seed(consul, FLEET)
-    make_pass(store, Request("2", {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}, fleet=FLEET))
+    make_pass(
+        store, Request("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}, fleet=FLEET)
+    )
     upgrade(store, "controller1")
     report(store, Word("compute1", "2", "failed", error="no disk"))
     before = consul.tree()

@@ -21,6 +21,7 @@ from integration.support.browser import Browser, colours, lightness
 from integration.support.fleet import history, names, record, seed
 from integration.support.playbook import Runner, Task
 from integration.support.shipped import Shipped
+from integration.support.words import UNLIMITED
 from missing import missing
 
 HOSTILE = "</title><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">=1+1"
@@ -35,7 +36,7 @@ def rolled(store: Store, consul: RawKV) -> None:
     """Leave a rollout to 2 that is over, and one to 3 that is under way."""
     hosts = names(compute=4)
     seed(consul, hosts)
-    make_pass(store, Request(version="2"))
+    make_pass(store, Request(version="2", rules=UNLIMITED))
     for host in hosts:
         report(store, Word(host, "2", "upgraded"))
     make_pass(store, Request())

@@ -21,6 +21,7 @@ from integration.support.playbook import Runner, ask, gate, health, info, plan, 
 from integration.support.push import WATCHED, driver, prepared, stopped
 from integration.support.seen import Seen
 from integration.support.tls import Authority, Pair
+from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
@@ -84,11 +85,11 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
     # This agent has no ACLs, so it takes any token; that it comes through is tested where there are some.
     options["token"] = "any"
     writes = [
-        plan(version="1", **options),
+        plan(version="1", instructions=UNLIMITED, **options),
         {"convoy.upgrade.consul_upgrade_hold": {"everything": True, "reason": "audit", **options}},
         {"convoy.upgrade.consul_upgrade_hold": {"everything": True, "state": "absent", **options}},
         {"convoy.upgrade.consul_upgrade_control": {"action": "rollback", "version": "0", **options}},
-        plan(version="1", **options),
+        plan(version="1", instructions=UNLIMITED, **options),
         report("compute1", "1", "upgraded", **options),
         gate(scope="global", value=True, **options),
         health("puppet", **options),

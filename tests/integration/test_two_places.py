@@ -24,6 +24,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator i
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, names, seed
 from integration.support.old_keys import old_answer, old_gates, original_answer, original_status, put_old
+from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
@@ -171,7 +172,7 @@ def test_a_rollout_is_seen_alike_by_both_kinds_of_nodes(kept: Store, consul: Raw
             consul.delete(f"running_version/1/{host}")
         else:
             report(kept, Word(host, "2", "upgraded"))
-    assert make_pass(kept, Request("2", converge=True)).plan.complete
+    assert make_pass(kept, Request("2", rules=UNLIMITED, converge=True)).plan.complete
     assert old_gates(consul) == {"global": "true"}
     assert gates(consul) == {"global": "true"}
     assert {event["what"] for event in history(consul)} >= {"begin", "open", "converge"}
@@ -282,9 +283,9 @@ def test_a_report_by_the_new_code_ends_an_old_one_with_a_later_time(kept: Store,
 def test_what_a_hand_closed_before_the_first_rollout_is_held_by_it(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=3), gates={"global": "True", "host/compute2": "false", "host/compute3": "True"})
     before = consul.tree()
-    dry = make_pass(store, Request("2"), dry=True)
+    dry = make_pass(store, Request("2", rules=UNLIMITED), dry=True)
     assert consul.tree() == before
-    outcome = make_pass(store, Request("2"))
+    outcome = make_pass(store, Request("2", rules=UNLIMITED))
     assert {host: one.state for host, one in outcome.hosts().items()} == {
         "compute1": "upgrading", "compute2": "held", "compute3": "upgrading",
     }  # fmt: skip
@@ -299,7 +300,7 @@ def test_what_a_hand_closed_before_the_first_rollout_is_held_by_it(store: Store,
     assert [one.host for one in make_pass(store, Request()).openings] == ["compute2"]
     # A second rollout makes no holds of what the first one left behind.
     consul.put(f"{GATES}/host/compute2", "False")
-    make_pass(store, Request("3"))
+    make_pass(store, Request("3", rules=UNLIMITED))
     assert consul.get("upgrade/hold/host/compute2") is None
 
 
@@ -308,7 +309,7 @@ def test_more_than_a_write_can_hold_are_refused_with_the_way_out(store: Store, c
     seed(consul, hosts, gates={f"host/{host}": "False" for host in hosts})
     before = consul.tree()
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request("2"))
+        make_pass(store, Request("2", rules=UNLIMITED))
     assert caught.value.code == "closed_by_hand"
     assert "migrate_state.yml" in caught.value.message
     assert consul.tree() == before
@@ -323,7 +324,7 @@ def test_where_old_gates_are_removed_along_fewer_are_held_in_one_write(kept: Sto
         consul.put(f"{GATES}/host/compute{number}", "true")
     before = consul.tree()
     with pytest.raises(UpgradeError) as caught:
-        make_pass(kept, Request("2"))
+        make_pass(kept, Request("2", rules=UNLIMITED))
     assert caught.value.code == "closed_by_hand"
     # 10 of a beginning, 37 gates and the global one once more.
     assert "room for 16." in caught.value.message
@@ -348,7 +349,7 @@ def test_planners_refuse_keys_of_the_old_layout_and_say_what_to_run(store: Store
     consul.load([("current_version", "1"), ("running/versions/1/compute2", "1"), (key, "1")])
     before = consul.tree()
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request("2"))
+        make_pass(store, Request("2", rules=UNLIMITED))
     assert caught.value.code == "older_schema"
     assert "layout 0" in caught.value.message
     assert caught.value.message in look(store).warnings
@@ -359,9 +360,9 @@ def test_planners_refuse_keys_of_the_old_layout_and_say_what_to_run(store: Store
 def test_the_first_rollout_of_a_new_fleet_writes_the_layout_down_and_that_of_others_does_not(
     store: Store, consul: RawKV
 ) -> None:
-    make_pass(store, Request("2", fleet=names(compute=1)))
+    make_pass(store, Request("2", rules=UNLIMITED, fleet=names(compute=1)))
     assert consul.get("upgrade/schema") == b"1"
     consul.delete("", tree=True)
     seed(consul, names(compute=1))
-    make_pass(store, Request("2"))
+    make_pass(store, Request("2", rules=UNLIMITED))
     assert consul.get("upgrade/schema") is None

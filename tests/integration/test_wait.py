@@ -66,7 +66,12 @@ def test_it_ends_when_nothing_can_move_and_says_why(run: Runner, store: Store, c
             plan(kv_prefix="hold", instructions=ONE_BY_ONE, **waiting),
             plan(kv_prefix="zero", instructions={"rolling_rules": {"global": 0}}, **waiting),
             plan(kv_prefix="failed", instructions={"rolling_rules": {"global": 1, "roles": {"web": 0}}}, **waiting),
-            plan(kv_prefix="limit", instructions={"rolling_rules": {"roles": {"web": 0}}}, limit=["web"], **waiting),
+            plan(
+                kv_prefix="limit",
+                instructions={"rolling_rules": {"global": "unlimited", "roles": {"web": 0}}},
+                limit=["web"],
+                **waiting,
+            ),
         ]
     )
     for result in (held, zero, failed, limited):

@@ -24,6 +24,7 @@ from integration.support.old_fleet import killed_at, load, migrate, old_fleet, w
 from integration.support.old_keys import old_answer, old_gates, original_answer
 from integration.support.playbook import Runner
 from integration.support.playbook import ask as ask_task
+from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
@@ -93,7 +94,7 @@ class Watchers:
 
     def _plan(self, store: Store) -> None:
         try:
-            make_pass(store, Request("v675"))
+            make_pass(store, Request("v675", rules=UNLIMITED))
         except UpgradeError as error:
             if error.code not in ("older_schema", "migrating"):
                 raise

@@ -15,7 +15,7 @@ from .snapshots import publish
 from .waking import waking
 
 ROLES = {f"compute{n}": "compute" for n in range(1, 6)}
-RULES = {"rolling_rules": {"roles": {"compute": 4}}}
+RULES = {"rolling_rules": {"global": "unlimited", "roles": {"compute": 4}}}
 
 # A check that takes its time once it is asked to, and one that fails while the node is broken.
 SLOW = "#!/bin/sh\nif [ -e /root/slow ]; then rm /root/slow; sleep 40; fi\n"

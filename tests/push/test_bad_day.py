@@ -16,7 +16,7 @@ from integration.support.hook import example, listening
 from .site import Site, spans, wait_for
 
 WEB = [f"web{number}" for number in range(1, 6)]
-ONE: dict[str, Any] = {"rolling_rules": {"roles": {"web": 1}}}
+ONE: dict[str, Any] = {"rolling_rules": {"global": "unlimited", "roles": {"web": 1}}}
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_budget_that_is_spent_stops_the_run_and_names_the_hosts(fleet: Site) -
     fleet.fail("web1", "app/upgrade")
     for host in ("web2", "web3"):
         fleet.sleep(1.5, host)
-    rules = {"rolling_rules": {"roles": {"web": 3}}, "failure_rules": {"fleet": 1}}
+    rules = {"rolling_rules": {"global": "unlimited", "roles": {"web": 3}}, "failure_rules": {"fleet": 1}}
     ended = fleet.end(fleet.start("upgrade", version="v1", instructions=rules))
     assert ended.code == 2, ended.stdout
     assert "failure_rules.fleet" in ended.stdout

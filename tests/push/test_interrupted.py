@@ -16,7 +16,7 @@ from .site import Ended, Site, kill, most_at_once, spans, wait_for
 ROLES = {"web": {"stage": "dataplane", "services": ["app"]}}
 STEPS = ["prepare", "stop", "upgrade", "upgrade,once", "start", "verify"]
 TASKS = ["app/prepare", "app/stop", "app/upgrade", "app/upgrade-once", "app/start", "app/verify"]
-RULES = {"rolling_rules": {"roles": {"web": 1}}}
+RULES = {"rolling_rules": {"global": "unlimited", "roles": {"web": 1}}}
 
 
 @pytest.mark.thorough
@@ -47,7 +47,7 @@ def test_of_two_runs_for_the_same_role_the_second_takes_what_the_first_has_not(s
     site.service("app", ["prepare", "upgrade", "verify"])
     site.inventory(ROLES, {"web": hosts})
     site.sleep(0.5)
-    rules = {"rolling_rules": {"roles": {"web": 2}}}
+    rules = {"rolling_rules": {"global": "unlimited", "roles": {"web": 2}}}
     first = site.start("role", forks=2, version="v1", role="web", instructions=rules)
     wait_for(site.entries, "the first run has begun")
     second = site.start("role", forks=4, version="v1", role="web")
@@ -94,7 +94,9 @@ def test_hosts_of_a_run_elsewhere_are_left_to_it_and_taken_up_when_it_is_gone(si
     claim = json.dumps({**there, "session": session}).encode()
     assert site.consul.call("PUT", f"kv/upgrade/drivers/web1?acquire={session}", claim)[2] == b"true"
 
-    process = site.start("upgrade", version="v1", instructions={"rolling_rules": {"roles": {"web": 1}}})
+    process = site.start(
+        "upgrade", version="v1", instructions={"rolling_rules": {"global": "unlimited", "roles": {"web": 1}}}
+    )
     wait_for(lambda: site.done("web2"), "web2 has been upgraded")
     ended = site.end(process)
     assert ended.code == 2, ended.stdout

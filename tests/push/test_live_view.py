@@ -15,7 +15,7 @@ ROLES = {
     "controller": {"stage": "controlplane", "services": ["api"]},
     "web": {"stage": "dataplane", "services": ["app"]},
 }
-CAPS = {"rolling_rules": {"roles": {"controller": 1, "web": 2}}}
+CAPS = {"rolling_rules": {"global": "unlimited", "roles": {"controller": 1, "web": 2}}}
 LIVE = {"ANSIBLE_STDOUT_CALLBACK": "convoy.upgrade.rollout"}
 
 

@@ -20,7 +20,7 @@ from .site import Site, kill, wait_for
 HOSTS = ("web1", "web2")
 STEPS = ["prepare", "stop", "upgrade", "upgrade,once", "start", "verify"]
 TASKS = ["app/prepare", "app/stop", "app/upgrade", "app/upgrade-once", "app/start", "app/verify", "app/after"]
-RULES = {"rolling_rules": {"roles": {"web": 1}}}
+RULES = {"rolling_rules": {"global": "unlimited", "roles": {"web": 1}}}
 
 
 @pytest.fixture

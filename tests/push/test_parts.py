@@ -121,7 +121,9 @@ def test_hosts_that_upgrade_themselves_are_let_through_beside_those_that_ansible
     site.service("app", ["upgrade"])
     roles = {"web": {"stage": "dataplane", "services": ["app"]}, "compute": {"stage": "dataplane"}}
     site.inventory(roles, {"web": ["web1"], "compute": ["compute1", "compute2"]})
-    process = site.start("upgrade", version="v1", instructions={"rolling_rules": {"roles": {"compute": 1}}})
+    process = site.start(
+        "upgrade", version="v1", instructions={"rolling_rules": {"global": "unlimited", "roles": {"compute": 1}}}
+    )
     for host in ("compute1", "compute2"):
         wait_for(
             lambda host=host: site.consul.get(f"config_state/enable_puppet/host/{host}") == b"True", f"{host} may go"

@@ -116,7 +116,7 @@ def test_a_host_that_fails_elsewhere_leaves_the_provider_to_the_next_one(site: S
     site.inventory({"web": {"stage": "dataplane", "services": ["app", "cloud"]}}, {"web": hosts})
     # Nobody has to know where one without a path comes from.
     broken = site.fail("web1", "app/stop")
-    rules = {"rolling_rules": {"roles": {"web": 2}}}
+    rules = {"rolling_rules": {"global": "unlimited", "roles": {"web": 2}}}
     site.sleep(3.0, "web2")
     shown = site.play("upgrade", version="2.6", instructions=rules, code=2)
     assert of_provider(site) == [("web1", "cloud/prepare"), ("web2", "cloud/upgrade")], shown

@@ -20,7 +20,7 @@ ROLES = {
     "controller": {"stage": "controlplane", "services": ["balancer", "api", "database"]},
     "web": {"stage": "dataplane", "services": ["app"]},
 }
-CAPS = {"rolling_rules": {"roles": {"controller": 2, "web": 2}}}
+CAPS = {"rolling_rules": {"global": "unlimited", "roles": {"controller": 2, "web": 2}}}
 
 API = ["validate", "prepare", "upgrade", "upgrade,once", "start"]
 BALANCER = ["prepare", "stop", "upgrade", "start", "verify"]
@@ -210,7 +210,9 @@ def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Si
     roles = {"web": {"stage": "dataplane", "services": ["app"]}}
     site.inventory(roles, {"web": ["web1", "web2", "web3"]}, web1=lost)
     site.sleep(1.5, "web1")
-    process = site.start("upgrade", version="v1", instructions={"rolling_rules": {"roles": {"web": 1}}})
+    process = site.start(
+        "upgrade", version="v1", instructions={"rolling_rules": {"global": "unlimited", "roles": {"web": 1}}}
+    )
     wait_for(lambda: [one for one in site.entries("web1") if one.task == "app/prepare"], "web1 has begun")
     (site.log / "fail-gone").touch()
     ended = site.end(process)
@@ -236,7 +238,7 @@ def test_hosts_go_in_the_order_of_the_plan_whichever_asks_first(site: Site) -> N
     roles = {stage: {"stage": f"{stage}plane", "services": ["app"]} for stage in ("control", "data")}
     site.inventory(roles, {"control": controllers, "data": hosts}, web1=slow)
     # No more forks than hosts ask in the end: those that went before in a wave are none of them.
-    rules = {"rolling_rules": {"roles": {"data": 1}}}
+    rules = {"rolling_rules": {"global": "unlimited", "roles": {"data": 1}}}
     ended = site.end(site.start("upgrade", forks=4, version="v1", instructions=rules))
     assert ended.code == 0, ended.stdout
     begun = [one.host for one in site.entries() if one.what == "begin"]

@@ -114,7 +114,9 @@ def test_a_host_that_failed_midway_goes_back_only_if_its_services_can(fleet: Sit
     say(fleet, "store", "allow_downgrade: true")
     fleet.play("upgrade", version="v1")
     broken = fleet.fail("web1", "app/upgrade")
-    fleet.play("upgrade", version="v2", instructions={"rolling_rules": {"roles": {"web": 1}}}, code=2)
+    fleet.play(
+        "upgrade", version="v2", instructions={"rolling_rules": {"global": "unlimited", "roles": {"web": 1}}}, code=2
+    )
     assert fleet.record("web1")["state"] == "failed"
     shown = refused(fleet, "rollback", reason="it is slow")
     assert "1 of 4 hosts may not go to v1. web1 (v2): app of the role web: it can't go back from v2 to v1" in shown

@@ -87,7 +87,7 @@ def chronicle(
             part: concurrency(one for role in roles for one in by_role[role])
             for part, roles in _parts(limits, counts).items()
         },
-        "caps": {limit.what: limit.slots for each in limits.values() for limit in each},
+        "caps": {limit.what: limit.slots for each in limits.values() for limit in each if not limit.is_missing},
         "durations": {role: durations(by_role[role]) for role in counts},
         "steps": step_durations(hosts),
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 from .errors import UpgradeError
 from .instructions import Instructions
+from .limits import refuse_uncapped
 from .mistakes import Mistake, mistake_in
 from .order import resolve
 from .stage_names import nobody_after, refuse_empty
@@ -33,6 +34,10 @@ def fit(
     except UpgradeError as error:
         return [mistake_in(raw, error)], ()
     found = []
+    try:
+        refuse_uncapped(rules, order)
+    except UpgradeError as error:
+        found.append(mistake_in(raw, error))
     for at in range(len(rules.stages)):
         try:
             refuse_empty(rules.stages[: at + 1], order, by_role, first=at)

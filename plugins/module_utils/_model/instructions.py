@@ -33,7 +33,7 @@ _ROLLING_KEYS = ("global", "roles", "fleet", "complete_sets")
 class Instructions:
     """The rules of a rollout.
 
-    :param default_cap: of every role or group that has none of its own; None for no cap.
+    :param default_cap: of every role or group that has none of its own; None where the rules do not say.
     :param caps: role or group -> its own cap.
     :param fleet_cap: over all hosts, on top of the others.
     :param complete_sets: open the next hosts only when none is upgrading.
@@ -128,8 +128,11 @@ def parse(raw: Mapping[str, Any]) -> Instructions:
     only(rolling, _ROLLING_KEYS, "rolling_rules.")
     roles = mapping(rolling.get("roles"), "rolling_rules.roles")
     return Instructions(
-        default_cap=_optional_cap(rolling, "global"),
-        caps={name: parse_cap(value, f"rolling_rules.roles.{name}") for name, value in roles.items()},
+        default_cap=_optional_cap(rolling, "global", may_be_unlimited=True),
+        caps={
+            name: parse_cap(value, f"rolling_rules.roles.{name}", may_be_unlimited=True)
+            for name, value in roles.items()
+        },
         fleet_cap=_optional_cap(rolling, "fleet"),
         complete_sets=flag(rolling.get("complete_sets", False), "rolling_rules.complete_sets"),
         order=_order(raw),
@@ -149,8 +152,10 @@ def _forward_rollback(value: object) -> bool:
     return value == FORWARD
 
 
-def _optional_cap(rolling: Mapping[str, Any], name: str) -> Cap | None:
-    return parse_cap(rolling[name], f"rolling_rules.{name}") if rolling.get(name) is not None else None
+def _optional_cap(rolling: Mapping[str, Any], name: str, *, may_be_unlimited: bool = False) -> Cap | None:
+    if rolling.get(name) is None:
+        return None
+    return parse_cap(rolling[name], f"rolling_rules.{name}", may_be_unlimited=may_be_unlimited)
 
 
 def _order(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .errors import UpgradeError
 from .instructions import Instructions
+from .names import some
 from .order import RoleOrder
 
 
@@ -20,12 +22,14 @@ class Limit:
     :param key: the key of the instructions that sets it.
     :param slots: how many hosts may be down at once.
     :param taken: how many are.
+    :param is_missing: whether this stands for a cap that the rules do not give. It holds all.
     """
 
     what: str
     key: str
     slots: int
     taken: int = 0
+    is_missing: bool = False
 
     @property
     def free(self) -> int:
@@ -38,6 +42,7 @@ def limits_by_role(rules: Instructions, order: RoleOrder, members: Mapping[str, 
 
     A role of a group counts in the group's cap (its own one, else the global one), and in a cap of its own
     if it has one: the group is what ``rolling_rules.global`` applies to, not each of its roles.
+    A role without any cap is held: only ``unlimited`` lets all of its hosts go at once.
 
     :param members: role -> number of hosts, of which a percent is taken.
     """
@@ -61,12 +66,44 @@ def limits_by_role(rules: Instructions, order: RoleOrder, members: Mapping[str, 
             if role != group_name and role in rules.caps:
                 own.append(_limit(rules, role, f"role {role}", size))
         found[role] = (*(limit for limit in own if limit is not None), *fleet)
+        if not found[role] and not _is_unlimited(rules, role, group_name):
+            found[role] = (Limit(f"role {role}", f"rolling_rules.roles.{role}", 0, is_missing=True),)
     return found
+
+
+def refuse_uncapped(rules: Instructions, order: RoleOrder, former: str = "") -> None:
+    """Refuse rules that limit a role by no cap and do not ask for that either.
+
+    :param former: what to add for a fleet that had another default, empty for nothing.
+    :raises UpgradeError: ``no_cap``, with the roles.
+    """
+    limits = limits_by_role(rules, order, {})
+    roles = [role for role in order.roles if any(limit.is_missing for limit in limits[role])]
+    nothing = rules.default_cap is None and rules.fleet_cap is None and not rules.caps
+    if not roles and not nothing:
+        return
+    whom = f"role {roles[0]}" if len(roles) == 1 else f"roles {some(roles)}" if roles else "any role"
+    one = f"{{roles: {{{roles[0]}: 1}}}}" if len(roles) == 1 and not nothing else "{global: 1}"
+    raise UpgradeError(
+        "no_cap",
+        f"rolling_rules: no cap limits {whom}, so all of its hosts would go at once. Nothing is admitted. Say how many may be down "
+        f"at once, such as rolling_rules: {one}, or ask for no cap in so many words with "
+        f"rolling_rules: {one.replace('1', 'unlimited')}.{former and f' {former}'}",
+        key="rolling_rules",
+        roles=roles,
+    )
+
+
+def _is_unlimited(rules: Instructions, role: str, group: str | None) -> bool:
+    """Return whether the cap that applies to a role says that it has none."""
+    own = rules.caps.get(role) if group is None else rules.caps.get(group, rules.caps.get(role))
+    cap = own or rules.default_cap
+    return cap is not None and cap.is_unlimited
 
 
 def _limit(rules: Instructions, name: str, what: str, size: int) -> Limit | None:
     cap = rules.caps.get(name, rules.default_cap)
-    if cap is None:
+    if cap is None or cap.is_unlimited:
         return None
     key = f"rolling_rules.roles.{name}" if name in rules.caps else "rolling_rules.global"
     return Limit(what, key, cap.limit(size))

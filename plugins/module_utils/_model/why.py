@@ -130,6 +130,9 @@ class Waiting:
     def _caps(self, role: str) -> Reason | None:
         full = [limit for limit in self._opener.limits[role] if not limit.free]
         for limit in full:
+            if limit.is_missing:
+                text = f"no cap limits {limit.what}: give {limit.key}, a number or unlimited, to let it go on"
+                return Reason(text, CAP_ZERO, limit.key)
             if limit.slots == 0:
                 text = f"the cap of {limit.what} is 0: raise {limit.key} to let it go on"
                 return Reason(text, CAP_ZERO, limit.key)

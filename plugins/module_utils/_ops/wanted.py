@@ -16,7 +16,9 @@ from .._model.errors import UpgradeError
 from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
 from .._model.instructions import Instructions, parse
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
+from .._model.limits import refuse_uncapped
 from .._model.names import check_new_version, plural, some
+from .._model.order import resolve
 from .._model.rule_changes import named_in, refuse_left_out
 from .._model.staging import carried
 from .._model.states import admitted_and_started
@@ -88,7 +90,7 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
     :param now: unix seconds, when a rollout that begins begins.
     :param begun: whether the caller has begun its rollout already, in an earlier try.
     :raises UpgradeError: ``no_rollout``, ``foreign_version``, ``aborted``, ``paused``, ``overtaken``, ``rules_left_out``,
-        ``post_upgrade_pending``,
+        ``post_upgrade_pending``, ``no_cap``,
         ``bad_instructions``, and what :func:`place` raises.
     """
     warnings = []
@@ -110,7 +112,8 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
     if begins and not begun and not (request.takes_back or request.restart):
         _refuse_outstanding(request, snapshot, version)
     same = old if old is not None and old.version == version and not begins else None
-    plain, rules = effective_rules(request.rules, same.instructions if same else {}, request.role_order)
+    # The rules of the last rollout hold on, also for one that begins, until others are given.
+    plain, rules = effective_rules(request.rules, old.instructions if old else {}, request.role_order)
     if request.rules is not None and same is not None and same.state in (RUNNING, PAUSED):
         refuse_left_out(same.instructions, named_in(request.rules) | set(plain), version, keys.ledger)
     # Of two planners that go on side by side, each with a pattern of its own, the ledger's must hold for both.
@@ -120,10 +123,8 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
         warnings.append(
             f"No host is known: none has reported under {keys.reports}, and fleet names none. Is kv_prefix right?"
         )
-    if begins and not plain:
-        warnings.append(
-            f"No instructions: all {len(members)} hosts may go to {version} at once. Give rolling_rules to limit that."
-        )
+    if same is None or plain != same.instructions:
+        refuse_uncapped(rules, resolve(rules, set(members.values())), _former_default(snapshot))
     ledger = Ledger(
         epoch=old.epoch if old else 0,
         version=version,
@@ -202,6 +203,16 @@ def _begins(request: Request, snapshot: Snapshot, version: str, *, begun: bool) 
             "resume.yml, or that rollout with abort.yml, then begin this one.",
         )
     return begins
+
+
+def _former_default(snapshot: Snapshot) -> str:
+    """Return what to say to a fleet that never had a ledger: what used to move it may have had no cap by default."""
+    if snapshot.ledger is not None or snapshot.current_version is None:
+        return ""
+    return (
+        "The code that set current_version so far let every host go at once where it had no such rule: global: unlimited keeps "
+        "that, and global: 1 is the careful beginning."
+    )
 
 
 def _stage(same: Ledger, rules: Instructions) -> Mapping[str, int]:

@@ -17,6 +17,9 @@ from integration.support.writes import Write, around_writes
 
 FLEET = names(controller=1, compute=3)
 
+# For tests that are not about caps.
+UNLIMITED: dict[str, Any] = {"rolling_rules": {"global": "unlimited"}}
+
 RULES: dict[str, Any] = {"rolling_rules": {"global": 1}, "role_order": {"compute": "controller"}}
 
 

@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.limits import Limit, limits_by_role
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.limits import (
+    Limit,
+    limits_by_role,
+    refuse_uncapped,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.order import resolve
 
 MEMBERS = {"ceph_mon": 3, "ceph_osd": 9, "compute": 20}
@@ -20,8 +26,48 @@ def limits(groups: dict[str, str] | None = None, **rolling: Any) -> dict[str, tu
     return limits_by_role(rules, resolve(rules, MEMBERS), MEMBERS)
 
 
-def test_without_caps_there_are_no_limits() -> None:
-    assert limits() == {"ceph_mon": (), "ceph_osd": (), "compute": ()}
+def test_a_role_without_any_cap_is_held() -> None:
+    assert limits(roles={"compute": 3}, **{"global": None})["ceph_mon"] == (
+        Limit("role ceph_mon", "rolling_rules.roles.ceph_mon", 0, is_missing=True),
+    )
+
+
+def test_who_asks_for_no_cap_has_none() -> None:
+    assert limits(**{"global": "unlimited"}) == {"ceph_mon": (), "ceph_osd": (), "compute": ()}
+    assert limits(**{"global": 1}, roles={"compute": "Unlimited"})["compute"] == ()
+    assert limits(CEPH, roles={"ceph": "unlimited"})["ceph_mon"] == ()
+    assert limits(CEPH, roles={"ceph_mon": "unlimited"})["ceph_osd"][0].is_missing
+
+
+@pytest.mark.parametrize(
+    ("rolling", "roles"),
+    [
+        ({}, ["ceph_mon", "ceph_osd", "compute"]),
+        ({"complete_sets": True}, ["ceph_mon", "ceph_osd", "compute"]),
+        ({"roles": {"compute": 3, "ceph_mon": "unlimited"}}, ["ceph_osd"]),
+    ],
+)
+def test_rules_that_leave_a_role_without_a_cap_are_refused(rolling: dict[str, Any], roles: list[str]) -> None:
+    rules = parse({"rolling_rules": rolling})
+
+    with pytest.raises(UpgradeError) as caught:
+        refuse_uncapped(rules, resolve(rules, MEMBERS))
+
+    assert (caught.value.code, caught.value.details["roles"]) == ("no_cap", roles)
+    assert "unlimited}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "rolling", [{"global": "unlimited"}, {"global": 0}, {"fleet": 5}, {"roles": dict.fromkeys(MEMBERS, "unlimited")}]
+)
+def test_a_cap_for_every_role_or_the_word_for_none_is_enough(rolling: dict[str, Any]) -> None:
+    rules = parse({"rolling_rules": rolling})
+    refuse_uncapped(rules, resolve(rules, MEMBERS))
+
+
+def test_a_fleet_that_nobody_knows_yet_needs_a_cap_all_the_same() -> None:
+    with pytest.raises(UpgradeError, match="no cap limits any role"):
+        refuse_uncapped(parse({}), resolve(parse({}), ()))
 
 
 def test_the_global_cap_binds_each_role_by_itself() -> None:
@@ -45,7 +91,7 @@ def test_the_roles_of_a_group_share_one_limit() -> None:
 
     assert found["ceph_mon"] == (Limit("group ceph", "rolling_rules.roles.ceph", 6),)
     assert found["ceph_mon"][0] is found["ceph_osd"][0]
-    assert found["compute"] == ()
+    assert found["compute"][0].is_missing
 
 
 def test_the_global_cap_binds_a_group_as_one() -> None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import merge, parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.limits import limits_by_role
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.opener import Opener, forecast
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.order import resolve
+from fleets import UNLIMITED
 
 
 def opener(roles: dict[str, int], **rules: Any) -> Opener:
     """Return an opener of a fleet in which every host waits: a1, a2, b1, ..."""
-    parsed = parse(rules)
+    parsed = parse(merge(UNLIMITED, rules))
     order = resolve(parsed, roles)
     queues = {role: deque(f"{role}{number}" for number in range(1, count + 1)) for role, count in roles.items()}
     return Opener(order, queues, dict(roles), limits_by_role(parsed, order, roles), parsed.complete_sets)

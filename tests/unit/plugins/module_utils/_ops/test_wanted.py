@@ -1,0 +1,69 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a request makes of the ledger that there is: under which rules a rollout begins, and which it may replace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import (
+    ABORTED,
+    COMPLETE,
+    RUNNING,
+    Ledger,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.wanted import Request, Wanted, wanted_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
+from fleets import NEW, OLD, UNLIMITED, Fleet
+
+NEXT = "3.0"
+ONE = {"rolling_rules": {"global": 1}, "stages": [{"name": "canary", "hosts": 1}, {"name": "rest"}]}
+LEDGER = Ledger(epoch=4, version=NEW, previous_version=OLD, state=RUNNING, instructions=ONE, who="ann", since=7)
+
+
+def fleet(ledger: Ledger | None = None, current: str = NEW) -> Fleet:
+    return Fleet({}, current, ledger=ledger).running(OLD, "web1", "web2", "db1")
+
+
+def wanted(there: Fleet, version: str | None, rules: dict[str, Any] | None = None, **more: Any) -> Wanted:
+    return wanted_of(Keys(), Request(version, rules, **more), there.snapshot(), 99, begun=False)
+
+
+def refusal(there: Fleet, version: str | None, rules: dict[str, Any] | None = None, **more: Any) -> UpgradeError:
+    with pytest.raises(UpgradeError) as caught:
+        wanted(there, version, rules, **more)
+    return caught.value
+
+
+@pytest.mark.parametrize("rules", [None, {}, {"rolling_rules": {"roles": {"web": 1}}}, {"health": {"soak": 5}}])
+def test_without_a_cap_nothing_begins(rules: dict[str, Any] | None) -> None:
+    error = refusal(fleet(None, OLD), NEW, rules)
+
+    assert error.code == "no_cap"
+    assert "global: unlimited keeps that" in error.message, "the original had no cap by default"
+
+
+def test_a_half_done_rollout_of_other_code_is_adopted_under_rules_alone() -> None:
+    assert refusal(fleet(None), NEW).code == "no_cap"
+    assert not wanted(fleet(None), NEW, UNLIMITED).begins
+
+
+def test_rules_of_a_running_rollout_do_not_lose_their_cap() -> None:
+    there = fleet(replace(LEDGER, instructions=UNLIMITED))
+    assert refusal(there, NEW, {"rolling_rules": {}}).code == "no_cap"
+
+
+def test_a_rollout_that_has_begun_goes_on_where_a_role_without_a_cap_comes_up() -> None:
+    there = fleet(replace(LEDGER, instructions={"rolling_rules": {"roles": {"web": 1}}}))
+    assert wanted(there, NEW).members == {"db1": "db", "web1": "web", "web2": "web"}
+
+
+@pytest.mark.parametrize("state", [ABORTED, COMPLETE])
+def test_the_next_rollout_is_under_the_rules_of_the_last_one_until_others_are_given(state: str) -> None:
+    there = fleet(replace(LEDGER, state=state))
+    assert wanted(there, NEXT).ledger.instructions == ONE
+    assert wanted(there, NEXT, UNLIMITED).ledger.instructions == UNLIMITED
