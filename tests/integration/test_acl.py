@@ -277,7 +277,7 @@ def test_the_playbooks_of_operators_show_no_token(tmp_path: Path, guarded: Agent
     """Not even where it stands in a variable of the inventory."""
     hosts = names(controller=1, compute=2)
     seed(kv, hosts)
-    rules = {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}
+    rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}
     planner = store_with(guarded, MASTER)
     make_pass(planner, Request(version="2", rules=rules, fleet=hosts))
     if name == "resume":

@@ -100,7 +100,10 @@ def test_each_part_can_do_what_it_is_for(guarded: Agent, kv: RawKV) -> None:
 def test_a_controllers_token_is_enough_for_playbooks_with_a_hook(tmp_path: Path, guarded: Agent, kv: RawKV) -> None:
     fleet = names(compute=2)
     controller = part(guarded, "controller")
-    rules = {"stages": [{"name": "canary", "hosts": ["compute1"], "approve": True}, {"name": "rest", "hosts": "100%"}]}
+    rules = {
+        **UNLIMITED,
+        "stages": [{"name": "canary", "hosts": ["compute1"], "approve": True}, {"name": "rest", "hosts": "100%"}],
+    }
     make_pass(controller, Request("2", rules, fleet=fleet))
     report_to(controller, Word("compute1", "2", "upgraded"))
     make_pass(controller, Request(fleet=fleet))

@@ -156,7 +156,7 @@ def test_what_was_not_held_is_told_when_it_is_to_end(run: Runner, store: Store, 
 
 def test_an_approval_of_no_stage_is_told(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
-    rules = {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}
+    rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}
     make_pass(store, Request("2", rules))
     consul.put("upgrade/approval/canry", "ann: looks well")
     for result in run([plan(), info()]):

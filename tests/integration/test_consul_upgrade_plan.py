@@ -15,6 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops import rules
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.playbook import Runner, plan
+from integration.support.words import UNLIMITED
 
 # The examples of the documentation and the playbooks have this on each release.
 pytestmark = pytest.mark.one_release
@@ -153,7 +154,7 @@ def test_instructions_come_from_a_file_and_inline_wins(run: Runner, consul: RawK
 def test_rules_end_by_an_empty_value_and_not_by_being_left_out(run: Runner, consul: RawKV) -> None:
     seed(consul, names(compute=3))
     rules = {**ONE_BY_ONE, "failure_rules": {"fleet": 1}}
-    nothing = {"rolling_rules": {}, "failure_rules": {}}
+    nothing = {**UNLIMITED, "failure_rules": {}}
     begun, left_out, emptied, ended = run(
         [
             plan(version="2", instructions=rules),
@@ -167,7 +168,7 @@ def test_rules_end_by_an_empty_value_and_not_by_being_left_out(run: Runner, cons
         assert refused["failure"]["code"] == "rules_left_out"
         assert sorted(refused["failure"]["details"]["missing"]) == missing
         assert not refused["changed"]
-    assert (ended["instructions"], ended["status"]["upgrading"]) == ({}, ["compute1", "compute2", "compute3"])
+    assert (ended["instructions"], ended["status"]["upgrading"]) == (UNLIMITED, ["compute1", "compute2", "compute3"])
 
 
 def test_the_default_file_is_read_where_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,6 @@ from integration.support.nodes import living_nodes
 from integration.support.playbook import wait_until
 from integration.support.proxy import LossyProxy
 from integration.support.shipped import Shipped, inventory
-from integration.support.words import UNLIMITED
 from terminal import Terminal
 
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
@@ -190,7 +189,7 @@ def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
         assert seen.process.poll() is None
         resume(store, Word(by="ann"))
         seen.wait_for("It goes on.")
-        while not make_pass(store, Request(version="2", rules=UNLIMITED, fleet=HOSTS, converge=True)).plan.complete:
+        while not make_pass(store, Request(version="2", fleet=HOSTS, converge=True)).plan.complete:
             for host in HOSTS:
                 if gates(consul).get(f"host/{host}") == "True":
                     say(store, host, "upgraded")

@@ -17,10 +17,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import gates, names, record
 from integration.support.old_fleet import load, migrated, old_gates, old_reports
+from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
-SILENT = {"health": {"progress_deadline": 60}}
+SILENT = {**UNLIMITED, "health": {"progress_deadline": 60}}
 
 
 def test_a_host_that_an_operator_put_back_has_not_reported_by_that(store: Store, consul: RawKV) -> None:

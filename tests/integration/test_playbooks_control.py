@@ -80,7 +80,7 @@ def test_pause_resume_and_abort(play: Shipped, store: Store, consul: RawKV) -> N
 @pytest.mark.thorough
 def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
-    rules = {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}
+    rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}
     make_pass(store, Request("2", rules, fleet=FLEET))
     report(store, Word("compute1", "2", "started"))
     report(store, Word("compute1", "2", "failed", error="no disk"))

@@ -17,6 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, ledger, names, opened, seed
 from integration.support.watcher import View, Watcher, read
+from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
@@ -152,8 +153,9 @@ def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Stor
     }
     assert told[1]["reason"] == "other instructions were given: failure_rules, rolling_rules"
     # A rollout that is begun has all of its rules from who begins it.
-    go(store, "3", {"stages": [{"hosts": 1}]})
-    assert "rolling_rules" not in ledger(consul)["instructions"]
+    go(store, "3", {**UNLIMITED, "stages": [{"hosts": 1}]})
+    assert "failure_rules" not in ledger(consul)["instructions"]
+    assert ledger(consul)["instructions"]["rolling_rules"] == {"global": "unlimited"}
 
 
 def test_an_order_that_comes_beside_the_instructions_is_not_left_out(store: Store, consul: RawKV) -> None:
