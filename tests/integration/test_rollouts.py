@@ -253,7 +253,7 @@ def test_converge_leaves_one_open_gate_in_one_transaction(store: Store, consul: 
 
 def test_a_complete_rollout_can_converge_later(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=1))
-    go(store, "2")
+    go(store, "2", UNLIMITED)
     upgrade(store, "compute1")
     assert ledger(consul)["state"] == "running"
     go(store)
