@@ -146,7 +146,9 @@ class Gates:
             ("global", self.everywhere),
         ):
             if gate is not None:
-                return GateAnswer(gate.is_open(current_version), scope, gate.key, (gate.text or "").strip(), gate.at, gate.index)
+                return GateAnswer(
+                    gate.is_open(current_version), scope, gate.key, (gate.text or "").strip(), gate.at, gate.index
+                )
         return NOTHING_SET
 
     def values(self) -> Iterator[GateValue]:
