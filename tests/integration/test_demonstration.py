@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from devkit.guard import MARK
 from integration.support.playbook import wait_until
 
 # What it is about is not Ansible, so one release will do.
@@ -41,12 +40,11 @@ def test_a_killed_demonstration_leaves_nothing(tmp_path: Path, number: signal.Si
     # A short name, because Ansible's sockets stand below it, and their paths can't be long.
     temporary = Path(tempfile.mkdtemp(prefix="demo-"))
     mark = f"CONVOY_TEST_DEMO={tmp_path}"
-    environ = {key: value for key, value in os.environ.items() if key != MARK}
     log = tmp_path / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, ROOT / "tools" / "demo"],
-            env={**environ, "CONVOY_TEST_DEMO": str(tmp_path), "TMPDIR": str(temporary)},
+            env={**os.environ, "CONVOY_TEST_DEMO": str(tmp_path), "TMPDIR": str(temporary)},
             stdout=out,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

@@ -190,7 +190,9 @@ def test_a_host_that_runs_any_other_version_is_not_upgraded(version: str) -> Non
     plan = fleet(compute=1).running(version, "compute1").plan()
 
     assert opened(plan) == ["compute1"]
-    assert plan.hosts["compute1"] == HostView("compute", None, "pending", version, "may go now", cause="may_go")
+    assert plan.hosts["compute1"] == HostView(
+        "compute", None, "pending", version, "may go now", cause="may_go", blocks=True
+    )
 
 
 def test_a_host_started_for_another_version_keeps_its_slot_and_gets_its_gate_back() -> None:
