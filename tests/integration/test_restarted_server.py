@@ -29,6 +29,7 @@ FLEET = names(compute=3)
 GATE = "config_state/enable_puppet/global"
 LEDGER = {"epoch": 1, "version": "1", "state": "running", "instructions": {}, "who": "ann"}
 HOSTS = dict(FLEET)
+_RESTARTS = 8
 
 # What each reader says of the fleet as it is when the server is stopped.
 READERS: dict[str, tuple[Callable[[Store], object], object]] = {
@@ -55,12 +56,12 @@ def restarted() -> Iterator[Agent]:
         agent.kv.put(GATE, "True")
         agent.kv.put("current_version", "1")
         agent.kv.put("upgrade/ledger", json.dumps(LEDGER))
-        agent.kv.put("upgrade/history/1", json.dumps({"epoch": 1, "what": "begin"}))
+        agent.kv.put("upgrade/history/1", json.dumps({"epoch": 1, "what": "begin", "at": 1, "version": "1"}))
         filler = base64.b64encode(b"x" * 2000).decode()
         for at in range(300):
             operations = [{"KV": {"Verb": "set", "Key": f"other/{at}/{one}", "Value": filler}} for one in range(64)]
             assert agent.kv.call("PUT", "txn", json.dumps(operations).encode())[0] == 200
-        agent.kv.put("upgrade/history/2", json.dumps({"epoch": 2, "what": "complete"}))
+        agent.kv.put("upgrade/history/2", json.dumps({"epoch": 2, "what": "complete", "at": 2, "version": "2"}))
         agent.kv.put("upgrade/ledger", json.dumps({**LEDGER, "epoch": 2, "version": "2", "state": "complete"}))
         agent.kv.put("current_version", "2")
         agent.kv.put(GATE, "False")
@@ -101,8 +102,13 @@ def test_no_reader_is_told_of_what_is_over(restarted: Agent) -> None:
     for thread in threads:
         thread.start()
     try:
-        restarted.start()
-        time.sleep(1)
+        # The moment is short, and on a busy machine nobody may have asked in it.
+        for _restart in range(_RESTARTS):
+            restarted.start()
+            time.sleep(1)
+            if b"True" in by_default:
+                break
+            restarted.stop()
     finally:
         over.set()
         for thread in threads:
