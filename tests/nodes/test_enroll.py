@@ -34,6 +34,7 @@ def changed(shown: str, host: str) -> int:
     return int(line.partition("changed=")[2].split()[0])
 
 
+@pytest.mark.thorough
 def test_check_mode_enrolls_nobody(fleet: Fleet) -> None:
     fleet.enroll("--check", "--limit", "compute1,compute2")
     for node in (fleet.lab.nodes["compute1"], fleet.lab.nodes["compute2"]):
@@ -41,6 +42,7 @@ def test_check_mode_enrolls_nobody(fleet: Fleet) -> None:
     assert fleet.consul.tree("running/") == {}
 
 
+@pytest.mark.thorough
 def test_enrolling_tells_the_node_all_it_needs_and_its_token_to_nobody_else(fleet: Fleet) -> None:
     token = {"puppet_gate_token": TOKEN, "puppet_gate_version": "v1", "puppet_gate_value": False}
     settings = {"puppet_gate_interval": 60, "puppet_gate_delay": 0, **token}
@@ -67,6 +69,7 @@ def test_enrolling_tells_the_node_all_it_needs_and_its_token_to_nobody_else(flee
     assert [changed(again, name) for name in ROLES] == [0, 0, 0]
 
 
+@pytest.mark.thorough
 def test_the_schedule_is_a_timer_where_there_is_systemd_and_cron_where_there_is_none(fleet: Fleet) -> None:
     node = fleet.lab.nodes["compute1"]
     assert node.run("systemctl", "is-enabled", "convoy-node.timer").stdout == "enabled\n"
@@ -81,6 +84,7 @@ def test_the_schedule_is_a_timer_where_there_is_systemd_and_cron_where_there_is_
     assert line.startswith("*/1 * * * * root CONVOY_DELAY=0 /usr/local/sbin/convoy-node >")
 
 
+@pytest.mark.thorough
 def test_both_schedules_run_the_node_and_its_role_and_token_are_used(fleet: Fleet) -> None:
     for name in ROLES:
         fleet.consul.delete(f"config_state/enable_puppet/host/{name}")

@@ -101,6 +101,7 @@ def test_a_closed_gate_leaves_the_node_alone_and_tells_the_key(fleet: Fleet, nod
     assert node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
 
 
+@pytest.mark.thorough
 def test_a_hold_closes_it_whatever_the_gate_says(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -110,6 +111,7 @@ def test_a_hold_closes_it_whatever_the_gate_says(fleet: Fleet, node: Node) -> No
     assert node.read(RELEASE) == "manifest v1 on v1\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["apply", "agent"])
 def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything_begins(
     kind: str, fleet: Fleet, node: Node
@@ -138,6 +140,7 @@ def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything
     assert fleet.states()[NODE] == "pending"
 
 
+@pytest.mark.thorough
 def test_an_upgrade_that_has_begun_leaves_no_version_until_it_ends(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     node.write("/etc/convoy/version", "")
@@ -153,6 +156,7 @@ def test_an_upgrade_that_has_begun_leaves_no_version_until_it_ends(fleet: Fleet,
     assert node.read(RELEASE) == "manifest v1 on v1\n"
 
 
+@pytest.mark.thorough
 def test_a_gate_that_cannot_be_read_is_a_failure_and_never_a_yes(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")

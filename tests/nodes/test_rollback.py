@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from lab.node import Node
 
 from .conftest import MakeFleet
@@ -22,6 +23,7 @@ def installed(node: Node) -> str:
     return node.run("dpkg-query", "-W", "-f", "${Version}", "fleet-service").stdout
 
 
+@pytest.mark.thorough
 def test_a_half_upgraded_host_is_brought_back_by_a_rollback(make_fleet: MakeFleet) -> None:
     fleet = make_fleet(ROLES)
     broken = fleet.lab.nodes["compute1"]

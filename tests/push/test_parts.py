@@ -134,6 +134,7 @@ def test_hosts_that_upgrade_themselves_are_let_through_beside_those_that_ansible
     assert site.reported("v1") == {"web1", "compute1", "compute2"}
 
 
+@pytest.mark.thorough
 def test_another_planner_host_than_localhost_upgrades_the_whole_fleet(site: Site) -> None:
     site.service("api", ["validate", "upgrade"])
     site.service("app", ["validate", "upgrade"], after=["after"])
@@ -150,6 +151,7 @@ def test_another_planner_host_than_localhost_upgrades_the_whole_fleet(site: Site
     assert site.consul.get("config_state/enable_puppet/global") == b"True"
 
 
+@pytest.mark.thorough
 def test_a_planner_host_that_only_the_inventory_names_is_refused(site: Site) -> None:
     site.service("app", ["upgrade"])
     site.inventory({"web": {"services": ["app"]}}, {"web": ["web1"]})
