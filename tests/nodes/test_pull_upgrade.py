@@ -19,7 +19,7 @@ from .conftest import MakeFleet
 from .fleet import RUNTIME, Fleet, wait_for, write_validation
 from .waking import waking
 
-ROLES = {"controller1": "controller", "controller2": "controller", **{f"compute{n}": "compute" for n in range(1, 5)}}
+ROLES = {"controller1": "controller", "controller2": "controller", **{f"compute{n}": "compute" for n in range(1, 4)}}
 CAPS = {"controller": 1, "compute": 2}
 RULES = {"rolling_rules": {"roles": CAPS}}
 
