@@ -34,7 +34,8 @@ options:
       - V(retry) puts failed and lost hosts back among those that wait, with their gates closed. Holds stay.
       - V(approve) lets the rollout go on after a stage whose rules have C(approve).
       - V(rollback) begins a rollout to where the fleet was, under the same rules. The order between roles and
-        stages is reversed, see O(rollback_order). Within a role, the hosts that changed last go first. Hosts that are broken take no slot in it, and nobody waits for them. It opens nothing itself; M(convoy.upgrade.consul_upgrade_plan) does.
+        stages is reversed, see O(rollback_order). Within a role, the hosts that changed last go first. Hosts that are broken take
+        no slot in it, and no other host waits for them. It opens nothing itself; M(convoy.upgrade.consul_upgrade_plan) does.
         Said again it goes on with the same rollback, and begins it again where it was aborted. It never turns round without O(version).
       - What is said of one rollout is not done to another one that is begun meanwhile.
     type: str

@@ -47,6 +47,7 @@ class Checks:
         self._alone = sum(map(len, lanes)) == 1
         self._lock = threading.Lock()
         self.outcomes: list[Outcome] = []
+        self._processor: dict[str, float] = {}
 
     def run(self) -> None:
         """Run them all. A lane that has none left takes from the others."""
@@ -79,25 +80,29 @@ class Checks:
         folder.mkdir()
         ok = True
         for number, command in enumerate(check.quick if self._quick else check.commands):
-            ok = ok and self._call(folder, number, command)
+            ok = ok and self._call(check, folder, number, command)
         outcome = read(check.name, ok, time.monotonic() - began, sorted(folder.glob("*.xml")))
         if not ok and not self._alone:
             self._say((folder / "log").read_text(errors="replace"))
         self._say(
-            f"== {check.name}: {'passed' if ok else 'FAILED'} in {outcome.seconds:.0f} s"
-            + (f" ({outcome.counts})" if outcome.counts else ""),
+            f"== {check.name}: {'passed' if ok else 'FAILED'} in {outcome.seconds:.0f} s, "
+            f"{self._processor[check.name]:.0f} s of processor" + (f" ({outcome.counts})" if outcome.counts else ""),
             *(f"   skipped {count}: {reason}" for reason, count in outcome.reasons.items()),
         )
         return outcome
 
-    def _call(self, folder: Path, number: int, command: Sequence[str]) -> bool:
+    def _call(self, check: Check, folder: Path, number: int, command: Sequence[str]) -> bool:
         words = [word.format(work=folder) for word in command]
         if words[0] == "pytest":
             words.append(f"--junitxml={folder}/{number}.xml")
         with (folder / "log").open("ab") as log:
             out = None if self._alone else log
-            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=ROOT, check=False)
-        return done.returncode == 0
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=ROOT)
+            # With what it and all that it has waited for took of the processors.
+            _pid, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self._processor[check.name] = self._processor.get(check.name, 0) + used.ru_utime + used.ru_stime
+        return process.returncode == 0
 
     def _say(self, *lines: str) -> None:
         with self._lock:

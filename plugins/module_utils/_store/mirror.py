@@ -141,7 +141,7 @@ class Mirror:
         everywhere = self._keys.gate("global")
         is_closing = any(one["KV"]["Key"] == everywhere and _value_of(one) == CLOSED for one in operations)
         parts = [self._closing(*place) for place in (self._open_places() if is_closing else ())]
-        parts += [Ahead([remove(gate.key)], [Change(gate.key, gate.text or "", None)]) for _, _, gate in early]
+        parts += [Ahead([remove(gate.key)], [Change(gate.key, gate.text or "", None)]) for _scope, _name, gate in early]
         found = [Ahead([], [])]
         for part in parts:
             if len(found[-1].operations) + len(part.operations) > _MOST_AHEAD:

@@ -38,8 +38,8 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     """Return what the entries of :meth:`ConsulClient.read` say, whichever layout they have.
 
     Where python-jiocloud keeps operators' pauses, a closed key is a hold, so an answer is open only where both places allow it:
-    before, during and after a migration, which makes holds of pauses before it removes any. Of reports, the latest counts wherever it stands, as nodes that have the old code
-    go on writing to the old place.
+    before, during and after a migration, which makes holds of pauses before it removes any. Of reports, the latest counts wherever
+    it stands, as nodes that have the old code go on writing to the old place.
 
     :raises UpgradeError: ``unreadable_ledger``, ``unreadable_schema``.
     """

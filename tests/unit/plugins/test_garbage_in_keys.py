@@ -264,9 +264,9 @@ def _value(drawn: random.Random, depth: int = 0) -> Any:
     if kind == 5:
         return drawn.choice((None, True, False))
     if kind == 6:
-        return [_value(drawn, depth + 1) for _ in range(drawn.randrange(4))]
+        return [_value(drawn, depth + 1) for _each in range(drawn.randrange(4))]
     if kind == 7:
-        return {drawn.choice(_GARBAGE): _value(drawn, depth + 1) for _ in range(drawn.randrange(4))}
+        return {drawn.choice(_GARBAGE): _value(drawn, depth + 1) for _each in range(drawn.randrange(4))}
     return drawn.choice([*_DOCUMENTS.values()])
 
 
