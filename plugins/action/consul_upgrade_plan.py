@@ -28,7 +28,7 @@ _LONGEST_PAUSE = 15
 _DEFAULT_TIMEOUT = 14400
 
 # What only the first call is given: after it the ledger has the rules, and whoever changes or aborts them means it.
-_FIRST_ONLY = ("instructions", "instructions_file", "role_order", "restart", "rollback")
+_FIRST_ONLY = ("instructions", "instructions_file", "role_order", "restart", "replace", "rollback")
 
 
 class ActionModule(ActionBase):
@@ -119,7 +119,7 @@ class Total:
         self._transitions: list[Any] = []
         self._diffs: list[Any] = []
         self._warnings: dict[str, None] = {}
-        self._forecast = {name: first[name] for name in ("waves", "wave_seconds")}
+        self._forecast = {name: first[name] for name in ("waves", "wave_seconds", "replaces")}
         self.add(first)
 
     def add(self, result: dict[str, Any]) -> None:

@@ -118,6 +118,13 @@ options:
       - Where the rollout was not aborted, it makes no difference.
     type: bool
     default: false
+  replace:
+    description:
+      - Version of the rollout under way whose place O(version) takes. While a rollout to another version is running or paused, a call that does
+        not name it fails.
+      - Its stages, approvals and failure budgets end with it. Its rules stay in force, unless others are given.
+      - Where that rollout is under way no more, or O(version) has begun already, it makes no difference. A rollback does not need it.
+    type: str
   rollback:
     description:
       - Begin O(version) as a rollback, which it has to be given for, as M(convoy.upgrade.consul_upgrade_control) does. The hosts that
@@ -173,6 +180,11 @@ EXAMPLES = r"""
     rollback: true
   check_mode: true
 
+- name: Begin a rollout in place of the one that is under way, under the same rules
+  convoy.upgrade.consul_upgrade_plan:
+    version: "2.11"
+    replace: "2.10"
+
 - name: Open hosts of one role only, at most a tenth of them at once
   convoy.upgrade.consul_upgrade_plan:
     version: "2.10"
@@ -197,6 +209,24 @@ previous_version:
   returned: success
   type: str
   sample: "2.8"
+replaces:
+  description:
+    - The rollout whose place this call took, or in check mode would take. Empty where it takes none, and in a rollback.
+  returned: success
+  type: dict
+  contains:
+    version:
+      description: Version that it moved the fleet to.
+      type: str
+    state:
+      description: V(running) or V(paused).
+      type: str
+    who:
+      description: Who began it.
+      type: str
+    since:
+      description: When it began, in unix seconds.
+      type: int
 epoch:
   description: Number of planner writes so far, which is the epoch of the ledger.
   returned: success
@@ -388,7 +418,7 @@ failure:
   contains:
     code:
       description: A stable word, such as V(bad_instructions), V(unreachable), V(denied), V(stuck), V(timeout), V(budget_spent), V(aborted),
-        V(rules_left_out) or V(went_back).
+        V(rules_left_out), V(rollout_under_way) or V(went_back).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.
@@ -413,10 +443,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import
 
 def as_result(outcome: Outcome) -> dict[str, Any]:
     """Return the result of the module for what a pass did."""
-    plan, ledger, hosts = outcome.plan, outcome.ledger, outcome.hosts()
+    plan, ledger, hosts, replaces = outcome.plan, outcome.ledger, outcome.hosts(), outcome.replaces
     return {
         "version": plan.version,
         "previous_version": (ledger.previous_version if ledger else None) or "",
+        "replaces": {name: getattr(replaces, name) for name in ("version", "state", "who", "since")}
+        if replaces
+        else {},
         "epoch": ledger.epoch if ledger else 0,
         "commit": ledger.commit if ledger else "",
         "complete": plan.complete,
@@ -456,6 +489,7 @@ def main() -> None:
             "wait": {"type": "bool", "default": False},
             "wait_timeout": {"type": "int", "default": 14400},
             "restart": {"type": "bool", "default": False},
+            "replace": {"type": "str"},
             "rollback": {"type": "bool", "default": False},
             "since": {"type": "int"},
             "epoch": {"type": "int", "default": 0},
@@ -478,6 +512,7 @@ def main() -> None:
             limit=options["limit"],
             converge=options["converge"],
             restart=options["restart"],
+            replace=options["replace"],
             since=options["since"],
             epoch=options["epoch"],
             commit=options["commit"],

@@ -23,7 +23,12 @@ def plan(result: Mapping[str, Any]) -> list[str]:
     :param result: a result of ``consul_upgrade_plan``.
     """
     waves = result["waves"]
-    lines = [f"Plan: {headline(result)[len('Rollout ') :]}", *_rules(result["instructions"]), *standing(result)]
+    lines = [
+        f"Plan: {headline(result)[len('Rollout ') :]}",
+        *_replaced(result.get("replaces") or {}),
+        *_rules(result["instructions"]),
+        *standing(result),
+    ]
     lines += _table(result) if waves else ["Nothing is left to open."]
     expected = {host for wave in waves for host in wave}
     others = {
@@ -34,6 +39,15 @@ def plan(result: Mapping[str, Any]) -> list[str]:
     if others:
         lines += ["", "Not expected to go without an operator:", *reasons(others)[1:]]
     return lines
+
+
+def _replaced(rollout: Mapping[str, Any]) -> list[str]:
+    if not rollout:
+        return []
+    return [
+        f"It replaces the rollout to {rollout['version']}, which {rollout['who']} began and which is {rollout['state']}. Its stages, "
+        "approvals and failure budgets end with it."
+    ]
 
 
 def _rules(rules: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from .processes import Shared
 from .rules import Rules, Schedule
 
 # What may happen to who asks Consul in such times; anything else ends the process, and the test.
-_EXPECTED = ("unreachable", "consul_error", "busy", "overtaken", "aborted")
+_EXPECTED = ("unreachable", "consul_error", "busy", "overtaken", "rollout_under_way", "aborted")
 # What an operator is told who comes too late.
 _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve")
 _SAID = control.Word("under fire", fleet=FLEET)

@@ -72,7 +72,7 @@ CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     GO_ON,
     (PLAN, {"converge": True, "limit": ["compute"], "fleet": FLEET}),
     (PLAN, {"version": "2", "instructions": {**INSTRUCTIONS, "rolling_rules": {"global": 1}}}),
-    (PLAN, {"version": "3", "instructions": {"rolling_rules": {"global": 1}}}),
+    (PLAN, {"version": "3", "replace": "2", "instructions": {"rolling_rules": {"global": 1}}}),
     (PLAN, {"role_order": {"compute": "controller"}}),
     (INFO, {}),
     (INFO, {"name": "compute2", "fleet": FLEET}),

@@ -130,7 +130,7 @@ FORBIDDEN: list[tuple[str, Callable[[Store], object]]] = [
     ("open a gate", lambda store: set_gate(store, "host", "compute1", value=True)),
     ("open all gates", lambda store: set_gate(store, "global", None, value=True)),
     ("speak for another host", lambda store: report_to(store, Word("compute2", "2", "started"))),
-    ("begin a rollout", lambda store: make_pass(store, Request("3", rules=UNLIMITED))),
+    ("begin a rollout", lambda store: make_pass(store, Request("3", rules=UNLIMITED, replace="2"))),
     ("pause a rollout", lambda store: control.pause(store, control.Word())),
     ("hold", lambda store: set_holds(store, Whom(everything=True), "x")),
     ("drive a host", lambda store: claim(store, open_session(store), "compute1")),

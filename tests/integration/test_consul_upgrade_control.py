@@ -183,7 +183,7 @@ def test_a_word_on_a_rollout_is_not_said_of_another_one_that_was_begun_meanwhile
 
     def late(operations: Any) -> Any:
         monkeypatch.undo()
-        make_pass(Store(begun.settings), Request("3", RULES))
+        make_pass(Store(begun.settings), Request("3", RULES, replace="2"))
         return write(operations)
 
     monkeypatch.setattr(begun.client, "write", late)

@@ -78,7 +78,7 @@ def test_a_rollback_passes_over_what_was_not_completed_and_says_so(run: Runner, 
     operator.abort(store, operator.Word("2 is bad"))
     make_pass(store, Request("3", rules))
     # Nor is one on the way that another took the place of.
-    make_pass(store, Request("4", rules))
+    make_pass(store, Request("4", rules, replace="3"))
     assert ledger(consul)["previous_version"] == "1"
     shown, back = run([{**control("rollback"), "check_mode": True}, control("rollback", reason="4 is bad too")])
     for one in (shown, back):
@@ -98,7 +98,7 @@ def test_a_rollback_passes_over_what_was_not_completed_and_says_so(run: Runner, 
     make_pass(store, Request("6", rules))
     assert ledger(consul)["previous_version"] == "5"
     # Who goes forward to where the fleet was comes from what was cut short.
-    make_pass(store, Request("5", rules))
+    make_pass(store, Request("5", rules, replace="6"))
     assert ledger(consul)["previous_version"] == "6"
 
 

@@ -77,9 +77,10 @@ def test_no_other_rollout_begins_in_place_of_a_paused_one(store: Store, consul: 
     before = consul.tree("")
     with pytest.raises(UpgradeError) as caught:
         make_pass(store, Request("3", ONE, fleet=FLEET))
-    assert caught.value.code == "paused"
-    assert "The rollout to 2 is paused by ann" in caught.value.message
-    assert "resume.yml" in caught.value.message
+    assert caught.value.code == "rollout_under_way"
+    assert "The rollout under way goes to 2: " in caught.value.message
+    assert "is paused by ann" in caught.value.message
+    assert "-e replace=2" in caught.value.message
     assert consul.tree("") == before
     control.abort(store, SAID)
     assert make_pass(store, Request("3", ONE, fleet=FLEET)).begun
@@ -112,7 +113,7 @@ def test_a_rollback_goes_to_where_all_hosts_were_also_where_nobody_wrote_that_do
     begin(store, consul, MANY)
     upgrade(store, *FLEET)
     assert ledger(consul)["state"] == "running"
-    make_pass(store, Request("3", MANY, fleet=FLEET))
+    make_pass(store, Request("3", MANY, fleet=FLEET, replace="2"))
     assert ledger(consul)["previous_version"] == "2"
 
 

@@ -197,3 +197,26 @@ def test_an_inventory_that_could_not_be_read_is_not_taken_for_an_empty_one(
     assert done.returncode == 2, done.stdout
     assert f"{source} gave no host: see the warning above." in " ".join(done.stdout.split())
     assert consul.tree() == before
+
+
+def test_an_upgrade_takes_the_place_of_another_one_where_it_names_that(play: Shipped, consul: RawKV) -> None:
+    hosts = names(compute=3)
+    seed(consul, hosts)
+    given: dict[str, Any] = {"inventory": inventory(hosts), "upgrade_roles": {"compute": {"stage": "dataplane"}}}
+    begun = play("upgrade", version="2", instructions=RULES, upgrade_wait_timeout=1, **given)
+    assert begun.returncode == 2, begun.stdout
+    before = consul.tree()
+
+    refused = play("upgrade", version="3", **given)
+    assert refused.returncode == 2
+    assert "The rollout under way goes to 2: it was begun by " in refused.stdout
+    assert "-e replace=2" in refused.stdout
+    assert "Next: ansible-playbook " in refused.stdout
+    shown = play("upgrade", "--check", version="3", replace="2", **given)
+    assert shown.returncode == 0, shown.stdout
+    assert "It replaces the rollout to 2, which " in shown.stdout
+    assert "rolling_rules.roles.compute: 2" in shown.stdout, "the rules in force are carried over"
+    assert consul.tree() == before
+
+    play("upgrade", version="3", replace="2", upgrade_wait_timeout=1, **given)
+    assert (ledger(consul)["version"], ledger(consul)["instructions"]) == ("3", RULES)

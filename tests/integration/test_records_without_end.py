@@ -231,7 +231,7 @@ def test_the_next_rollout_publishes_again(store: Store, consul: RawKV) -> None:
     for at in range(20):
         says(consul, "compute1", "upgraded", "2" if at % 2 else "1")
         make_pass(store, Request())
-    make_pass(store, Request("3", {"rolling_rules": {"global": 1}}))
+    make_pass(store, Request("3", {"rolling_rules": {"global": 1}}, replace="2"))
     says(consul, "compute1", "upgraded", "3")
     make_pass(store, Request())
     assert consul.get("running/versions/3/compute1") == b"9"

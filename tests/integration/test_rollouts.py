@@ -61,7 +61,7 @@ def test_nobody_ever_sees_an_open_gate_while_a_rollout_begins(store: Store, cons
     with Watcher(consul, check) as watcher:
         for version in range(1, 8):
             consul.load((f"{GATES}/{name}", value) for name, value in wide_open.items())
-            go(store, str(version), {"rolling_rules": {"global": 0}})
+            go(store, str(version), {"rolling_rules": {"global": 0}}, replace=str(version - 1))
             consul.put("opened-by-the-test", str(version))
     assert watcher.views > 7
     assert whats(consul) == ["begin"] * 7
@@ -153,7 +153,7 @@ def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Stor
     }
     assert told[1]["reason"] == "other instructions were given: failure_rules, rolling_rules"
     # A rollout that is begun has all of its rules from who begins it.
-    go(store, "3", {**UNLIMITED, "stages": [{"hosts": 1}]})
+    go(store, "3", {**UNLIMITED, "stages": [{"hosts": 1}]}, replace="2")
     assert "failure_rules" not in ledger(consul)["instructions"]
     assert ledger(consul)["instructions"]["rolling_rules"] == {"global": "unlimited"}
 
@@ -171,7 +171,7 @@ def test_an_order_that_comes_beside_the_instructions_is_not_left_out(store: Stor
 def test_a_loop_that_another_rollout_overtook_ends(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=3))
     index = go(store, "2", ONE_BY_ONE).index
-    go(store, "3")
+    go(store, "3", replace="2")
     before = consul.tree()
     with pytest.raises(UpgradeError, match="Another rollout is on its way, to '3', begun by ") as caught:
         go(store, "2", since=index)
@@ -198,6 +198,35 @@ def test_of_two_that_begin_at_once_one_wins_and_the_other_is_told(
     assert [event["version"] for event in history(consul)] == ["3", "3"]
 
 
+@pytest.mark.parametrize("theirs", ["2", "3"])
+def test_of_two_that_replace_the_same_rollout_at_once_one_wins_and_the_other_is_told(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, theirs: str
+) -> None:
+    seed(consul, names(compute=3))
+    go(store, "1.5", ONE_BY_ONE)
+    write = store.client.write
+
+    def write_late(operations: list[dict[str, Any]]) -> Any:
+        monkeypatch.setattr(store.client, "write", write)
+        go(Store(store.settings), theirs, replace="1.5")
+        return write(operations)
+
+    monkeypatch.setattr(store.client, "write", write_late)
+    if theirs == "2":
+        outcome = go(store, "2", replace="1.5")
+        assert not outcome.begun
+        assert outcome.replaces is None
+        assert any("began the rollout to 2 at the same time, so this call goes on" in one for one in outcome.warnings)
+    else:
+        with pytest.raises(UpgradeError, match="Another rollout is on its way, to '3'") as caught:
+            go(store, "2", replace="1.5")
+        assert caught.value.code == "overtaken"
+    begun = [event for event in history(consul) if event["what"] == "begin"]
+    assert [event["version"] for event in begun] == ["1.5", theirs]
+    assert begun[-1]["replaces"] == "1.5"
+    assert begun[-1]["reason"].endswith(f" asked for {theirs} in place of 1.5, which was running")
+
+
 def test_a_current_version_that_someone_else_set_has_to_be_confirmed(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     go(store, "2", ONE_BY_ONE)
@@ -205,8 +234,10 @@ def test_a_current_version_that_someone_else_set_has_to_be_confirmed(store: Stor
     before = consul.tree()
     with pytest.raises(UpgradeError, match=r"current_version is '7', but the rollout in upgrade/ledger goes to '2'"):
         go(store)
+    with pytest.raises(UpgradeError, match="The rollout under way goes to 2: "):
+        go(store, "7", ONE_BY_ONE)
     assert consul.tree() == before
-    go(store, "7", ONE_BY_ONE)
+    go(store, "7", ONE_BY_ONE, replace="2")
     assert whats(consul) == ["begin", "open", "adopt"]
     assert gates(consul) == {"global": "False", "host/compute1": "True"}
     assert (ledger(consul)["version"], ledger(consul)["previous_version"]) == ("7", "2")
@@ -278,7 +309,7 @@ def test_a_host_that_has_started_keeps_its_slot_through_a_new_rollout(store: Sto
     seed(consul, names(compute=3))
     go(store, "2", ONE_BY_ONE)
     report(store, Word("compute1", "2", "started"))
-    outcome = go(store, "3", ONE_BY_ONE)
+    outcome = go(store, "3", ONE_BY_ONE, replace="2")
     assert gates(consul) == {"global": "False", "host/compute1": "True"}
     assert [one.host for one in outcome.openings] == ["compute1"]
     assert "it was admitted and has started, and holds its slot already" in json.dumps(history(consul)[-1])

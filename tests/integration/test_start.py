@@ -111,7 +111,7 @@ LATE: dict[str, Callable[[Store, RawKV], Any]] = {
     "hold of the role": lambda store, _kv: set_holds(store, Whom(roles=["web"]), "wait"),
     "hold of everything": lambda store, _kv: set_holds(store, Whom(everything=True), "wait"),
     "abort": lambda store, _kv: control.abort(store, control.Word("stop", fleet=names(web=3))),
-    "another rollout": lambda store, _kv: make_pass(store, Request("3", {"rolling_rules": {"global": 0}})),
+    "another rollout": lambda store, _kv: make_pass(store, Request("3", {"rolling_rules": {"global": 0}}, replace="2")),
     "reset of the gates": lambda store, _kv: reset_gates(store),
     "gate of the host": lambda store, _kv: set_gate(store, "host", "web1", value=False),
     "raw hold": lambda _store, kv: kv.put("upgrade/hold/host/web1", "{}"),

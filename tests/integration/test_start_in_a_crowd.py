@@ -41,7 +41,7 @@ _LATE = (
     "not_admitted",
     "busy",
     "overtaken",
-    "paused",
+    "rollout_under_way",
     "aborted",
     "not_running",
     "no_rollout",

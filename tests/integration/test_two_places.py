@@ -121,7 +121,7 @@ def test_paused_roles_and_fleets_are_held_after_the_migration_and_no_rollout_ope
     # Where everything was paused, so is everything: that a rollout closed its gate does not end with the pause.
     consul.put("config_state/global/enable_puppet", "False")
     assert {one.key for one in ask(store, fleet).values()} == {"config_state/global/enable_puppet"}
-    assert not make_pass(store, Request("3", {"rolling_rules": {"global": 9}})).openings
+    assert not make_pass(store, Request("3", {"rolling_rules": {"global": 9}}, replace="2")).openings
     assert old_gates(consul)["global"] == "False"
     end_holds(store, Whom(everything=True))
     assert old_gates(consul)["global"] == "false"
@@ -300,7 +300,7 @@ def test_what_a_hand_closed_before_the_first_rollout_is_held_by_it(store: Store,
     assert [one.host for one in make_pass(store, Request()).openings] == ["compute2"]
     # A second rollout makes no holds of what the first one left behind.
     consul.put(f"{GATES}/host/compute2", "False")
-    make_pass(store, Request("3", rules=UNLIMITED))
+    make_pass(store, Request("3", rules=UNLIMITED, replace="2"))
     assert consul.get("upgrade/hold/host/compute2") is None
 
 

@@ -141,7 +141,7 @@ def test_it_ends_when_another_rollout_takes_over(run: Runner, consul: RawKV) -> 
     seed(consul, names(compute=3))
     live = run.start([plan(version="2", instructions=ONE_BY_ONE, wait=True, wait_timeout=60)])
     live.wait_for("compute1 is upgrading")
-    run([plan(version="3", instructions=ONE_BY_ONE)])
+    run([plan(version="3", instructions=ONE_BY_ONE, replace="2")])
     (result,) = live.end()
     assert result["failure"]["code"] == "overtaken"
     assert [one["host"] for one in result["transitions"]] == ["compute1"]

@@ -67,7 +67,7 @@ def test_what_is_behind_a_host_is_not_done_again_after_a_failure_nor_on_the_way_
     # Its next rollout goes elsewhere. The service's own steps are of that, and are done anew.
     later.unlink()
     before = len(site.done("db1"))
-    shown = site.play("upgrade", version="2.10")
+    shown = site.play("upgrade", version="2.10", replace="2.8")
     assert "db from 2.2 to 2.10 by db@2.4, db@2.6, db@2.8, db@2.10: db1" in shown
     assert site.done("db1")[before:] == ["db/stop", *at("2.10"), "db/upgrade", "db/start", "db@2.8/verify"]
     assert site.reported("2.10") == {"db1"}
@@ -86,7 +86,7 @@ def test_a_check_of_a_point_that_is_behind_a_host_is_not_asked_again(site: Site)
     before = len(site.done("db1"))
     # What was there before the point is not there any more.
     site.fail("db1", "db@2.4/validate")
-    site.play("upgrade", version="2.8")
+    site.play("upgrade", version="2.8", replace="2.6")
     assert site.done("db1")[before:] == ["db@2.6/validate", "db@2.8/validate", *at("2.6", "2.8"), "db/upgrade"]
     assert site.reported("2.8") == {"db1"}
 
@@ -104,7 +104,7 @@ def test_after_a_way_back_that_failed_the_way_up_begins_where_that_led(site: Sit
 
     broken.unlink()
     later = site.fail("db1", "db@2.8/upgrade")
-    shown = site.play("upgrade", version="2.10", code=2)
+    shown = site.play("upgrade", version="2.10", replace="2.4", code=2)
     assert "db from 2.4 to 2.10 by db@2.6, db@2.8, db@2.10: db1" in shown
     # It is on its way to what it reported once, which says nothing of where it is.
     later.unlink()

@@ -48,6 +48,7 @@ class Outcome:
     :param openings: the hosts that this pass let through; other planners may have let more through meanwhile.
     :param index: the newest Consul index that the plan has seen.
     :param begun: whether this pass began a rollout.
+    :param replaces: the rollout under way whose place it took.
     :param snapshot: what the plan was made from, with its fleet (host -> role) and its rules.
     """
 
@@ -55,6 +56,7 @@ class Outcome:
     ledger: Ledger | None = None
     index: int = 0
     begun: bool = False
+    replaces: Ledger | None = None
     openings: list[Opening] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -95,6 +97,10 @@ def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
             continue
         finally:
             outcome.changes = real_changes([*outcome.changes, *writer.changes])
+        if request.version not in (None, first_version) and snapshot.ledger is not None and not outcome.begun:
+            outcome.warnings.append(
+                f"{snapshot.ledger.who} began the rollout to {request.version} at the same time, so this call goes on with that one."
+            )
         return outcome
     raise UpgradeError(
         "busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries. Are there very many planners at work?"
@@ -124,6 +130,7 @@ def _try_once(
     if move is not None:
         _do(writer, move)
         outcome.begun |= wanted.begins
+        outcome.replaces = wanted.replaces or outcome.replaces
     outcome.plan, outcome.index = plan, snapshot.index
     outcome.snapshot, outcome.members, outcome.rules = snapshot, wanted.members, wanted.rules
     outcome.warnings += plan.warnings

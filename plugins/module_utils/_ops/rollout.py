@@ -49,7 +49,7 @@ def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
             "what": "begin",
             "from": ledger.previous_version,
             "instructions": ledger.instructions,
-            **_why(ledger),
+            **_why(snapshot.ledger, ledger),
         },
         # What one host did for all belongs to the rollout that is over.
         (
@@ -79,10 +79,13 @@ def _is_new(snapshot: Snapshot) -> bool:
     return all(one is None for one in known) and not snapshot.reports and snapshot.gates == Gates()
 
 
-def _why(ledger: Ledger) -> dict[str, Any]:
-    """Return who began a rollout and why, as the history tells it."""
+def _why(old: Ledger | None, ledger: Ledger) -> dict[str, Any]:
+    """Return who began a rollout and why, as the history tells it, and which one it replaces."""
     if not ledger.rollback:
-        return {"reason": f"{ledger.who} asked for {ledger.version}"}
+        reason = f"{ledger.who} asked for {ledger.version}"
+        if old is None or old.state not in (RUNNING, PAUSED) or old.version == ledger.version:
+            return {"reason": reason}
+        return {"reason": f"{reason} in place of {old.version}, which was {old.state}", "replaces": old.version}
     said = ledger.word.get("reason")
     return {"by": ledger.who, "reason": "the fleet is taken back" + (f": {said}" if said else "")}
 

@@ -40,6 +40,7 @@ class Request:
     :param epoch: the newest epoch that the caller has seen; an older one is refused.
     :param commit: the commit of that epoch; another one is refused too. Empty where the caller does not know it.
     :param restart: whether to begin a rollout anew that was aborted.
+    :param replace: version of the rollout under way whose place another one may take; None to replace none.
     :param takes_back: the rollout that the one which this begins takes back; where another one is on its way by now,
         nothing is begun.
     :param post_upgrade: roles that have tasks after the upgrade; None where the caller does not know.
@@ -57,6 +58,7 @@ class Request:
     epoch: int = 0
     commit: str = ""
     restart: bool = False
+    replace: str | None = None
     takes_back: Ledger | None = None
     word: Mapping[str, Any] = field(default_factory=dict)
     post_upgrade: Sequence[str] | None = None
@@ -74,6 +76,7 @@ class Wanted:
     :param rules: those that the ledger should have, as parsed.
     :param members: host -> role, of the whole fleet.
     :param begins: whether that is another rollout than the one there is.
+    :param replaces: the rollout under way that ends by this; None where none does, and in a rollback.
     :param warnings: sentences for the caller.
     """
 
@@ -81,6 +84,7 @@ class Wanted:
     rules: Instructions
     members: Mapping[str, str]
     begins: bool
+    replaces: Ledger | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -89,7 +93,7 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
 
     :param now: unix seconds, when a rollout that begins begins.
     :param begun: whether the caller has begun its rollout already, in an earlier try.
-    :raises UpgradeError: ``no_rollout``, ``foreign_version``, ``aborted``, ``paused``, ``overtaken``, ``rules_left_out``,
+    :raises UpgradeError: ``no_rollout``, ``foreign_version``, ``aborted``, ``rollout_under_way``, ``overtaken``, ``rules_left_out``,
         ``post_upgrade_pending``, ``no_cap``,
         ``bad_instructions``, and what :func:`place` raises.
     """
@@ -109,6 +113,7 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
     begins = _begins(request, snapshot, version, begun=begun)
     if begins:
         check_new_version(version, "version")
+    replaces = _replaced(request, snapshot, version)
     if begins and not begun and not (request.takes_back or request.restart):
         _refuse_outstanding(request, snapshot, version)
     same = old if old is not None and old.version == version and not begins else None
@@ -144,7 +149,7 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
         stopped=same.stopped if same else (),
         post_upgrade=_post_upgrade(request, same),
     )
-    return Wanted(ledger, rules, members, begins, tuple(warnings))
+    return Wanted(ledger, rules, members, begins, replaces, tuple(warnings))
 
 
 def _post_upgrade(request: Request, same: Ledger | None) -> tuple[str, ...]:
@@ -196,13 +201,31 @@ def _begins(request: Request, snapshot: Snapshot, version: str, *, begun: bool) 
         raise overtaken(snapshot)
     if begins and request.takes_back is not None and not is_same_rollout(request.takes_back, old):
         raise overtaken(snapshot)
-    if begins and old is not None and old.state == PAUSED and request.takes_back is None:
-        raise UpgradeError(
-            "paused",
-            f"The rollout to {old.version} is paused{said(old)}, so none to {version} begins in its place. End the pause with "
-            "resume.yml, or that rollout with abort.yml, then begin this one.",
-        )
     return begins
+
+
+def _replaced(request: Request, snapshot: Snapshot, version: str) -> Ledger | None:
+    """Return the rollout under way that a request to another version ends, where it names that one.
+
+    Something else than a planner may have set ``current_version`` to the version that is asked for: to go on from there ends the
+    rollout of the ledger too.
+
+    :raises UpgradeError: ``rollout_under_way``.
+    """
+    old = snapshot.ledger
+    if old is None or old.state not in (RUNNING, PAUSED) or old.version == version or request.takes_back is not None:
+        return None
+    if request.replace == old.version:
+        return old
+    named = f"replace names {request.replace}, but the" if request.replace else "The"
+    raise UpgradeError(
+        "rollout_under_way",
+        f"{named} rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}"
+        f"{said(old) if old.state == PAUSED else ''}. So none to {version} begins, and nothing is changed. Finish it with upgrade.yml -e "
+        f"version={old.version}, or end it by beginning this one in its place: give replace: {old.version} (-e replace={old.version}).",
+        under_way=old.version,
+        state=old.state,
+    )
 
 
 def _former_default(snapshot: Snapshot) -> str:
@@ -254,6 +277,6 @@ def overtaken(snapshot: Snapshot) -> UpgradeError:
     who = f", begun by {snapshot.ledger.who}" if snapshot.ledger else ""
     return UpgradeError(
         "overtaken",
-        f"Another rollout is on its way, to {snapshot.current_version!r}{who}. This call ends; look at it with "
-        "consul_upgrade_info, and give version again if yours is to take its place.",
+        f"Another rollout is on its way, to {snapshot.current_version!r}{who}. This call ends. Look at it with status.yml. To begin "
+        f"yours in its place, run upgrade.yml again with -e replace={snapshot.current_version}.",
     )

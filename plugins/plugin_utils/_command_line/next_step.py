@@ -16,7 +16,7 @@ from ...module_utils._model.states import FAILED, LOST, UPGRADED
 MOVES = ("upgrade", "controlplane", "dataplane", "role", "rollback", "post_upgrade")
 # Failures of a rollout itself, and not of what it was given.
 _STOPPED = ("stuck", "paused", "aborted", "budget_spent", "hours", "approval", "role_budget")
-_SOMEBODY_ELSES = ("overtaken", "foreign_version")
+_SOMEBODY_ELSES = ("overtaken", "foreign_version", "rollout_under_way")
 _MAY_GO = "may_go"
 # More are not named, and all that are broken are tried again.
 _MOST_HOSTS = 10

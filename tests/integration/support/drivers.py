@@ -32,9 +32,11 @@ class Drivers:
         self._running: list[Driver] = []
 
     def begin(self, units: Mapping[str, tuple[Unit, ...]], version: str, **more: Any) -> Driver:
-        """Begin a rollout, or go on with it, and start a driver for it."""
+        """Begin a rollout in place of the one under way, or go on with it, and start a driver for it."""
         rules = {"rolling_rules": {"global": 9}}
-        make_pass(self._store, Request(version, rules, fleet=self._fleet, limit=[]))
+        ledger = self._store.snapshot().ledger
+        replace = ledger.version if ledger is not None else None
+        make_pass(self._store, Request(version, rules, fleet=self._fleet, limit=[], replace=replace))
         return self.start(units, version, **more)
 
     def start(self, units: Mapping[str, tuple[Unit, ...]], version: str, **more: Any) -> Driver:

@@ -44,6 +44,13 @@ def test_a_plan_shows_its_rules_its_waves_and_what_is_not_expected_to_go() -> No
     ]
 
 
+def test_a_plan_says_which_rollout_it_replaces() -> None:
+    replaces = {"version": "v0", "state": "paused", "who": "ann@admin1", "since": 7}
+    assert plan(result({}, [], replaces=replaces))[1] == (
+        "It replaces the rollout to v0, which ann@admin1 began and which is paused. Its stages, approvals and failure budgets end with it."
+    )
+
+
 def test_times_are_shown_where_hosts_have_told_how_long_they_took() -> None:
     hosts = {f"c{number}": view("pending") for number in range(1, 4)}
     assert plan(result(hosts, [["c1"], ["c2"], ["c3"]], wave_seconds=[90.0, 3700.0, 45.0]))[2:] == [

@@ -13,6 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import (
     ABORTED,
     COMPLETE,
+    PAUSED,
     RUNNING,
     Ledger,
 )
@@ -67,3 +68,50 @@ def test_the_next_rollout_is_under_the_rules_of_the_last_one_until_others_are_gi
     there = fleet(replace(LEDGER, state=state))
     assert wanted(there, NEXT).ledger.instructions == ONE
     assert wanted(there, NEXT, UNLIMITED).ledger.instructions == UNLIMITED
+
+
+# In place of another one
+
+
+@pytest.mark.parametrize("state", [RUNNING, PAUSED])
+def test_a_rollout_under_way_is_replaced_by_name_alone(state: str) -> None:
+    there = fleet(replace(LEDGER, state=state))
+    unnamed = refusal(there, NEXT)
+    assert unnamed.code == "rollout_under_way"
+    assert f"The rollout under way goes to {NEW}: it was begun by ann and is {state}" in unnamed.message
+    assert f"-e replace={NEW}" in unnamed.message
+
+    other = refusal(there, NEXT, replace=OLD, restart=True)
+    assert other.code == "rollout_under_way"
+    assert other.message.startswith(f"replace names {OLD}, but the rollout under way goes to {NEW}")
+
+    found = wanted(there, NEXT, replace=NEW)
+    assert (found.begins, found.replaces) == (True, there.snapshot().ledger)
+    assert found.ledger.instructions == ONE, "the rules in force are carried over"
+    assert wanted(there, NEXT, UNLIMITED, replace=NEW).ledger.instructions == UNLIMITED
+
+
+@pytest.mark.parametrize("state", [ABORTED, COMPLETE])
+def test_nothing_is_replaced_where_none_is_under_way(state: str) -> None:
+    there = fleet(replace(LEDGER, state=state))
+    for named in (None, NEW, OLD):
+        assert wanted(there, NEXT, replace=named).replaces is None
+
+
+def test_the_same_command_again_goes_on_with_what_it_began() -> None:
+    there = fleet(replace(LEDGER, version=NEXT, previous_version=NEW), NEXT)
+    found = wanted(there, NEXT, replace=NEW)
+    assert (found.begins, found.replaces) == (False, None)
+
+
+def test_a_rollback_names_nobody() -> None:
+    there = fleet(LEDGER)
+    found = wanted(there, OLD, takes_back=LEDGER)
+    assert (found.begins, found.replaces) == (True, None)
+
+
+def test_a_version_that_something_else_has_set_does_not_end_the_rollout_under_way() -> None:
+    there = fleet(LEDGER, NEXT)
+    assert refusal(there, NEXT).code == "rollout_under_way"
+    found = wanted(there, NEXT, replace=NEW)
+    assert (found.begins, found.replaces) == (False, LEDGER)

@@ -45,6 +45,7 @@ HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
         # As in a part, after which the other plane goes.
         ("stuck", {"hosts": {"web1": {"state": "pending", "cause": "may_go"}}}, AGAIN),
         ("overtaken", {}, Step("status")),
+        ("rollout_under_way", {}, Step("status")),
     ],
 )
 def test_each_reason_has_its_step(code: str, info: dict[str, Any], step: Step) -> None:
