@@ -56,6 +56,9 @@ EXAMPLES = r"""
 - name: Begin a rollout
   convoy.upgrade.consul_upgrade_plan:
     version: "2.10"
+    instructions:
+      rolling_rules:
+        global: 1
 
 - name: Write a report of it
   convoy.upgrade.consul_upgrade_chronicle:

@@ -185,13 +185,16 @@ EXAMPLES = r"""
     version: "2.11"
     replace: "2.10"
 
-- name: Open hosts of one role only, at most a tenth of them at once
+- name: Go on with the hosts of one role only, at most a tenth of them at once
   convoy.upgrade.consul_upgrade_plan:
-    version: "2.10"
+    version: "2.11"
     instructions:
       rolling_rules:
+        global: 1
         roles:
           compute: 10%
+      role_order:
+        compute: controller
     limit:
       - compute
 """

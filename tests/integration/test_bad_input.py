@@ -254,7 +254,8 @@ def test_a_ledger_that_nobody_can_read_stops_everything_but_reports_gates_and_ho
     module, options = call
     result = site.call(module, **options)
     if module in (REPORT, GATE, HOLDS):
-        assert not result["failed"], result["msg"]
+        # A start needs an open gate.
+        assert not result["failed"] or options == STARTS, result["msg"]
     else:
         assert result["failure"]["code"] == "unreadable_ledger"
         assert "upgrade/ledger" in result["msg"]

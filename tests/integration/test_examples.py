@@ -71,6 +71,11 @@ def _for_control(_roles: Roles) -> list[Task]:
     return [plan(version="2.10", instructions={"rolling_rules": {"global": 0}})]
 
 
+def _for_a_report(_roles: Roles) -> list[Task]:
+    """Return what comes before a host's reports: it is admitted, and starts by its example alone."""
+    return [plan(version="2.10", instructions=UNLIMITED, fleet={"compute7": "compute"}, limit=["compute7"])]
+
+
 def _for_a_hook(roles: Roles) -> list[Task]:
     """Write the file that the examples name, where they are run."""
     example(roles.folder.parent)
@@ -81,6 +86,7 @@ def _for_a_hook(roles: Roles) -> list[Task]:
 BEFORE = {
     "consul_upgrade_control": _for_control,
     "consul_upgrade_notify": _for_a_hook,
+    "consul_upgrade_report": _for_a_report,
     "upgrade_driver": _for_a_run,
     "upgrade_turn": _for_a_turn,
     "upgrade_step": _for_a_step,

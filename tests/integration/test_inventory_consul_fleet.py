@@ -19,6 +19,7 @@ from integration.support.catalog import Catalog
 from integration.support.fleet import GATES, names, seed
 from integration.support.seen import documentation
 from integration.support.shelf import Shelf
+from integration.support.words import UNLIMITED
 
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane", "services": []}}
 STATES = {f"state_{name}" for name in ("upgraded", "failed", "lost", "upgrading", "held", "pending")}
@@ -325,8 +326,9 @@ def test_the_playbooks_need_no_other_inventory(shelf: Shelf, agent: Agent, consu
     assert code == 0, stdout + errors
     rows = [line.split() for line in stdout.splitlines()]
     assert ["fleet", "4", "3", "-", "1", "-", "-", "-", "1", "(3),", "never", "reported", "(1)"] in rows, stdout
+    given = json.dumps({"version": "2", "instructions": UNLIMITED})
     stdout, errors, code = shelf.run(
-        "ansible-playbook", "-i", path, playbooks / "upgrade.yml", "--check", "-e", "version=2", *python, environ=nobody
+        "ansible-playbook", "-i", path, playbooks / "upgrade.yml", "--check", "-e", given, *python, environ=nobody
     )
     assert code == 0, stdout + errors
     assert "now 1 controller1" in " ".join(stdout.split())

@@ -32,10 +32,11 @@ FLEET = names(controller=1, compute=2)
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
 MORE: dict[str, Any] = {"inventory": inventory(FLEET), "upgrade_roles": ROLES}
 STAGED = {
+    "rolling_rules": {"global": "unlimited"},
     "stages": [
         {"name": "canary", "hosts": ["controller1", "compute1"], "approve": True},
         {"name": "rest", "hosts": "100%"},
-    ]
+    ],
 }
 
 
