@@ -182,10 +182,10 @@ def test_rollback_shows_its_own_plan_before_it_begins(play: Shipped, store: Stor
     control.roll_back(store, control.Word("slow", fleet=fleet))
     order = {"compute": ["controller"]}
     real = make_pass(store, Request("1", fleet=fleet, role_order=order), dry=True).plan
-    assert real.waves == (("compute2",), ("compute1",), ("controller1",), ("compute3",))
+    assert real.waves == (("compute2",), ("controller1",), ("compute1",), ("compute3",))
     assert (real.brake, real.stage) == (None, None)
     order = [line.split()[-1] for line in waves.splitlines()[1:5]]
-    assert order == ["compute2", "compute1", "controller1", "compute3"], waves
+    assert order == ["compute2", "controller1", "compute1", "compute3"], waves
     assert "Nothing opens" not in dry.stdout
     assert "Stage" not in dry.stdout
 
