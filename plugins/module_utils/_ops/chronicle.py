@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Mapping
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .._model.chronicle import BEGINS, at_of, chronicle
+from .._model.chronicle_csv import csv_text
 from .._model.chronicle_page import page
 from .._model.errors import UpgradeError
 from .._model.fleet import place
@@ -69,34 +68,8 @@ def files_of(found: Mapping[str, Any]) -> dict[str, str]:
     return {
         f"{name}.html": page(found),
         f"{name}.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n",
-        f"{name}.csv": _csv(found),
+        f"{name}.csv": csv_text(found),
     }
-
-
-def _csv(found: Mapping[str, Any]) -> str:
-    """Return when each host came to which phase last, in unix seconds; empty where it did not, or nobody wrote it down."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("host", "role", "phase", "let_through", "began", "ended", "attempt", "service", "step", "error"))
-    for one in found["hosts"]:
-        since = {phase: start for phase, start, *_rest in one["phases"]}
-        ended = since.get("upgraded", since.get("failed", "")) if one["end_known"] else ""
-        times = (since.get("let through", ""), since.get("at work", ""), ended)
-        words = (
-            one["host"],
-            one["role"],
-            one["phase"],
-            *times,
-            one["attempt"],
-            one["service"],
-            one["step"],
-            one["error"],
-        )
-        # A spreadsheet would take these for formulas.
-        writer.writerow(
-            [f"'{word}" if isinstance(word, str) and word[:1] in "=+-@" and word else word for word in words]
-        )
-    return text.getvalue()
 
 
 def paths_in(folder: str, files: Mapping[str, str]) -> dict[str, str]:
