@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import ACTION_CONNECTION_OPTIONS, changed
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import bounded, printable
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.acl import KINDS, NODE, Granted, Part, grant, revoke
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
@@ -49,9 +51,15 @@ class ActionModule(ActionBase):
         facts = {"policy": granted.policy, "accessor_id": granted.accessor, **changed(granted.changes)}
         if not options["token_file"]:
             return {**result, **facts}
-        file = self._file(options, granted, task_vars)
+        try:
+            file = self._file(options, granted, task_vars)
+        except AnsibleConnectionFailure as error:
+            raise AnsibleConnectionFailure(_lost(options, granted, str(error)).message) from None
+        except (AnsibleError, OSError) as error:
+            file = {"failed": True, "msg": str(error)}
         if file.get("failed"):
-            return {**result, **facts, "failed": True, "msg": f"{options['token_file']}: {file.get('msg')}"}
+            lost = _lost(options, granted, _reason(file))
+            return {**result, **facts, "failed": True, "msg": lost.message, "failure": lost.as_failure()}
         facts["changed"] = facts["changed"] or bool(file.get("changed"))
         return {**result, **facts, "token_file": options["token_file"]}
 
@@ -81,4 +89,33 @@ class ActionModule(ActionBase):
             shared_loader_obj=self._shared_loader_obj,
         )
         told: dict[str, Any] = copy.run(task_vars=task_vars)
-        return {name: told.get(name) for name in ("changed", "failed", "msg") if name in told}
+        return {name: told.get(name) for name in ("changed", "failed", "msg", "exception") if name in told}
+
+
+def _lost(options: dict[str, Any], granted: Granted, why: str) -> UpgradeError:
+    """Return the failure of a file: what has become of its token, and what to do."""
+    path = options["token_file"]
+    if granted.secret:
+        why = why.replace(granted.secret, "********")
+    why = bounded(printable(why)).rstrip(". ")
+    if options["state"] == "absent":
+        became, act = (
+            f"The token of {granted.policy} is no longer in Consul, and its file {path} could not be removed",
+            "Remove it",
+        )
+    else:
+        became = f"Consul has the token of {granted.policy} (accessor {granted.accessor}), and {path} does not have it, as it could not be written"
+        act = "Nothing is lost: correct that and run this task again, which writes the secret of the same token"
+    return UpgradeError("unwritten_token", f"{became}: {why}. {act}.", path=path, policy=granted.policy)
+
+
+def _reason(told: dict[str, Any]) -> str:
+    """Return why a module failed: ansible-core gives what it did not expect as a chain of errors or as a traceback, without a message."""
+    found, error = [str(told["msg"])] if told.get("msg") else [], told.get("exception")
+    if isinstance(error, str):
+        found += error.strip().splitlines()[-1:]
+    event = getattr(error, "event", None)
+    while event is not None:
+        found.append(str(event.msg))
+        event = getattr(event.chain, "event", None)
+    return ": ".join(one.rstrip(". ") for one in dict.fromkeys(found)) or "nothing tells why"

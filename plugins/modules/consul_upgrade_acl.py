@@ -110,7 +110,7 @@ failure:
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(denied), V(foreign_policy) or V(bad_name).
+      description: A stable word, such as V(unreachable), V(denied), V(foreign_policy), V(unwritten_token) or V(bad_name).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.

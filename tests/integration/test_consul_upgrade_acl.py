@@ -192,6 +192,52 @@ def test_policies_and_tokens_are_made_once_and_their_secrets_are_seen_nowhere(
         ask_store(store_with(guarded, secret), {"compute9": "compute"})
 
 
+@pytest.mark.usefixtures("kv")
+def test_a_secret_that_could_not_be_written_is_not_lost_and_the_failure_says_what_to_do(
+    tmp_path: Path, guarded: Agent, seen: Seen
+) -> None:
+    run = Runner(tmp_path, guarded.environ, seen)
+    file = tmp_path / "folder/token"
+    given = acl("node", name="compute8", token_file=str(file))
+    # No file can be larger than that: to the module it is what a full disk is, and it tells that without a message.
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/sitecustomize.py").write_text(FULL_DISK)
+    environ = {"CONSUL_HTTP_TOKEN": MASTER, "FULL_DISK": str(file)}
+
+    gone = run([given], verbosity=5, environ=environ)
+    file.parent.mkdir()
+    full = run([given], verbosity=5, environ={**environ, "PYTHONPATH": str(tmp_path / "full")})
+    made = run([given], environ=environ)[0]
+
+    for failed, why in ((gone[0], "does not exist"), (full[0], "No space left on device")):
+        assert (failed["failed"], failed["failure"]["code"]) == (True, "unwritten_token")
+        assert failed["msg"].startswith(
+            f"Consul has the token of convoy-upgrade-cloud--node-compute8 (accessor {made['accessor_id']}), and {file} does not have it, "
+        )
+        assert why in failed["msg"]
+        assert failed["msg"].endswith("run this task again, which writes the secret of the same token.")
+    secret = file.read_text().strip()
+    assert secret == secret_of(guarded, made["accessor_id"])
+    assert secret not in gone.stdout + full.stdout
+
+
+FULL_DISK = """
+import errno
+import os
+
+real = os.rename
+
+
+def rename(old, new, *more, **options):
+    if os.fsdecode(new) == os.environ.get("FULL_DISK"):
+        raise OSError(errno.ENOSPC, "No space left on device", new)
+    return real(old, new, *more, **options)
+
+
+os.rename = rename
+"""
+
+
 def secret_of(guarded: Agent, accessor: str) -> str:
     """Return the secret of a token as Consul has it."""
     _code, _headers, body = guarded.kv.call("GET", f"acl/token/{accessor}")
