@@ -77,15 +77,22 @@ def ways_of(
     declared = declared_versions(declared or {})
     driven = _driven(run)
     troubles: dict[str, None] = {}
-    before = {
-        host: _start(
-            [path for path in paths.get(hosts[host]["role"], ()) if not path.is_provider],
-            came_from(hosts[host], declared.get(host)),
-            [one for one in (hosts[host].get("origin"), hosts[host].get("begun")) if one != version],
-            troubles,
-        )
-        for host in driven
-    }
+    odd: dict[str, str] = {}
+    before = {}
+    for host in driven:
+        own: dict[str, None] = {}
+        mine = [path for path in paths.get(hosts[host]["role"], ()) if not path.is_provider]
+        others = [one for one in (hosts[host].get("origin"), hosts[host].get("begun")) if one != version]
+        before[host] = _start(mine, came_from(hosts[host], declared.get(host)), others, own)
+        if before[host] and not own:
+            _way(mine, before[host], {}, version, own)
+        if own:
+            odd[host] = next(iter(own))
+    if odd and len(odd) == len(driven):
+        troubles = dict.fromkeys(odd.values())
+        raise UpgradeError("incomparable_versions", " ".join(troubles), reasons=list(troubles))
+    driven = [host for host in driven if host not in odd]
+    before = {host: before[host] for host in driven}
     roles = {hosts[host]["role"] for host in driven}
     places = _providers(
         plan,
@@ -116,6 +123,7 @@ def ways_of(
         "ways": ways,
         "asked": asked_of(ways, plan, composition, places),
         "providers": places,
+        "left_out": odd,
         "lines": _lines(found, {host: (hosts[host]["role"], before[host]) for host in driven}, version, places, paths),
     }
 

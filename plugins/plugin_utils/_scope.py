@@ -29,6 +29,7 @@ def scope_of(
     role: str = "",
     limit: Collection[str] = (),
     retry_failed: bool = False,
+    left_out: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return what the plays of a run need to know.
 
@@ -41,9 +42,11 @@ def scope_of(
     :param part: all, a plane, or role for one role alone.
     :param limit: hosts, roles and groups; empty for all.
     :param retry_failed: whether failed hosts are tried again.
+    :param left_out: hosts whose way can't be worked out: they go in no play, and who has to go after them waits.
     :returns: ``dataplane_first``, ``controlplane`` and ``dataplane``, the hosts that each play upgrades, in the order in which they
         go; ``waves``, the sizes of the waves of ``controlplane``; ``validate``, all of them without those that have begun;
-        ``plays``, all hosts of the run by play, those that upgrade themselves too; ``before``, host -> the version that it reported.
+        ``plays``, all hosts of the run by play, those that upgrade themselves too; ``before``, host -> the version that it reported; ``left_out``, the hosts that would
+        be in a play but for that.
     :raises UpgradeError: ``unknown_role``, ``control_plane_first``, ``data_plane_first``.
     """
     hosts: Mapping[str, Mapping[str, Any]] = plan["hosts"]
@@ -61,6 +64,8 @@ def scope_of(
     outside = [host for host, view in hosts.items() if not _is_wanted(host, view, control, part, role, ())]
     wanted = _without_blocked(hosts, wanted, outside, order, part, fresh)
     open_to = {UPGRADED, HELD} | (set() if retry_failed else {FAILED, LOST})
+    missed = [host for host in wanted if host in left_out and hosts[host]["state"] not in (UPGRADED, HELD)]
+    wanted = [host for host in wanted if host not in missed]
     driven = [
         host for host in wanted if hosts[host]["role"] in composition["roles"] and hosts[host]["state"] not in open_to
     ]
@@ -82,6 +87,7 @@ def scope_of(
         "validate": [host for host in driven if host not in set(begun)],
         "plays": {name: [host for host in wanted if play[host] == name] for name in (FIRST, CONTROL, DATA)},
         "before": {host: hosts[host]["version"] or "" for host in driven},
+        "left_out": missed,
     }
 
 

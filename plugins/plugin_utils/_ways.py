@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..module_utils._model.errors import UpgradeError
 from ..module_utils._model.names import some
 from ..module_utils._model.versions import VersionOrder
 from ..module_utils._model.ways import Ways, ways_from
@@ -26,7 +27,8 @@ def forbidden_moves(
     """Return the hosts of the fleet that may not go to a version, all of them, and why.
 
     A host that is midway counts from where it came, and from where it was going, as it may have some of either. Those that are held
-    do not go, and those without services bring themselves there.
+    do not go, and those without services bring themselves there. A host whose version can't be compared is left out, and keeps no
+    other from going; where that leaves none that goes, all of these are forbidden.
 
     :param standing: a result of ``consul_upgrade_plan`` or ``consul_upgrade_info``.
     :param composition: a result of ``compose_upgrade_tasks``.
@@ -41,27 +43,50 @@ def forbidden_moves(
     }
     said = declared_versions(declared or {})
     found: dict[tuple[str, str | None, str], tuple[dict[str, None], dict[str, None]]] = {}
-    known: dict[tuple[str, str | None], list[tuple[str, str]]] = {}
+    known: dict[tuple[str, str | None], list[_Refusal]] = {}
+    odd: dict[str, str] = {}
+    going = False
     for host, view in standing["hosts"].items():
         role = view["role"]
         if view["held"] or role not in roles:
             continue
         came = came_from(view, said.get(host)) or None
-        for start in dict.fromkeys((came, *([view["begun"]] if view["begun"] else ()))):
+        starts = list(dict.fromkeys((came, *([view["begun"]] if view["begun"] else ()))))
+        for start in starts:
             if (role, start) not in known:
                 known[role, start] = _refusals(roles[role], start, version)
-            for service, why in known[role, start]:
+            for service, why, is_odd in known[role, start]:
                 services, hosts = found.setdefault((role, start, why), ({}, {}))
                 services[service] = hosts[host] = None
+                if is_odd:
+                    odd.setdefault(host, f"{service} of the role {role}: {why}")
+        going = going or (host not in odd and starts != [version])
+    left_out = odd if going else {}
+    told = {
+        what: (services, [host for host in hosts if host not in left_out]) for what, (services, hosts) in found.items()
+    }
     return {
-        "hosts": list(dict.fromkeys(host for _services, hosts in found.values() for host in hosts)),
+        "hosts": list(dict.fromkeys(host for _services, hosts in told.values() for host in hosts)),
+        "left_out": left_out,
         "reasons": [
-            f"{some(list(hosts), _MOST_HOSTS)} ({start or 'never reported'}): {', '.join(services)} of the role {role}: {why}."
+            f"{some(hosts, _MOST_HOSTS)} ({start or 'never reported'}): {', '.join(services)} of the role {role}: {why}."
             + ("" if start else f" Declare it in the host's variable {HOST_VARIABLE}.")
-            for (role, start, why), (services, hosts) in found.items()
+            for (role, start, why), (services, hosts) in told.items()
+            if hosts
         ]
         + _of_providers(standing, composition, version, declared_versions(providers or {}, PROVIDER_VARIABLE)),
     }
+
+
+class _Refusal(NamedTuple):
+    """Why a service does not let a host go.
+
+    :param is_odd: whether that is because its version can't be compared.
+    """
+
+    service: str
+    why: str
+    is_odd: bool
 
 
 def _ways(role: Mapping[str, Any]) -> Iterator[tuple[str, Ways]]:
@@ -103,8 +128,13 @@ def _of_providers(
     ]
 
 
-def _refusals(
-    services: Mapping[str, tuple[Ways, VersionOrder]], start: str | None, version: str
-) -> list[tuple[str, str]]:
-    refusals = ((name, ways.refusal(start, version, order)) for name, (ways, order) in services.items())
-    return [(name, why) for name, why in refusals if why]
+def _refusals(services: Mapping[str, tuple[Ways, VersionOrder]], start: str | None, version: str) -> list[_Refusal]:
+    found = []
+    for name, (ways, order) in services.items():
+        try:
+            why, is_odd = ways.comparison(start, version, order), False
+        except UpgradeError as error:
+            why, is_odd = error.message.removesuffix("."), True
+        if why:
+            found.append(_Refusal(name, why, is_odd))
+    return found

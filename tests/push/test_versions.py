@@ -71,6 +71,18 @@ def test_all_hosts_that_may_not_go_are_told_at_once_and_nothing_is_touched(fleet
     assert {one.version for one in fleet.entries("web3")} == {"2.8>2.9", "2.9>2.10"}
 
 
+def test_a_host_whose_version_can_not_be_compared_is_left_out_and_the_run_ends_as_failed(fleet: Site) -> None:
+    runs(fleet, {"web1": "v673", "web2": "2.8", "web3": "2.8", "db1": "2.8"})
+    shown = " ".join(fleet.play("upgrade", version="2.10", code=2).split())
+    assert fleet.reported("2.10") == {"web2", "web3", "db1"}
+    assert fleet.entries("web1") == []
+    assert fleet.consul.get("config_state/enable_puppet/host/web1") != b"True"
+    why = "web1 is left out: app of the role web: 'v673' and '2.10' can't be compared as versions: "
+    assert shown.index(why) < shown.index("1 could not go to 2.10. web1 is left out: ")
+    # It is the only one that is left now.
+    assert "1 of 4 hosts may not go to 2.10. web1 (v673)" in refused(fleet, "upgrade", version="2.10")
+
+
 @pytest.mark.thorough
 def test_a_host_that_is_held_is_in_nobodys_way(fleet: Site) -> None:
     say(fleet, "app", "allowed_from: '>=2.8'")

@@ -104,23 +104,28 @@ class Ways:
         }
 
     def refusal(self, start: str | None, end: str, order: VersionOrder) -> str | None:
+        """Return why a host may not go from one version to another, None where it may; so does :meth:`comparison`, but for the error."""
+        try:
+            return self.comparison(start, end, order)
+        except UpgradeError as error:
+            return error.message.removesuffix(".")
+
+    def comparison(self, start: str | None, end: str, order: VersionOrder) -> str | None:
         """Return why a host may not go from one version to another, None where it may.
 
         :param start: None where nobody knows it.
         :param order: that of :meth:`order`, kept by the caller as it remembers what it has read.
+        :raises UpgradeError: ``incomparable_versions``.
         """
         if start is None:
             return None if self.allowed_from is None else self._unknown()
         # Without a comparison where the answer can't depend on one, as names may have no order.
         if start == end or (self.allow_downgrade and self.allowed_from is None):
             return None
-        try:
-            turn = order.compare(start, end)
-            if turn > 0:
-                return self._back(start, end, order)
-            return self._up(start, end, order) if turn else None
-        except UpgradeError as error:
-            return error.message.removesuffix(".")
+        turn = order.compare(start, end)
+        if turn > 0:
+            return self._back(start, end, order)
+        return self._up(start, end, order) if turn else None
 
     def _up(self, start: str, end: str, order: VersionOrder) -> str | None:
         if self.allowed_from is None:

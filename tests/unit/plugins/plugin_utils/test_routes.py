@@ -52,12 +52,23 @@ def test_each_host_goes_its_way_from_where_it_reported_that_it_is() -> None:
             "db4": ["db@2.10"],
         },
         "providers": {},
+        "left_out": {},
         "lines": [
             "db from 2.2 to 2.10 by db@2.4, db@2.6, db@2.8, db@2.10: db1, db3",
             "db from 2.8 to 2.10 by db@2.10: db2",
             "db from 2.9~rc1 to 2.10 by db@2.10: db4",
         ],
     }
+
+
+def test_a_host_whose_version_can_not_be_compared_is_left_out_and_the_others_go_their_ways() -> None:
+    found = plan(db1="v673", db2="2.8", db3="2.8")
+    found["hosts"]["db3"] |= {"origin": "2.8", "begun": "v673"}
+    ways = ways_of(found, run(found), {"roles": {"db": role(POINTS)}}, "2.10")
+    assert (ways["before"], ways["ways"]) == ({"db2": "2.8"}, {"db2": ["db@2.10"]})
+    assert [*ways["left_out"]] == ["db1", "db3"]
+    assert ways["left_out"]["db1"].startswith("db: 'v673' and '2.4' can't be compared as versions: ")
+    assert ways["lines"] == ["db from 2.8 to 2.10 by db@2.10: db2"]
 
 
 def test_what_is_declared_counts_where_nothing_was_reported_and_nothing_is_remembered() -> None:

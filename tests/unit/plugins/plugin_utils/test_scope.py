@@ -51,6 +51,7 @@ def test_those_that_have_begun_go_first_then_the_waves_then_those_that_nobody_ex
             "dataplane": ["compute1", "compute2", "compute3", "puppet1"],
         },
         "before": dict.fromkeys(("compute1", "compute2", "compute3", "control1", "control2", "control3"), "1"),
+        "left_out": [],
     }
 
 
@@ -180,3 +181,12 @@ def test_a_part_that_only_waits_for_the_other_is_refused(
         scope_of(canary(**states), ROLES, COMPOSITION, part=part)
     assert caught.value.code == code
     assert names in caught.value.message
+
+
+def test_hosts_that_are_left_out_go_in_no_play_and_are_named_where_they_would_have_gone() -> None:
+    there = plan(compute1="pending", compute2="pending", compute3="upgraded", control1="upgraded", puppet1="pending")
+    found = scope_of(there, ROLES, COMPOSITION, left_out=["compute2", "compute3", "puppet9"])
+    assert found["dataplane"] == found["validate"] == ["compute1"]
+    assert found["plays"]["dataplane"] == ["compute1", "compute3", "puppet1"]
+    assert found["left_out"] == ["compute2"]
+    assert scope_of(there, ROLES, COMPOSITION, part="controlplane", left_out=["compute2"])["left_out"] == []

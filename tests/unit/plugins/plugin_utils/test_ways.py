@@ -23,27 +23,44 @@ FROM_24 = Ways("m", allowed_from=parse_allowed_from(">=2.4"), where={"allowed_fr
 COMPOSITION = {"roles": {"web": {"ways": {"app": FROM_24.plain(), "lib": Ways("l").plain()}}}}
 
 
+ODD = (
+    "'v673' and '2.10' can't be compared as versions: 'v673' begins with 'v' and '2.10' begins with a number. Name all versions in "
+    "their order as a list, versions, in the service's meta/upgrade.yml"
+)
+
+
+def test_a_host_whose_version_can_not_be_compared_keeps_no_other_from_going() -> None:
+    found = forbidden_moves(
+        standing(web1=host("v673"), web2=host("2.8", begun="v673"), web3=host("2.8")), COMPOSITION, "2.10"
+    )
+    assert (found["hosts"], found["reasons"], [*found["left_out"]]) == ([], [], ["web1", "web2"])
+    # Where all the others are there already, or held, none is left that goes.
+    done = {"web2": host("2.10"), "web3": host("2.8", held=True)}
+    alone = forbidden_moves(standing(web1=host("v673"), **done), COMPOSITION, "2.10")
+    assert (alone["hosts"], alone["left_out"]) == (["web1"], {})
+    assert alone["reasons"] == [f"web1 (v673): app, lib of the role web: {ODD}."]
+
+
 def test_all_that_may_not_go_are_told_at_once_those_with_the_same_reason_together() -> None:
     fleet = standing(
         web1=host("2.2"), web2=host("2.8"), web3=host(None), web4=host("2.2"), web5=host("2.12"), web6=host("v673")
     )
     assert forbidden_moves(fleet, COMPOSITION, "2.10") == {
-        "hosts": ["web1", "web4", "web3", "web5", "web6"],
+        "hosts": ["web1", "web4", "web3", "web5"],
+        "left_out": {"web6": f"app of the role web: {ODD}"},
         "reasons": [
             "web1, web4 (2.2): app of the role web: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4.",
             "web3 (never reported): app of the role web: nobody knows which version it has, and allowed_from (m:1) says from which "
             "it can go. Declare it in the host's variable upgrade_version_from.",
             "web5 (2.12): app of the role web: it can't go back from 2.12 to 2.10, as it does not say allow_downgrade: true (m).",
             "web5 (2.12): lib of the role web: it can't go back from 2.12 to 2.10, as it does not say allow_downgrade: true (l).",
-            "web6 (v673): app, lib of the role web: 'v673' and '2.10' can't be compared as versions: 'v673' begins with 'v' and "
-            "'2.10' begins with a number. Name all versions in their order as a list, versions, in the service's meta/upgrade.yml.",
         ],
     }
 
 
 def test_those_that_are_held_there_already_or_without_services_are_left_out() -> None:
     fleet = standing(web1=host("2.2", held=True), web2=host("2.10"), puppet1=host("2.2", "puppet"))
-    assert forbidden_moves(fleet, COMPOSITION, "2.10") == {"hosts": [], "reasons": []}
+    assert forbidden_moves(fleet, COMPOSITION, "2.10") == {"hosts": [], "left_out": {}, "reasons": []}
 
 
 def test_a_host_that_is_midway_counts_from_both_ends() -> None:
