@@ -170,10 +170,16 @@ record:
           step, both empty where it was at none any more. It has the last ones, in up to 4,000 characters.
       type: list
       elements: list
+    failures:
+      description:
+        - Its failures on the way to this version, those that it has recovered from too, each as a list of the unix time, the attempt, the
+          service, the step and the last 200 characters of the error. It has the last ones, in up to 1,500 characters.
+      type: list
+      elements: list
     former:
       description:
         - Its moves to other versions before this one, each with what there is of RV(record.version), RV(record.state), RV(record.service),
-          RV(record.step), RV(record.attempt), RV(record.error), RV(record.times) and RV(record.trail), shortened. It has the last ones, in
+          RV(record.step), RV(record.attempt), RV(record.error), RV(record.times), RV(record.trail) and RV(record.failures), shortened. It has the last ones, in
           up to 1,500 characters.
       type: list
       elements: dict

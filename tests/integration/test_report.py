@@ -97,6 +97,35 @@ def test_the_files_tell_what_consul_has_and_a_second_time_nothing_changes(
     assert would["diff"]["after_header"] == did["files"][1]
 
 
+def test_a_host_that_failed_and_recovered_is_told_of_in_all_three_files(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    seed(consul, names(compute=2))
+    make_pass(store, Request(version="2", rules=UNLIMITED))
+    report(store, Word("compute1", "2", "started"))
+    report(store, Word("compute1", "2", "failed", service="nova", step="stop", error="no space"))
+    operator.retry(store, operator.Word("disk", "bob"), ["compute1"])
+    make_pass(store, Request())
+    for state in ("started", "failed", "started", "upgraded"):
+        report(store, Word("compute1", "2", state, error="no port" if state == "failed" else None))
+
+    (done,) = run([write(folder=str(run.folder))])
+
+    page, data, table = (Path(path).read_text() for path in done["files"])
+    one = next(one for one in json.loads(data)["hosts"] if one["host"] == "compute1")
+    kept = record(consul, "compute1")["failures"]
+    assert [each[1:] for each in kept] == [[1, "nova", "stop", "no space"], [2, "", "", "no port"]]
+    assert [list(each.values()) for each in one["failures"]] == kept
+    assert [each["reason"].startswith("disk; it was: ") for each in one["retries"]] == [True]
+    row = next(csv.DictReader(table.splitlines()))
+    assert (row["phase"], row["failures"], row["retries"]) == ("upgraded", "2", "1")
+    assert "failed nova stop no space / " in row["failures_and_retries"]
+    admitted = [str(event["at"]) for event in history(consul) if event["what"] == "open"]
+    assert row["admitted"] in admitted
+    assert "0 failed now; 2 failures and 1 retry in all" in page
+    assert "<td>nova stop</td><td>no space</td>" in page
+
+
 def test_without_a_rollout_there_is_nothing_to_tell(run: Runner, store: Store, consul: RawKV) -> None:
     rolled(store, consul)
     (found,) = run([write(folder=str(run.folder), kv_prefix="elsewhere")])

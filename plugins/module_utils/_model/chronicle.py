@@ -124,12 +124,13 @@ def _openings(events: Iterable[Mapping[str, Any]], members: Mapping[str, str]) -
     return found
 
 
-def _put_back(events: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def _put_back(events: Iterable[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
     for event in events:
         if event.get("what") == "retry":
-            for host in _mapping(event.get("hosts")):
-                found.setdefault(host, []).append(at_of(event))
+            by = str(event.get("by") or event.get("who") or "")
+            for host, reason in _mapping(event.get("hosts")).items():
+                found.setdefault(host, []).append({"at": at_of(event), "by": by, "reason": str(reason)})
     return found
 
 

@@ -9,10 +9,27 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .chronicle_host import BROKE, DONE, OPEN, WORKS
+from .chronicle_charts import when
+from .chronicle_host import incidents
 from .shown import printable
 
-HEAD = ("host", "role", "phase", "let_through", "began", "ended", "attempt", "service", "step", "error")
+HEAD = (
+    *(
+        "host",
+        "role",
+        "phase",
+        "admitted",
+        "began",
+        "ended",
+        "attempt",
+        "failures",
+        "retries",
+        "service",
+        "step",
+        "error",
+    ),
+    "failures_and_retries",
+)
 # A spreadsheet splits lines at whatever its user or its language says. Without these characters, no cell ends early and none has quotes.
 _SEPARATORS = str.maketrans({",": " ", ";": " ", "|": " ", '"': "'"})
 # What begins a formula, in its wide form too, counts after anything that may be taken for the end of a cell.
@@ -35,7 +52,10 @@ def cell(value: str | int) -> str:
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str | int, ...]:
-    since = {phase: start for phase, start, *_rest in one["phases"]}
-    ended = since.get(DONE, since.get(BROKE, "")) if one["end_known"] else ""
-    times = (since.get(OPEN, ""), since.get(WORKS, ""), ended)
-    return one["host"], one["role"], one["phase"], *times, one["attempt"], one["service"], one["step"], one["error"]
+    times = ["" if at is None else at for at in (max(one["admitted"], default=None), one["began"], one["ended"])]
+    told = (
+        " ".join(filter(None, (when(at) if at else "", what, where, why))) for at, what, where, why in incidents(one)
+    )
+    counts = (one["attempt"], len(one["failures"]), len(one["retries"]))
+    where = (one["service"], one["step"], one["error"])
+    return one["host"], one["role"], one["phase"], *times, *counts, *where, " / ".join(told)

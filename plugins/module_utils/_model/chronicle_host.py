@@ -8,9 +8,10 @@ What nobody wrote down is not guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .failures import Failure
 from .fleet import FAILED, RETRIED, STARTED, UPGRADED, Record, Report
 
 # What a host is doing, in the order in which it comes to it.
@@ -41,7 +42,7 @@ def host_told(
     host: str,
     role: str,
     opened: Sequence[int],
-    put_back: Sequence[int],
+    put_back: Sequence[Mapping[str, Any]],
     record: Record | None,
     report: Report | None,
     begun: int,
@@ -51,7 +52,7 @@ def host_told(
 ) -> dict[str, Any]:
     """Return a host's part of the chronicle as plain data.
 
-    :param opened: when it was let through, and ``put_back`` when an operator put it back (unix seconds).
+    :param opened: when it was admitted (unix seconds), and ``put_back`` the retries: ``at``, ``by`` and ``reason`` of each.
     :param record: its record of this rollout, ``report`` what it reported, None where it is of another or not known.
     :param begun: when the rollout began, and ``end`` where it ends in the report (unix seconds).
     :param published: when planners published that it is upgraded.
@@ -60,7 +61,7 @@ def host_told(
     said = list(_turns(record)) if record is not None else []
     now = _PHASE_OF[record.state] if record is not None else None
     turns = sorted(
-        (*(_Turn(at, WAITS) for at in put_back), *(_Turn(at, OPEN) for at in opened), *said),
+        (*(_Turn(one["at"], WAITS) for one in put_back), *(_Turn(at, OPEN) for at in opened), *said),
         # Within a second, what its record says last comes last.
         key=lambda one: (one.at, one.phase == now, PHASES.index(one.phase), bool(one.service or one.step)),
     )
@@ -72,18 +73,53 @@ def host_told(
         if at is not None and record is None and not any(one.phase == DONE for one in turns):
             turns.append(_Turn(at, DONE))
             is_told = tells
+    last = {one.phase: min(max(one.at, begun), end) for one in turns}
     phases = _phases([one._replace(at=min(max(one.at, begun), end)) for one in turns], begun, end)
+    is_known = is_told or phases[-1].phase != DONE
     return {
         "host": host,
         "role": role,
         "phase": phases[-1].phase,
-        "end_known": is_told or phases[-1].phase != DONE,
+        "end_known": is_known,
         "phases": [list(one) for one in phases],
         "attempt": record.attempt if record else 0,
         "service": (record.service if record else "") or "",
         "step": (record.step if record else "") or "",
         "error": (record.error if record else "") or "",
+        "admitted": [at for at in opened if at],
+        "began": last.get(WORKS),
+        "ended": last.get(phases[-1].phase) if phases[-1].phase in (BROKE, DONE) and is_known else None,
+        "failures": [one._asdict() for one in _failures(record)] if record is not None else [],
+        "retries": list(put_back),
     }
+
+
+def _failures(record: Record) -> list[Failure]:
+    """Return the failures that a record has, the last one also where it was written by a release that kept no others."""
+    found, at = list(record.failures), record.times.get(FAILED)
+    has_failed = record.state == FAILED
+    if (at is not None or has_failed) and not any(one.at == (at or 0) for one in found):
+        where = (record.service or "", record.step or "", record.error or "") if has_failed else ()
+        found.append(Failure(at or 0, record.attempt if has_failed else 0, *where))
+    elif has_failed:
+        # All of the error that the host failed with last.
+        found[-1] = found[-1]._replace(error=record.error or found[-1].error)
+    return sorted(found)
+
+
+def incidents(one: Mapping[str, Any]) -> list[tuple[int, str, str, str]]:
+    """Return the failures and retries of a host in their order: when, what, where and by whom, and why.
+
+    :param one: what :func:`host_told` returns.
+    """
+    failed = [
+        (each["at"], "failed", " ".join(filter(None, (each["service"], each["step"]))), each["error"])
+        for each in one["failures"]
+    ]
+    retried = [
+        (each["at"], "retried", f"by {each['by']}" if each["by"] else "", each["reason"]) for each in one["retries"]
+    ]
+    return sorted([*failed, *retried])
 
 
 def _turns(record: Record) -> Iterator[_Turn]:
@@ -91,7 +127,10 @@ def _turns(record: Record) -> Iterator[_Turn]:
     for state, at in record.times.items():
         if state in _PHASE_OF:
             yield _Turn(at, _PHASE_OF[state])
-    known = record.times.values()
+    failed = {one.at for one in record.failures}
+    for at in failed - {record.times.get(FAILED)}:
+        yield _Turn(at, BROKE)
+    known = {*record.times.values(), *failed}
     for one in record.trail:
         if one.service or one.step:
             yield _Turn(one.at, WORKS, one.service, one.step)

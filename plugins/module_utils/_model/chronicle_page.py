@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from .chronicle_charts import curve, lasting, numbers_of, timeline, when
-from .chronicle_host import BROKE, DONE
+from .chronicle_host import BROKE, DONE, incidents
 from .names import plural
 
 # Without colours they differ by how light they are: failed, upgraded, at work, let through, waits, from one end to the other; on a
@@ -43,17 +43,26 @@ def page(told: Mapping[str, Any]) -> str:
     :param told: what :func:`chronicle.chronicle` returns.
     """
     title = f"Rollout to {told['version']}" + (f" from {told['previous_version']}" if told["previous_version"] else "")
-    broken = [one for one in told["hosts"] if one["phase"] == BROKE]
+    broken = sum(one["phase"] == BROKE for one in told["hosts"])
+    failures = sum(len(one["failures"]) for one in told["hosts"])
+    retries = sum(len(one["retries"]) for one in told["hosts"])
+    rows = sorted((at, one["host"], one["role"], *more) for one in told["hosts"] for at, *more in incidents(one))
     done = sum(one["phase"] == DONE for one in told["hosts"])
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(_STATES.get(told['state'], told['state']))}, begun {when(told['begun'])}, until {when(told['end'])} "
         f"({lasting(told['end'] - told['begun'])}): {done} of {plural(len(told['hosts']), 'host')} upgraded, "
-        f"{plural(len(broken), 'failure')}</p>",
+        f"{broken} failed now; {plural(failures, 'failure')} and {plural(retries, 'retry', 'retries')} in all</p>",
         _section("Hosts over time", timeline(told)),
         _section("Down at once, and the caps", "".join(curve(told, name) for name in told["concurrency"])),
-        _section("Failures", _table(("host", "role", "where", "error"), [_failure(one) for one in broken]))
-        if broken
+        _section(
+            "Failures and retries",
+            _table(
+                ("when", "host", "role", "what", "where", "why"),
+                [(when(at) if at else "unknown", *map(str, more)) for at, *more in rows],
+            ),
+        )
+        if rows
         else "",
         _section("How long hosts took", _took(told)),
         _section("Who did what when", _table(("when", "who", "what", "why"), [_word(one) for one in told["words"]])),
@@ -80,10 +89,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int
 
     body = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in rows)
     return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>\n{body}</tbody></table>"
-
-
-def _failure(one: Mapping[str, Any]) -> tuple[str, ...]:
-    return one["host"], one["role"], " ".join(filter(None, (one["service"], one["step"]))), one["error"]
 
 
 def _word(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .errors import UpgradeError
+from .failures import Failure
 from .gates import Gates
 from .holds import Holds
 from .ledger import Ledger
@@ -84,6 +85,7 @@ class Record:
     :param trail: the steps that it went through on the way to this version, as far as it reported any.
     :param former: its last moves to other versions, without what nobody needs any more once they are over.
     :param held: why the host holds itself, such as the reason given to ``puppet agent --disable``; None where it does not.
+    :param failures: its failures on the way to this version, those that it has recovered from too, as far as there is room.
     :param readable: False for a record that is there and can't be read; its host counts as failed.
     :param index: the key's ModifyIndex in Consul, as far as a whole snapshot was read.
     """
@@ -102,6 +104,7 @@ class Record:
     trail: tuple[Begun, ...] = ()
     former: tuple[Record, ...] = ()
     held: str | None = None
+    failures: tuple[Failure, ...] = ()
     readable: bool = True
     index: int = field(default=0, compare=False)
 
@@ -113,7 +116,11 @@ class Record:
     def plain(self) -> dict[str, Any]:
         """Return the record as data, as it is stored and shown."""
         kept = {name: value for name, value in asdict(self).items() if name not in ("readable", "index")}
-        lists = {"done": list(self.done), "trail": [list(one) for one in self.trail]}
+        lists = {
+            "done": list(self.done),
+            "trail": [list(one) for one in self.trail],
+            "failures": [list(one) for one in self.failures],
+        }
         return {**kept, **lists, "former": [one.slim() for one in self.former]}
 
     def slim(self) -> dict[str, Any]:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from .failures import newest_failures
 from .fleet import Record
 from .trail import newest
 
-# In characters, as it is stored: of all moves, of the steps of one, and of its error. Planners write 61 records at once, and Consul
+# In characters, as it is stored: of all moves, of the steps of one, of its error, and of its failures. Planners write 61 records at once, and Consul
 # takes half a megabyte.
 MOST_FORMER = 1500
 _MOST_STEPS = 800
 _MOST_ERROR = 200
-FIELDS = ("version", "state", "service", "step", "attempt", "error", "times", "trail")
+_MOST_FAILURES = 500
+FIELDS = ("version", "state", "service", "step", "attempt", "error", "times", "trail", "failures")
 
 
 def moved_on(before: Record) -> tuple[Record, ...]:
@@ -32,6 +34,7 @@ def moved_on(before: Record) -> tuple[Record, ...]:
         before.error[-_MOST_ERROR:] if before.error is not None else None,
         before.times,
         trail=newest(before.trail, _MOST_STEPS),
+        failures=newest_failures(before.failures, _MOST_FAILURES),
     )
     return latest((*before.former, over))
 

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, field, replace
 
 from .._model.errors import UpgradeError
+from .._model.failures import MOST_ERROR as MOST_KEPT
+from .._model.failures import Failure, newest_failures
 from .._model.fleet import FAILED, HELD, RELEASED, RETRIED, STARTED, UPGRADED, Record
 from .._model.former import moved_on
 from .._model.names import check_name, check_version
@@ -196,7 +198,9 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
     said = Record(word.version, word.state, service, step, error=error)
     at_step = (service, step) if word.state == STARTED else (None, None)
     if before is None or not before.readable:
-        said = replace(said, times={word.state: now}, trail=went_on((), now, *at_step))
+        said = replace(
+            said, times={word.state: now}, trail=went_on((), now, *at_step), failures=_with_failure((), said, now)
+        )
         return replace(said, reported=word.version if word.state == UPGRADED else None)
     same_move = before.version == word.version
     attempt = before.attempt if same_move else 1
@@ -211,7 +215,7 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
         done = before.done if same_move else tuple(filter(is_of_path, before.done))
         said = replace(said, origin=before.origin, done=done)
     if same_move:
-        said = replace(said, post=before.post, trail=before.trail, former=before.former)
+        said = replace(said, post=before.post, trail=before.trail, failures=before.failures, former=before.former)
     else:
         said = replace(said, former=moved_on(before))
     if said == before:
@@ -220,7 +224,16 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
     if same_move and before.state == word.state == STARTED:
         # The next service or step of the same start.
         times[STARTED] = before.times.get(STARTED, now)
-    return replace(said, times=times, trail=went_on(said.trail, now, *at_step))
+    failures = _with_failure(said.failures, said, now)
+    return replace(said, times=times, trail=went_on(said.trail, now, *at_step), failures=failures)
+
+
+def _with_failure(failures: tuple[Failure, ...], said: Record, now: int) -> tuple[Failure, ...]:
+    """Return the failures of a move with the one that a report tells of, if it does."""
+    if said.state != FAILED:
+        return failures
+    failure = Failure(now, said.attempt, said.service or "", said.step or "", (said.error or "")[-MOST_KEPT:])
+    return newest_failures((*failures, failure))
 
 
 def _with_own_hold(before: Record | None, word: Word) -> Record:

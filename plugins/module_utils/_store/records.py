@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._model.errors import UpgradeError
+from .._model.failures import MOST_ERROR, Failure, newest_failures
 from .._model.fleet import FAILED, POST_STATES, RECORD_STATES, Record
 from .._model.former import FIELDS, latest
 from .._model.names import check_version
@@ -77,6 +78,7 @@ def _record(data: Any) -> Record:
         _trail(data.get("trail")),
         _former(data.get("former")),
         _bounded(texts["held"], LONGEST_NAME),
+        _failures(data.get("failures")),
     )
 
 
@@ -136,6 +138,22 @@ def _trail(value: object) -> tuple[Begun, ...]:
         except (ValueError, TypeError, OverflowError):
             continue
     return newest(found)
+
+
+def _failures(value: object) -> tuple[Failure, ...]:
+    """Return a host's failures; as with its steps, what can't be read is left out."""
+    found = []
+    for one in value if isinstance(value, list) else ():
+        try:
+            at, attempt, service, step, error = one
+            if not isinstance(attempt, int) or isinstance(attempt, bool) or not 0 <= attempt < MOST:
+                continue
+            service, step = (bounded(printable(_optional_text(text) or ""), LONGEST_NAME) for text in (service, step))
+            text = printable(_optional_text(error) or "")[-MOST_ERROR:]
+            found.append(Failure(decode_time(at), attempt, service, step, text))
+        except (ValueError, TypeError, OverflowError):
+            continue
+    return newest_failures(found)
 
 
 def _former(value: object) -> tuple[Record, ...]:

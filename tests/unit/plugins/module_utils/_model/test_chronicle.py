@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.chronicle import chronicle
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.chronicle_page import page
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.failures import Failure
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Record, Report
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.trail import Begun
 from hypothesis import given
@@ -111,6 +112,32 @@ def test_steps_and_how_long_they_took() -> None:
         ("controller", "web", "upgrade", 1, 22, 22, 0, 0),
     ]
     assert "web upgrade, from 1970-01-01 00:01:58 UTC, 0 min 22 s" in page(found)
+
+
+def test_a_host_that_recovered_has_failed_all_the_same() -> None:
+    failures = (Failure(175, 1, "nova", "stop", "no space"), Failure(200, 2, "nova", "start", "no <port>"))
+    healed = Record(
+        "2", "upgraded", attempt=3, times={"started": 205, "failed": 200, "upgraded": 205}, failures=failures
+    )
+    # As records were before they kept failures.
+    older = Record("2", "upgraded", attempt=2, times={"started": 170, "failed": 165, "upgraded": 180})
+    events = [*EVENTS, entry(205, "open", hosts={"compute2": "slot"})]
+    found = chronicle(events, MEMBERS, {"compute2": healed, "compute1": older}, {}, 250, is_current=True)
+
+    hosts = {one["host"]: one for one in found["hosts"]}
+    one = hosts["compute2"]
+    assert [(each["at"], each["step"], each["error"]) for each in one["failures"]] == [
+        (175, "stop", "no space"),
+        (200, "start", "no <port>"),
+    ]
+    assert one["retries"] == [{"at": 180, "by": "bob", "reason": "it was: failed"}]
+    assert (one["admitted"], one["began"], one["ended"]) == ([150, 190, 205], 205, 205)
+    assert [phase[:2] for phase in one["phases"] if phase[0] == "failed"] == [["failed", 175], ["failed", 200]]
+    assert [(each["at"], each["error"]) for each in hosts["compute1"]["failures"]] == [(165, "")]
+    shown = page(found)
+    assert "2 of 4 hosts upgraded, 0 failed now; 3 failures and 1 retry in all" in shown
+    assert "<td>nova start</td><td>no &lt;port&gt;</td>" in shown
+    assert "<td>retried</td><td>by bob</td><td>it was: failed</td>" in shown
 
 
 def test_groups_have_their_caps_and_no_role_is_taken_for_the_fleet() -> None:

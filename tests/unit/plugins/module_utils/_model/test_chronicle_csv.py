@@ -19,6 +19,7 @@ FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 def host(name: str, **more: Any) -> dict[str, Any]:
     """Return a host as a chronicle has it."""
     told = {"host": name, "role": "web", "phase": "waits", "end_known": True, "phases": [["waits", 1, 2, "", ""]]}
+    told |= {"admitted": [], "began": None, "ended": None, "failures": [], "retries": []}
     return {**told, "attempt": 1, "service": "", "step": "", "error": "", **more}
 
 
@@ -52,3 +53,17 @@ def test_no_text_of_a_host_makes_another_cell_line_or_formula_whatever_separates
     assert '"' not in text
     for row in csv.reader(text.splitlines(), delimiter=delimiter, quotechar='"' if delimiter != '"' else "\x00"):
         assert not [one for one in row if one.strip().startswith(FORMULA)]
+
+
+def test_a_host_that_was_quick_failed_and_recovered_has_all_of_it_in_its_line() -> None:
+    failure = {"at": 60, "attempt": 1, "service": "nova", "step": "stop", "error": "no space, on /"}
+    retry = {"at": 70, "by": "bob", "reason": "disk; it was: failed"}
+    one = host("web1", admitted=[60, 80], began=80, ended=80, failures=[failure], retries=[retry])
+
+    (row,) = csv.DictReader(csv_text({"hosts": [one]}).splitlines())
+
+    assert (row["admitted"], row["began"], row["ended"]) == ("80", "80", "80")
+    assert (row["failures"], row["retries"]) == ("1", "1")
+    assert row["failures_and_retries"] == (
+        "1970-01-01 00:01:00 UTC failed nova stop no space  on / / 1970-01-01 00:01:10 UTC retried by bob disk  it was: failed"
+    )

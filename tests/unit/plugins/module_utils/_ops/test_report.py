@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.failures import Failure
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import FAILED, STARTED, UPGRADED, Record
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, next_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.retry import put_back_record
 
 BEFORE = Record("2", STARTED, attempt=2, times={"started": 5}, done=("stop/nova",), post="started")
 
@@ -45,6 +47,19 @@ def test_a_path_stays_behind_a_host_until_it_reports(
     before = Record("2", FAILED, done=("stop/db", "upgrade/db@1.5"), origin="1")
     after = next_record(before, Word("db1", version, state), 9)
     assert (after.done, after.origin) == (done, origin)
+
+
+def test_failures_are_kept_when_a_host_recovers_and_until_it_goes_elsewhere() -> None:
+    now = next_record(BEFORE, Word("web1", "2", FAILED, "nova", "stop", "no \x1b" + "x" * 300), 9)
+    assert now.failures == (Failure(9, 2, "nova", "stop", "x" * 200),)
+    again = next_record(now, Word("web1", "2", FAILED, "nova", "stop", "no \x1b" + "x" * 300), 10)
+    assert again is now
+    put_back = put_back_record(now, "2", None, 11)
+    started = next_record(put_back, Word("web1", "2", STARTED), 12)
+    healed = next_record(next_record(started, Word("web1", "2", FAILED), 13), Word("web1", "2", UPGRADED), 14)
+    assert [(one.at, one.attempt) for one in healed.failures] == [(9, 2), (13, 3)]
+    on = next_record(healed, Word("web1", "3", STARTED), 20)
+    assert (on.failures, on.former[-1].failures) == ((), healed.failures)
 
 
 def test_a_first_or_an_unreadable_record_has_none() -> None:

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.failures import Failure, newest_failures
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
     FAILED,
     POST_STATES,
@@ -35,6 +36,7 @@ def test_a_full_record() -> None:
 TEXTS = st.none() | PRINTABLE
 
 
+FAILURES = st.builds(Failure, st.integers(0, 2**37), st.integers(0, 99), PRINTABLE, PRINTABLE, PRINTABLE)
 FORMER = st.builds(
     Record,
     st.text(min_size=1).filter(is_version),
@@ -61,6 +63,8 @@ FORMER = st.builds(
         TEXTS,
         st.lists(st.builds(Begun, st.integers(0, 2**37), PRINTABLE, PRINTABLE), max_size=8).map(newest),
         st.lists(FORMER, max_size=3).map(latest),
+        TEXTS,
+        st.lists(FAILURES, max_size=8).map(newest_failures),
     )
 )
 def test_a_record_comes_back_as_it_was(record: Record) -> None:
@@ -111,6 +115,28 @@ def test_what_can_not_be_read_of_former_moves_is_left_out_and_the_last_of_them_a
     record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "former": former}).encode())
 
     assert record == Record("2.0", "started", former=found)
+
+
+@pytest.mark.parametrize(
+    ("failures", "found"),
+    [
+        ([[5, 1, "nova", "stop", "no\nspace\x1b"], [9, 2, None, "", None]], (Failure(5, 1, "nova", "stop", "no space?"), Failure(9, 2))),
+        ([[5, 1, "nova"], [5, "1", "", "", ""], [5, 2**70, "", "", ""], ["x", 1, "", "", ""], [5, 1, 7, "", ""], "x", None], ()),
+        ([[5, 1, "", "", "x" * 900 + "y"]], (Failure(5, 1, error="x" * 199 + "y"),)),
+        ("x", ()),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_read_of_failures_is_left_out(failures: object, found: tuple[Failure, ...]) -> None:
+    record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "failures": failures}).encode())
+
+    assert record == Record("2.0", "started", failures=found)
+
+
+def test_of_very_many_failures_the_last_ones_are_kept() -> None:
+    failures = [[at, at, "", "", "x" * 200] for at in range(1000)]
+    record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "failures": failures}).encode())
+
+    assert [one.at for one in record.failures] == [994, 995, 996, 997, 998, 999]
 
 
 def test_a_record_needs_a_version_and_a_state_only() -> None:

@@ -1,0 +1,33 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The failures of a host on the way to one version, those that it has recovered from too: for whoever looks back. No plan depends on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# In characters, as it is stored: of all failures of one move, and of one error. Planners write 61 records at once, and Consul takes half a
+# megabyte.
+MOST_FAILURES = 1500
+MOST_ERROR = 200
+
+
+class Failure(NamedTuple):
+    """A failure: when (unix seconds, of the host's clock), at which attempt, at which service and step, and the end of its error."""
+
+    at: int
+    attempt: int = 1
+    service: str = ""
+    step: str = ""
+    error: str = ""
+
+
+def newest_failures(failures: Sequence[Failure], most: int = MOST_FAILURES) -> tuple[Failure, ...]:
+    """Return as many failures, from their end, as have room in so many characters."""
+    kept, size = len(failures), 0
+    while kept and (size := size + len(json.dumps(failures[kept - 1])) + 2) <= most:
+        kept -= 1
+    return tuple(failures[kept:])
