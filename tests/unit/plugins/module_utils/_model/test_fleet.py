@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.failures import Failure
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
     DEFAULT_ROLE_PATTERN,
     Record,
@@ -107,7 +108,7 @@ def test_a_bad_pattern_is_refused(pattern: str, message: str) -> None:
 def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
     record = Record(
         "2.0", "started", "nova", "stop", 2, None, {"started": 7}, "1.0", ("stop/nova",), "open", "1.0", (Begun(3, "nova", "stop"),),
-        (Record("1.0", "upgraded", times={"upgraded": 2}),),
+        (Record("1.0", "upgraded", times={"upgraded": 2}),), None, (Failure(7, 1, "nova", "stop", "no space"),),
     )  # fmt: skip
 
     assert record.plain() == {
@@ -125,6 +126,7 @@ def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
         "trail": [[3, "nova", "stop"]],
         "former": [{"version": "1.0", "state": "upgraded", "attempt": 1, "times": {"upgraded": 2}}],
         "held": None,
+        "failures": [[7, 1, "nova", "stop", "no space"]],
     }
 
 
