@@ -99,14 +99,19 @@ def _lost(options: dict[str, Any], granted: Granted, why: str) -> UpgradeError:
         why = why.replace(granted.secret, "********")
     why = bounded(printable(why)).rstrip(". ")
     if options["state"] == "absent":
-        became, act = (
-            f"The token of {granted.policy} is no longer in Consul, and its file {path} could not be removed",
-            "Remove it",
+        return UpgradeError(
+            "unwritten_token",
+            f"The token of {granted.policy} is no longer in Consul, and its file {path} could not be removed: {why}. Remove it.",
+            path=path,
+            policy=granted.policy,
         )
-    else:
-        became = f"Consul has the token of {granted.policy} (accessor {granted.accessor}), and {path} does not have it, as it could not be written"
-        act = "Nothing is lost: correct that and run this task again, which writes the secret of the same token"
-    return UpgradeError("unwritten_token", f"{became}: {why}. {act}.", path=path, policy=granted.policy)
+    return UpgradeError(
+        "unwritten_token",
+        f"Consul has the token of {granted.policy} (accessor {granted.accessor}), and {path} does not have it, as it could not be written: "
+        f"{why}. Nothing is lost: correct that and run this task again, which writes the secret of the same token.",
+        path=path,
+        policy=granted.policy,
+    )
 
 
 def _reason(told: dict[str, Any]) -> str:
