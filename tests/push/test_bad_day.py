@@ -101,6 +101,7 @@ def test_a_host_whose_check_fails_while_it_soaks_stops_what_the_budget_says(flee
     assert begun(fleet) == {"web1"}
 
 
+@pytest.mark.thorough
 def test_a_budget_that_is_spent_stops_the_run_and_names_the_hosts(fleet: Site) -> None:
     fleet.fail("web1", "app/upgrade")
     for host in ("web2", "web3"):

@@ -47,6 +47,7 @@ def test_hosts_at_four_versions_go_their_own_ways(site: Site, stage: str) -> Non
     assert "origin" not in site.record("db1")
 
 
+@pytest.mark.thorough
 def test_what_is_behind_a_host_is_not_done_again_after_a_failure_nor_on_the_way_elsewhere(site: Site) -> None:
     site.service("db", ["stop", "upgrade", "start"], path={**PATH, "2.8": ["upgrade", "verify"]})
     site.inventory(ROLES, {"db": ["db1"]})

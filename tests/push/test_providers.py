@@ -48,6 +48,7 @@ def of_provider(site: Site, what: str = "end") -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.thorough
 def test_it_is_upgraded_once_by_one_host_and_its_version_is_its_own(fleet: Site) -> None:
     # Where hosts come from is another matter.
     for host in EVERY:

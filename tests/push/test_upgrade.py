@@ -156,6 +156,7 @@ def test_a_failed_host_is_tried_again_only_when_asked_and_from_the_step_that_fai
     assert fleet.done("controller1").count("balancer/prepare") == 1
 
 
+@pytest.mark.thorough
 def test_what_no_log_hides_of_a_failure_is_told_nowhere(site: Site) -> None:
     site.service("vault", ["prepare"])
     with (site.folder / "roles/vault/tasks/upgrade_tasks.yml").open("a") as tasks:

@@ -45,6 +45,7 @@ def fleet(site: Site) -> Site:
     return site
 
 
+@pytest.mark.thorough
 def test_all_hosts_that_may_not_go_are_told_at_once_and_nothing_is_touched(fleet: Site) -> None:
     say(fleet, "app", "allowed_from: {'2.10': '>=2.8, <2.10', '<2.10': '>=2.2'}")
     runs(fleet, {"web1": "2.2", "web2": "2.8", "db1": "2.9"})
@@ -71,6 +72,7 @@ def test_all_hosts_that_may_not_go_are_told_at_once_and_nothing_is_touched(fleet
     assert {one.version for one in fleet.entries("web3")} == {"2.8>2.9", "2.9>2.10"}
 
 
+@pytest.mark.thorough
 def test_a_host_whose_version_can_not_be_compared_is_left_out_and_the_run_ends_as_failed(fleet: Site) -> None:
     runs(fleet, {"web1": "v673", "web2": "2.8", "web3": "2.8", "db1": "2.8"})
     shown = " ".join(fleet.play("upgrade", version="2.10", code=2).split())
