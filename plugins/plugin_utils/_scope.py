@@ -45,7 +45,8 @@ def scope_of(
     :param left_out: hosts whose way can't be worked out: they go in no play, and who has to go after them waits.
     :returns: ``dataplane_first``, ``controlplane`` and ``dataplane``, the hosts that each play upgrades, in the order in which they
         go; ``waves``, the sizes of the waves of ``controlplane``; ``validate``, all of them without those that have begun;
-        ``plays``, all hosts of the run by play, those that upgrade themselves too; ``before``, host -> the version that it reported; ``left_out``, the hosts that would
+        ``plays``, all hosts of the run by play, those that upgrade themselves too; ``before``, host -> the version
+        that it reported; ``left_out``, the hosts that would
         be in a play but for that.
     :raises UpgradeError: ``unknown_role``, ``control_plane_first``, ``data_plane_first``.
     """
