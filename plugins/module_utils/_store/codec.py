@@ -82,8 +82,8 @@ def decode_version(key: str, value: bytes) -> str | None:
         return bare
     raise UpgradeError(
         "unreadable_version",
-        f"{key} holds {shown(value if text is None else text)}, which is no version, so nobody knows what the fleet should run, "
-        f"and nothing is admitted. Write the version that it should run, such as 2.0: consul kv put {key} 2.0",
+        f"{key} holds {shown(value if text is None else text)}, which is no version, so it is unknown what the fleet should run, "
+        f"and nothing is admitted. Write the version that it should run, such as 2.0 (consul kv put {key} 2.0).",
         key=key,
     )
 
