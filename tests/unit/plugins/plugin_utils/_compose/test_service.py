@@ -11,6 +11,8 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.service import Entry, read_entry
 
+_WHERE = "upgrade_roles.web.services[0]"
+
 
 @pytest.mark.parametrize(
     ("value", "entry"),
@@ -23,36 +25,36 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.service im
     ],
 )
 def test_what_a_service_may_be(value: Any, entry: Entry) -> None:
-    assert read_entry(value, "w") == entry
+    assert read_entry(value, _WHERE) == entry
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (7, "w: 7 is no service. Give the name of a role, or a mapping with service, name and vars."),
-        ("", "w: '' is no service."),
-        ([], "w: [] is no service."),
+        (7, "7 is no service. Give the name of a role, or a mapping with service, name and vars."),
+        ("", "'' is no service."),
+        ([], "[] is no service."),
         (
             {"srvice": "web"},
-            "w: unknown key 'srvice'; did you mean 'service'? Known are: service, name, vars, "
+            "unknown key 'srvice'; did you mean 'service'? Known are: service, name, vars, "
             "versions, allowed_from, allow_downgrade.",
         ),
-        ({"name": "web"}, "w: service is missing: it is the name of the role."),
-        ({"service": ["web"]}, "w: service is missing: it is the name of the role."),
-        ({"service": "web", "vars": [1]}, "w: vars: [1] does not map variables to values."),
-        ({"service": "web", "name": "../x"}, "w: name: '../x' can't name a folder. Use letters, digits, _ and -."),
-        ({"service": "web", "name": 7}, "w: name: 7 can't name a folder."),
-        ("../web/x", "w: name: '/web/x' can't name a folder."),
+        ({"name": "web"}, "service is missing: it is the name of the role."),
+        ({"service": ["web"]}, "service is missing: it is the name of the role."),
+        ({"service": "web", "vars": [1]}, "vars: [1] does not map variables to values."),
+        ({"service": "web", "name": "../x"}, "name: '../x' can't name a folder. Use letters, digits, _ and -."),
+        ({"service": "web", "name": 7}, "name: 7 can't name a folder."),
+        ("../web/x", "name: '/web/x' can't name a folder."),
         (
             {"service": "web", "name": "upgrade"},
-            "w: name: 'upgrade' is a tag with a meaning of its own. Give the service",
+            "name: 'upgrade' is a tag with a meaning of its own. Give the service",
         ),
-        ("step3", "w: name: 'step3' is a tag with a meaning of its own."),
-        ("a.b.never", "w: name: 'never' is a tag with a meaning of its own."),
+        ("step3", "name: 'step3' is a tag with a meaning of its own."),
+        ("a.b.never", "name: 'never' is a tag with a meaning of its own."),
     ],
 )
 def test_what_it_may_not_be(value: Any, message: str) -> None:
     with pytest.raises(UpgradeError) as caught:
-        read_entry(value, "w")
+        read_entry(value, _WHERE)
     assert caught.value.code == "bad_service"
-    assert caught.value.message.startswith(message)
+    assert caught.value.message.startswith(f"{_WHERE}: {message}")
