@@ -214,7 +214,8 @@ class Nodes:
                 answers = ask(self._store, self._hosts, default=False)
                 for host, answer in answers.items():
                     if answer.value and answer.version is not None and time.monotonic() > self._out_until[host]:
-                        self._turn(host, answer.version)
+                        with patience("not_admitted"):
+                            self._turn(host, answer.version)
             time.sleep(self._chance.uniform(0.02, 0.2))
 
     def _turn(self, host: str, wanted: str) -> None:
@@ -224,7 +225,9 @@ class Nodes:
             self._upgrade(host, wanted)
 
     def _say(self, host: str, version: str, state: str, error: str | None = None) -> None:
-        report(self._store, Word(host, version, state, error=error))
+        # As on a node: a start rests on the admission of that moment, and what a host has done is its own word.
+        role = self._hosts[host] if state == "started" else None
+        report(self._store, Word(host, version, state, error=error, role=role, default=False))
         self._said[host] = version if state == "upgraded" else ""
 
     def _after(self, host: str, wanted: str) -> None:

@@ -93,15 +93,14 @@ class Facts:
         return f"{REPORTS}{self.current}/{host}" in self.state
 
     def has_left(self, host: str) -> bool:
-        """Return whether a host has set out for another version since it reported the wanted one.
+        """Return whether a host has started or failed since it reported the wanted version, or was put back, wherever to.
 
         Consul's index tells what came later: a host says both within a second, and its clock may be wrong.
         """
         record, report = self.record(host), self.state.get(f"{REPORTS}{self.current}/{host}")
         if not record or report is None:
             return False
-        elsewhere = record["version"] != self.current and record["state"] in ("started", "failed")
-        return elsewhere and self.state[f"{RECORDS}{host}"].index > report.index
+        return record["state"] != "upgraded" and self.state[f"{RECORDS}{host}"].index > report.index
 
     def is_done(self, host: str) -> bool:
         """Return whether a host has reported, and some planner has seen it soak for long enough."""

@@ -23,6 +23,7 @@ from .facts import (
     HOSTS_OWN,
     LEDGER,
     MARKS,
+    RECORDS,
     REPORTS,
     Facts,
     data_of,
@@ -112,7 +113,8 @@ class Judge:
         if LEDGER not in changed:
             # Before a rollout there is no ledger to tell of holds.
             allowed = HOSTS_OWN if LEDGER in step.before else (*HOSTS_OWN, HOLDS)
-            return [f"{write.who} changed {key} beside the ledger" for key in changed if not key.startswith(allowed)]
+            found = [f"{write.who} changed {key} beside the ledger" for key in changed if not key.startswith(allowed)]
+            return found + self._of_starts(step)
         before, after = data_of(step.before.get(LEDGER)), data_of(step.after.get(LEDGER))
         new = [key for key in changed if key.startswith(HISTORY)]
         if new != [f"{HISTORY}{after['epoch']}"] or new[0] in step.before:
@@ -146,6 +148,37 @@ class Judge:
                 f"{host} was retried, and has not failed" for host in event["hosts"] if not facts.has_failed(host)
             ]
         return found
+
+    def _of_starts(self, step: Step) -> list[str]:
+        """Return hosts that started without being admitted at that moment, and did not take it back."""
+        found = []
+        current = step.before[CURRENT].value
+        for key, (was, now) in step.changed().items():
+            if not key.startswith(RECORDS) or now is None:
+                continue
+            host, before, after = key[len(RECORDS) :], data_of(was), data_of(now)
+            if after["state"] != "started" or (before.get("state"), before.get("version")) == (
+                "started",
+                after["version"],
+            ):
+                continue
+            why = [f"under {hold}" for hold in holds_over(host) if hold in step.before]
+            if after["version"] != current:
+                why.append(f"while {current} was wanted")
+            if not is_open(step.before, host):
+                why.append("behind a closed gate")
+            if why and not self._is_taken_back(step, key):
+                found.append(f"{host} started {after['version']} {' and '.join(why)}")
+        return found
+
+    def _is_taken_back(self, step: Step, key: str) -> bool:
+        """Return whether what a step wrote is what it was before at the next write of that key."""
+        was = step.before.get(key)
+        for later in self._steps:
+            if later.index > step.index and key in later.changed():
+                now = later.after.get(key)
+                return (now and now.value) == (was and was.value)
+        return False
 
     def _told(self, write: Write) -> dict[str, tuple[str, int]]:
         """Return the keys as the writer had read them."""
