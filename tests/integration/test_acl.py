@@ -182,6 +182,7 @@ WORDS = [control(action) for action in ("pause", "resume", "approve", "retry", "
 OPERATORS = [hold(everything=True, reason="audit"), hold(everything=True, state="absent"), *WORDS, grants()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("check", [False, True])
 def test_operators_are_told_what_is_wrong_with_their_token_and_never_shown_it(
     tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen, check: bool

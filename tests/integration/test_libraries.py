@@ -55,6 +55,7 @@ def test_without_the_library_every_module_says_what_to_install(run: Runner, with
         )
 
 
+@pytest.mark.thorough
 def test_the_old_library_does_all_that_the_new_one_does(run: Runner, consul: RawKV, with_old_library: str) -> None:
     seed(consul, names(compute=3))
     rules = {"rolling_rules": {"global": 1}}

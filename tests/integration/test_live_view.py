@@ -168,6 +168,7 @@ def test_no_color_and_no_terminal_are_told_in_lines(play: Shipped, consul: RawKV
     assert "The rollout to 3 was aborted. 1 host that had begun goes on by itself." in seen.text
 
 
+@pytest.mark.thorough
 def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
     play: Shipped, consul: RawKV, store: Store
 ) -> None:

@@ -127,6 +127,7 @@ def test_each_event_is_told_once_of_hosts_that_upgrade_themselves(
     assert chat.names == order
 
 
+@pytest.mark.thorough
 def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
     play: Shipped, store: Store, consul: RawKV, chat: Listener
 ) -> None:

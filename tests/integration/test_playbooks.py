@@ -178,6 +178,7 @@ def test_status_tells_one_host_its_story(play: Shipped, agent: Agent, consul: Ra
     assert "'compute3' has not reported" in unknown.stdout
 
 
+@pytest.mark.thorough
 def test_global_disable_closes_everything_at_once(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(compute=2), gates={"global": "True", "role/compute": "True", "host/compute1": "True"})
     before = consul.tree()
@@ -202,6 +203,7 @@ def test_an_inventory_that_could_not_be_read_is_not_taken_for_an_empty_one(
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 def test_an_upgrade_takes_the_place_of_another_one_where_it_names_that(play: Shipped, consul: RawKV) -> None:
     hosts = names(compute=3)
     seed(consul, hosts)
@@ -225,6 +227,7 @@ def test_an_upgrade_takes_the_place_of_another_one_where_it_names_that(play: Shi
     assert (ledger(consul)["version"], ledger(consul)["instructions"]) == ("3", RULES)
 
 
+@pytest.mark.thorough
 def test_a_single_pass_ends_well_where_the_rules_were_obeyed(play: Shipped, store: Store, consul: RawKV) -> None:
     hosts = names(controller=1, compute=1)
     seed(consul, hosts)

@@ -58,6 +58,7 @@ def test_hold_and_unhold(play: Shipped, store: Store, consul: RawKV) -> None:
     assert "Nobody is named: give hosts, roles, or everything: true." in words(nobody.stdout)
 
 
+@pytest.mark.thorough
 def test_pause_resume_and_abort(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     make_pass(store, Request("2", RULES, fleet=FLEET))
@@ -129,6 +130,7 @@ def test_a_name_that_is_given_and_empty_is_refused(
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 def test_rollback_goes_to_the_end(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET, "1")
     make_pass(store, Request("2", RULES, fleet=FLEET))

@@ -65,6 +65,7 @@ def test_a_host_goes_through_its_units_and_is_upgraded(run: Runner, roles: Roles
     assert consul.get("running/versions/v2/web2") is None
 
 
+@pytest.mark.thorough
 def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_for(
     run: Runner, roles: Roles, consul: RawKV
 ) -> None:

@@ -51,6 +51,7 @@ def test_it_goes_on_until_all_are_upgraded_and_shows_every_change(run: Runner, s
     assert "config_state/enable_puppet/host/compute3 = True" in played.stdout
 
 
+@pytest.mark.thorough
 def test_it_ends_when_nothing_can_move_and_says_why(run: Runner, store: Store, consul: RawKV) -> None:
     """Four fleets in one Consul, each stuck for a reason of its own, and one that an operator pauses half way."""
     for fleet in ("hold", "zero", "failed", "limit"):
@@ -137,6 +138,7 @@ def test_what_an_operator_changes_meanwhile_counts(run: Runner, store: Store, co
     assert opened(history(consul)) == ["compute1"]
 
 
+@pytest.mark.thorough
 def test_it_ends_when_another_rollout_takes_over(run: Runner, consul: RawKV) -> None:
     seed(consul, names(compute=3))
     live = run.start([plan(version="2", instructions=ONE_BY_ONE, wait=True, wait_timeout=60)])

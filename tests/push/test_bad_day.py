@@ -31,6 +31,7 @@ def begun(fleet: Site) -> set[str]:
     return {one.host for one in fleet.entries()}
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_word_to_go_on(fleet: Site) -> None:
     # Longer than it takes to say the word.
     fleet.sleep(10, "web1")

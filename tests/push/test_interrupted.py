@@ -42,6 +42,7 @@ def test_a_controller_that_is_killed_at_every_step_goes_on_where_it_was(site: Si
     assert site.reported("v1") == {"web1", "web2"}
 
 
+@pytest.mark.thorough
 def test_of_two_runs_for_the_same_role_the_second_takes_what_the_first_has_not(site: Site) -> None:
     hosts = [f"web{number}" for number in range(1, 7)]
     site.service("app", ["prepare", "upgrade", "verify"])

@@ -203,6 +203,7 @@ def test_a_host_that_fails_its_checks_keeps_everything_from_beginning(fleet: Sit
     assert {one.task for one in fleet.entries()} <= {"app/validate", "api/validate"}
 
 
+@pytest.mark.thorough
 def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Site) -> None:
     site.service("app", ["prepare", "upgrade"])
     # It can be reached until its connection is changed by the first step.
@@ -246,6 +247,7 @@ def test_hosts_go_in_the_order_of_the_plan_whichever_asks_first(site: Site) -> N
     assert begun[2:] == hosts, begun
 
 
+@pytest.mark.thorough
 def test_a_held_host_is_left_out_and_named(fleet: Site) -> None:
     fleet.consul.put("upgrade/hold/host/web2", json.dumps({"reason": "disk on order", "by": "ann", "at": "today"}))
     shown = fleet.play("upgrade", version="v1", code=2)

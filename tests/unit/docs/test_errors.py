@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from devkit.agent import ROOT
 from devkit.sources import trees
@@ -22,6 +23,7 @@ SECTIONS = {
 }
 
 
+@cache
 def raised() -> dict[str, list[str]]:
     """Return code -> the messages that failures have, as regular expressions."""
     found: dict[str, list[str]] = {}
