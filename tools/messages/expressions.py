@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from devkit.sources import called
@@ -107,8 +108,9 @@ def _named(name: str, scope: Scope) -> set[str]:
     return texts(constant[1], Scope(scope.index, constant[0])) if constant else {OPEN}
 
 
-def _assigned(function: Function, name: str) -> Iterator[ast.expr]:
-    """Yield what a name is set to in a function; nothing, where a part of that can't be read off."""
+@cache
+def _assigned(function: Function, name: str) -> tuple[ast.expr, ...]:
+    """Return what a name is set to in a function; nothing, where a part of that can't be read off."""
     values: list[ast.expr] = []
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
@@ -121,8 +123,8 @@ def _assigned(function: Function, name: str) -> Iterator[ast.expr]:
             if isinstance(node.target, ast.Name) and node.target.id == name and node.value is not None:
                 values.append(node.value)
         elif isinstance(node, ast.For | ast.comprehension) and name in _names(node.target):
-            return
-    yield from values
+            return ()
+    return tuple(values)
 
 
 def _of_tuple(target: ast.Tuple, value: ast.expr, name: str) -> list[ast.expr]:
@@ -134,8 +136,9 @@ def _of_tuple(target: ast.Tuple, value: ast.expr, name: str) -> list[ast.expr]:
     return found
 
 
-def _names(target: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
+@cache
+def _names(target: ast.AST) -> frozenset[str]:
+    return frozenset(one.id for one in ast.walk(target) if isinstance(one, ast.Name))
 
 
 def scopes(index: Index, path: Path, node: ast.AST, depth: int = 0) -> Iterator[Scope]:
@@ -160,7 +163,7 @@ def scopes(index: Index, path: Path, node: ast.AST, depth: int = 0) -> Iterator[
 def _asked(node: ast.AST, function: Function | None) -> set[str]:
     """Return the names that an expression is made of, those behind a function's own variables too."""
     found: set[str] = set()
-    left = _names(node)
+    left = set(_names(node))
     while left:
         name = left.pop()
         if name not in found:
