@@ -152,8 +152,9 @@ class Facts:
         ):
             # It was broken before this rollback, and was not let through again.
             return False
-        begun = self.record(host).get("state") == "started" or self.has_failed(host) or self.has_reported(host)
-        return is_open(self.state, host) or begun
+        begun = self.record(host).get("state") == "started" or self.has_failed(host)
+        soaks = self.has_reported(host) and not self.has_left(host)
+        return is_open(self.state, host) or begun or soaks
 
     def down(self) -> set[str]:
         """Return all hosts that take a slot."""

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from .facts import CURRENT, RECORDS, REPORTS, Facts
+from .facts import CURRENT, GATES, RECORDS, REPORTS, Facts
 from .fleet import NEW, OLD
 from .replay import Entry
 from .rules import CAPS
@@ -29,14 +29,17 @@ def facts(record: dict[str, object], *, reported: int, recorded: int) -> Facts:
     )
 
 
-@pytest.mark.parametrize("state", ["started", "failed"])
-@pytest.mark.parametrize("version", [OLD, "0.9"])
-def test_a_host_that_sets_out_for_elsewhere_after_its_report_is_not_done(state: str, version: str) -> None:
+@pytest.mark.parametrize("state", ["started", "failed", "retried"])
+@pytest.mark.parametrize("version", [OLD, NEW, "0.9"])
+def test_a_host_that_starts_or_fails_after_its_report_is_not_done(state: str, version: str) -> None:
     record = {"version": version, "state": state, "times": {state: AT}}
     assert not facts(record, reported=5, recorded=6).is_done("web1")
     assert facts(record, reported=6, recorded=5).is_done("web1")
 
 
-def test_a_host_that_says_anything_of_the_wanted_version_is_done_where_it_reported_that() -> None:
-    record = {"version": NEW, "state": "started", "times": {"started": AT}}
-    assert facts(record, reported=5, recorded=6).is_done("web1")
+def test_a_host_that_was_put_back_after_its_report_takes_no_slot_behind_a_closed_gate() -> None:
+    record = {"version": OLD, "state": "retried", "times": {"retried": AT}}
+    shut = facts(record, reported=5, recorded=6)
+    shut.state[f"{GATES}global"] = Entry("False", 2)
+    assert not shut.is_down("web1")
+    assert facts(record, reported=5, recorded=6).is_down("web1")
