@@ -16,6 +16,8 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.opening import MOST_SLOW, SlowTries
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._progress import Progress, count
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.feeder import feed, settings_from
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import is_fed, wait_until_shown
@@ -99,10 +101,29 @@ class ActionModule(ActionBase):
             shown = self._show(lines, shown)
 
     def _call(self, options: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        found: dict[str, Any] = self._execute_module(
-            module_name="convoy.upgrade.consul_upgrade_plan", module_args=options, task_vars=task_vars
-        )
-        return found
+        """Call the module, and again after a slow try, of which it can't tell before it ends."""
+        tries: SlowTries | None = None
+        while True:
+            found: dict[str, Any] = self._execute_module(
+                module_name="convoy.upgrade.consul_upgrade_plan", module_args=options, task_vars=task_vars
+            )
+            failure = found.get("failure") or {}
+            if failure.get("code") != "too_slow":
+                return found
+            (seconds,), limit = failure["details"]["seconds"], failure["details"]["limit"]
+            tries = tries or SlowTries(limit, MOST_SLOW)
+            try:
+                tries.add(seconds)
+            except UpgradeError as error:
+                return {**found, "msg": error.message, "failure": error.as_failure()}
+            self._show(
+                [
+                    f"Reading the fleet and planning took {seconds:.1f} s, and at most {limit:g} s may pass. Trying again."
+                ],
+                0,
+            )
+            # Its change has come already.
+            options = {**options, "wait_timeout": 1}
 
     def _show(self, lines: list[str], shown: float) -> float:
         for line in lines:

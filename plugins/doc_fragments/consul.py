@@ -61,6 +61,14 @@ options:
       - Seconds that one request may take, and for which reading is tried again while Consul can't be reached.
     type: float
     default: 10
+  pass_limit:
+    description:
+      - Seconds that may pass from reading the fleet to beginning a rollout or admitting hosts, above 0 and at most 60. A planner that takes
+        longer reads again, and fails with C(too_slow) after three such tries in a row.
+      - Only what plans uses it. Within this time a planner may miss that hosts fail, so raise it only for a slow Consul. It never misses
+        holds, commands and other planners.
+    type: float
+    default: 5
   kv_prefix:
     description:
       - Folder in Consul under which all keys of the fleet stand. Empty for none, as in the original layout.
@@ -110,6 +118,9 @@ options:
   timeout:
     vars:
       - name: upgrade_consul_timeout
+  pass_limit:
+    vars:
+      - name: upgrade_consul_pass_limit
   kv_prefix:
     vars:
       - name: upgrade_consul_kv_prefix

@@ -190,6 +190,7 @@ _CONNECTION = (
     "client_key",
     "datacenter",
     "timeout",
+    "pass_limit",
     "kv_prefix",
 )
 

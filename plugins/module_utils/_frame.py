@@ -13,7 +13,7 @@ from ansible.module_utils.basic import AnsibleModule, env_fallback
 
 from ._outcome import end
 from ._store.operations import Change, as_diff
-from ._store.settings import DEFAULT_TIMEOUT, read_settings
+from ._store.settings import DEFAULT_PASS_LIMIT, DEFAULT_TIMEOUT, read_settings
 from ._store.store import Store
 
 CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
@@ -27,6 +27,7 @@ CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
     "client_key": {"type": "path", "no_log": False},
     "datacenter": {"type": "str"},
     "timeout": {"type": "float", "default": DEFAULT_TIMEOUT},
+    "pass_limit": {"type": "float", "default": DEFAULT_PASS_LIMIT},
     "kv_prefix": {"type": "str", "default": "", "no_log": False},
 }
 # For actions on the controller, where what is wrong with a value is said by read_settings, which knows its source too.

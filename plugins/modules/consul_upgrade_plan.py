@@ -420,8 +420,8 @@ failure:
   type: dict
   contains:
     code:
-      description: A stable word, such as V(bad_instructions), V(unreachable), V(denied), V(stuck), V(timeout), V(budget_spent), V(aborted),
-        V(rules_left_out), V(rollout_under_way) or V(went_back).
+      description: A stable word, such as V(bad_instructions), V(unreachable), V(denied), V(stuck), V(timeout), V(too_slow),
+        V(budget_spent), V(aborted), V(rules_left_out), V(rollout_under_way) or V(went_back).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.
@@ -524,7 +524,8 @@ def main() -> None:
             request = as_rollback(store, request)
         if options["since"] is not None:
             seen = store.wait_for_change(options["since"], options["wait_timeout"])
-        outcome = make_pass(store, request, dry=module.check_mode)
+        # One slow try ends the call: the action tells of it, and tries again.
+        outcome = make_pass(store, request, dry=module.check_mode, most_slow=1)
         if options["since"] is not None:
             outcome.index = max(outcome.index, seen)
         for warning in outcome.warnings:

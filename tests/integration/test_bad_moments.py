@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Snapshot
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control, plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
@@ -86,11 +87,10 @@ def test_a_planner_that_slept_lets_nobody_through_once_others_know_that_a_budget
     assert "stopped" not in ledger(consul)
 
 
-def test_a_planner_that_slept_alone_reads_again(store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planner_that_slept_alone_reads_again(store: Store, consul: RawKV) -> None:
     begin(store, consul)
     upgrade(store, "compute2")
-    sleeper = Sleeper(store.settings)
-    monkeypatch.setattr(plan, "GOOD_FOR", 0.5)
+    sleeper = Sleeper(replace(store.settings, pass_limit=0.5))
 
     def meanwhile() -> None:
         fail(store, "compute1")

@@ -229,7 +229,7 @@ def test_https_with_client_certificates(tmp_path: Path, seen: Seen) -> None:
         seed(agent.kv, ["compute1"])
         options = {
             "host": "127.0.0.1", "port": agent.https_port, "scheme": "https", "validate_certs": True, "timeout": 2,
-            "client_cert": client.cert, "client_key": client.key, "datacenter": "dc1",
+            "client_cert": client.cert, "client_key": client.key, "datacenter": "dc1", "pass_limit": 30,
         }  # fmt: skip
         shelf = Shelf(tmp_path, {}, seen)
         assert list(shelf(ca_path=ours.cert, **options).hosts) == ["compute1"]

@@ -74,6 +74,7 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
     options = {
         "host": "127.0.0.1", "port": secure.agent.https_port, "scheme": "https", "validate_certs": True, "timeout": 2.5,
         "ca_path": secure.ca, "client_cert": secure.client.cert, "client_key": secure.client.key, "datacenter": "dc1",
+        "pass_limit": 30,
     }  # fmt: skip
     environ = {
         "CONSUL_HTTP_ADDR": f"127.0.0.1:{secure.agent.https_port}",

@@ -14,6 +14,7 @@ from .._model.errors import UpgradeError
 from .._model.fleet import POST_OPEN, UPGRADED, Record, place
 from .._model.former import moved_on
 from .._model.instructions import parse
+from .._model.plan import Opening
 from .._model.planner import make_plan
 from .._model.states import read_states
 from .._store.client import Operation
@@ -26,8 +27,9 @@ from .._store.records import decode_record, encode_record
 from .._store.store import Store, whoami
 from .host_writes import HostWrite, left_out_warning, write_hosts
 from .notes import with_checks
+from .opening import MOST_SLOW, SlowTries, TooOld, may_still_open
 from .past import read_on
-from .plan import GOOD_FOR, Outcome, Request, may_still_open
+from .plan import Outcome, Request
 
 _MOST_TRIES = 200
 
@@ -37,18 +39,23 @@ def make_after_pass(store: Store, request: Request, roles: Collection[str]) -> O
 
     :param request: its version and fleet have to be given.
     :param roles: those that have such tasks; hosts of others count as done.
-    :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``, ``went_back``.
+    :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``, ``too_slow``, ``went_back``.
     """
+    slow = SlowTries(store.settings.pass_limit, MOST_SLOW)
+    openings: list[Opening] = []
     for _try in range(_MOST_TRIES):
+        before = len(openings)
         try:
-            return _try_once(store, request, roles)
+            return _try_once(store, request, roles, openings)
         except Conflict:
             continue
+        except TooOld as error:
+            slow.add(error.seconds, got_on=len(openings) > before)
     raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
 
 
-def _try_once(store: Store, request: Request, roles: Collection[str]) -> Outcome:
-    good_until = time.monotonic() + GOOD_FOR
+def _try_once(store: Store, request: Request, roles: Collection[str], opened: list[Opening]) -> Outcome:
+    read_at = time.monotonic()
     snapshot = read_on(store, request.epoch, request.commit)
     refuse_to_plan(store.keys, snapshot)
     ledger = snapshot.ledger
@@ -77,12 +84,15 @@ def _try_once(store: Store, request: Request, roles: Collection[str]) -> Outcome
     by_host = {one.host: one for one in openings}
 
     def make(hosts: Sequence[str], _changed: object) -> dict[str, HostWrite]:
-        return _records(store, hosts, str(request.version)) if may_still_open(rules, time.time(), good_until) else {}
+        return (
+            _records(store, hosts, str(request.version)) if may_still_open(store, rules, time.time(), read_at) else {}
+        )
 
     def write(hosts: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
         event = {"what": "after", "hosts": {host: by_host[host].reason for host in hosts}}
         writer.write(replace(ledger), event, operations, changes)
         outcome.openings += [by_host[host] for host in hosts]
+        opened.extend(by_host[host] for host in hosts)
 
     left_out = write_hosts(store.keys, by_host, MOST_GATES, make, write)
     if left_out:

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
 from .._model.gates import OPEN, GateValue
 from .._model.instructions import Instructions
@@ -15,10 +18,14 @@ from .._model.ledger import Ledger
 from .._model.plan import Opening, Plan
 from .._model.windows import shut
 from .._store.client import Operation
-from .._store.errors import Conflict
 from .._store.keys import Keys
 from .._store.ledger_writer import MOST_GATES, LedgerWriter
 from .._store.operations import Change, put
+from .._store.settings import MOST_PASS_LIMIT
+from .._store.store import Store
+
+# So many tries in a row may take too long. More would not be quicker.
+MOST_SLOW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +41,77 @@ class _Gate:
         return put(self.change.key, OPEN, flags=at)
 
 
-def may_still_open(rules: Instructions, now: float, good_until: float) -> bool:
+class TooOld(Exception):
+    """What was read is too old to begin a rollout or to admit a host; nothing else has changed.
+
+    :param seconds: how long ago it was read.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """Keep the seconds."""
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+def refuse_too_old(store: Store, read_at: float) -> None:
+    """Refuse to go on with what was read too long ago.
+
+    :param read_at: when it was asked for, by the clock that never goes back (seconds).
+    :raises TooOld: where that is longer ago than the settings allow.
+    """
+    seconds = time.monotonic() - read_at
+    if seconds > store.settings.pass_limit:
+        raise TooOld(seconds)
+
+
+class SlowTries:
+    """The tries of a pass in a row that took longer than ``pass_limit`` allows."""
+
+    def __init__(self, limit: float, most: int) -> None:
+        """None yet.
+
+        :param limit: ``pass_limit`` (seconds).
+        :param most: how many there may be.
+        """
+        self._limit = limit
+        self._most = most
+        self._seconds: list[float] = []
+
+    def add(self, seconds: float, *, got_on: bool = False) -> None:
+        """Count a try.
+
+        :param got_on: whether it began the rollout or admitted hosts, so that the next one has less to do.
+        :raises UpgradeError: ``too_slow`` where it was the last one.
+        """
+        self._seconds = [] if got_on else [*self._seconds, round(seconds, 1)]
+        if len(self._seconds) >= self._most:
+            raise _too_slow(self._seconds, self._limit)
+
+
+def _too_slow(seconds: Sequence[float], limit: float) -> UpgradeError:
+    """Return the error for a planner that is too slow, with the seconds of its tries and the variable that allows them."""
+    took = ", ".join(f"{one:.1f} s" for one in seconds)
+    needed = min(MOST_PASS_LIMIT, math.ceil(2 * max(seconds)))
+    fixes = {"upgrade_consul_pass_limit": f"{needed:.0f}"} if needed > max(seconds) else {}
+    allow = "".join(f", or allow more time: -e {name}={value}" for name, value in fixes.items())
+    return UpgradeError(
+        "too_slow",
+        f"Reading the fleet and planning took {took}, and at most {limit:g} s may pass before hosts are admitted (pass_limit), so no "
+        f"rollout begins and no host is admitted. Consul, the network or this machine is slow. Run the same command nearer to Consul{allow}.",
+        seconds=list(seconds),
+        limit=limit,
+        variables=fixes,
+    )
+
+
+def may_still_open(store: Store, rules: Instructions, now: float, read_at: float) -> bool:
     """Return whether hosts may be let through on a plan: time has passed since it was made, for writing and for waiting.
 
     :param now: unix seconds.
-    :param good_until: by the clock that never goes back (seconds).
-    :raises Conflict: where what the plan was made from is too old.
+    :param read_at: as for :func:`refuse_too_old`.
+    :raises TooOld: where what the plan was made from is too old.
     """
-    if time.monotonic() > good_until:
-        raise Conflict("conflict", "What the plan was made from is too old to let anybody through on it.")
+    refuse_too_old(store, read_at)
     return shut(rules.windows, rules.freezes, now) is None
 
 
@@ -62,14 +131,15 @@ def open_gates(
     rules: Instructions,
     opened: list[Opening],
     *,
-    good_until: float,
+    read_at: float,
 ) -> None:
     """Let the hosts of a plan through: a planner write for each 61 gates, half as many where each is set in two places.
 
     :param ledger: as it should be after each of them.
     :param opened: gets the hosts that were let through, also where a later write fails.
-    :param good_until: as for :func:`may_still_open`.
-    :raises Conflict: if somebody else wrote, or the plan is too old.
+    :param read_at: as for :func:`may_still_open`.
+    :raises Conflict: if somebody else wrote.
+    :raises TooOld: if the plan is too old.
     """
     gates = _gates(writer.store.keys, plan, snapshot)
     by_host = {one.host: one for one in plan.openings}
@@ -81,7 +151,7 @@ def open_gates(
     most = MOST_GATES // writer.places
     for at in range(0, len(gates), most):
         now = time.time()
-        if not may_still_open(rules, now, good_until):
+        if not may_still_open(writer.store, rules, now, read_at):
             return
         piece = gates[at : at + most]
         hosts = [by_host[gate.name] for gate in piece if not gate.is_role]

@@ -26,18 +26,16 @@ from .._store.ledger_writer import LedgerWriter
 from .._store.operations import Change, real_changes
 from .._store.store import Store, whoami
 from .notes import note, with_checks
-from .opening import may_still_open, open_gates
+from .opening import MOST_SLOW, SlowTries, TooOld, may_still_open, open_gates, refuse_too_old
 from .past import read_on
 from .rollout import Move, begin, finish, go_on
 from .spare import spare
 from .wanted import Request, Wanted, is_same_rollout, overtaken, wanted_of
 
-__all__ = ["GOOD_FOR", "Outcome", "Request", "is_same_rollout", "make_pass", "may_still_open"]
+__all__ = ["Outcome", "Request", "is_same_rollout", "make_pass", "may_still_open"]
 
 # Other planners and reports can make a pass begin again; each time somebody got something done.
 _MOST_TRIES = 200
-# What a planner has read is good for so long (seconds). Much can have failed while it slept.
-GOOD_FOR = 5.0
 
 
 @dataclass(slots=True)
@@ -72,16 +70,18 @@ class Outcome:
         return hosts
 
 
-def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
+def make_pass(store: Store, request: Request, *, dry: bool = False, most_slow: int = MOST_SLOW) -> Outcome:
     """Read, plan and open, reading and planning again whenever somebody else wrote in between.
 
     :param dry: write nothing, and return what would be done.
-    :raises UpgradeError: whatever keeps the pass from being made; nothing is opened then.
+    :param most_slow: how many tries in a row may take longer than ``pass_limit`` allows.
+    :raises UpgradeError: ``too_slow``, and whatever else keeps the pass from being made; nothing is opened then.
     """
     if request.version is not None:
         check_version(request.version, "version")
     outcome = Outcome()
     first_version: str | None = None
+    slow = SlowTries(store.settings.pass_limit, most_slow)
     for attempt in range(_MOST_TRIES):
         read_at = time.monotonic()
         snapshot = read_on(store, request.epoch, request.commit)
@@ -91,9 +91,13 @@ def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
         elif not outcome.begun and snapshot.current_version not in (first_version, request.version):
             raise overtaken(snapshot)
         writer = LedgerWriter(store, snapshot, whoami(), int(time.time()), dry=dry)
+        before = (outcome.begun, len(outcome.openings))
         try:
-            _try_once(writer, request, snapshot, outcome, good_until=read_at + GOOD_FOR)
+            _try_once(writer, request, snapshot, outcome, read_at=read_at)
         except Conflict:
+            continue
+        except TooOld as error:
+            slow.add(error.seconds, got_on=not dry and before != (outcome.begun, len(outcome.openings)))
             continue
         finally:
             outcome.changes = real_changes([*outcome.changes, *writer.changes])
@@ -107,9 +111,7 @@ def make_pass(store: Store, request: Request, *, dry: bool = False) -> Outcome:
     )
 
 
-def _try_once(
-    writer: LedgerWriter, request: Request, snapshot: Snapshot, outcome: Outcome, *, good_until: float
-) -> None:
+def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcome: Outcome, *, read_at: float) -> None:
     keys = writer.store.keys
     wanted = wanted_of(keys, request, snapshot, writer.clock, begun=outcome.begun)
     outcome.warnings = [*wanted.warnings]
@@ -127,6 +129,9 @@ def _try_once(
     plan = make_plan(snapshot, wanted.members, wanted.rules, request.limit)
     if plan.missing:
         raise UpgradeError("fleet_too_small", f"Nothing is opened: {'; '.join(plan.missing)}.")
+    if wanted.begins:
+        # A planner that is too slow to admit any host would close all gates for nothing.
+        refuse_too_old(writer.store, read_at)
     if move is not None:
         _do(writer, move)
         outcome.begun |= wanted.begins
@@ -137,7 +142,7 @@ def _try_once(
     ledger = replace(wanted.ledger, stage=plan.stage_mark, stopped=plan.stopped)
     outcome.warnings += note(writer, snapshot, plan, ledger)
     running = replace(ledger, state=RUNNING)
-    open_gates(writer, plan, snapshot, running, wanted.rules, outcome.openings, good_until=good_until)
+    open_gates(writer, plan, snapshot, running, wanted.rules, outcome.openings, read_at=read_at)
     end = finish(keys, snapshot, ledger, converge=request.converge and not plan.post_upgrade) if plan.complete else None
     if end is not None:
         _do(writer, end)

@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 from .._model.errors import UpgradeError
 
 DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SCHEME, DEFAULT_TIMEOUT = "127.0.0.1", 8500, "http", 10.0
+DEFAULT_PASS_LIMIT = 5.0
+# In a longer time, too much can fail that a planner does not see.
+MOST_PASS_LIMIT = 60.0
 
 _BOOLEANS = {
     **dict.fromkeys(("true", "1", "yes", "on", "t"), True),
@@ -28,6 +31,7 @@ class Settings:
     :param cert: client certificate and key, as paths; None for none.
     :param timeout: seconds that one request may take, and for which an unreachable Consul is tried again.
     :param kv_prefix: where all keys stand: empty, or text that ends with a slash.
+    :param pass_limit: seconds after a read within which hosts may be admitted on it.
     """
 
     host: str = DEFAULT_HOST
@@ -39,6 +43,7 @@ class Settings:
     datacenter: str | None = None
     timeout: float = DEFAULT_TIMEOUT
     kv_prefix: str = ""
+    pass_limit: float = DEFAULT_PASS_LIMIT
 
     @property
     def url(self) -> str:
@@ -62,6 +67,11 @@ def read_settings(option: Callable[[str], Any], environ: Mapping[str, str]) -> S
     timeout = option("timeout")
     if timeout is not None and timeout <= 0:
         raise UpgradeError("bad_connection", f"timeout: {timeout} is not a number of seconds above 0.")
+    limit = option("pass_limit")
+    if limit is not None and not 0 < limit <= MOST_PASS_LIMIT:
+        raise UpgradeError(
+            "bad_connection", f"pass_limit: {limit} is not a number of seconds above 0 and up to {MOST_PASS_LIMIT:.0f}."
+        )
     prefix = (option("kv_prefix") or "").strip("/")
     return Settings(
         host=_host(option("host") or host or DEFAULT_HOST),
@@ -72,6 +82,7 @@ def read_settings(option: Callable[[str], Any], environ: Mapping[str, str]) -> S
         cert=_certificate(option, environ),
         datacenter=option("datacenter"),
         timeout=float(DEFAULT_TIMEOUT if timeout is None else timeout),
+        pass_limit=float(DEFAULT_PASS_LIMIT if limit is None else limit),
         kv_prefix=f"{prefix}/" if prefix else "",
     )
 

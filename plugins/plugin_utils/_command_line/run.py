@@ -42,6 +42,7 @@ class Run:
         self._say = say
         self._is_over = self._is_well = self._pushes = False
         self._code = ""
+        self._fixes: Mapping[str, str] = {}
         self._info: Mapping[str, Any] = {}
 
     def begin(self) -> None:
@@ -60,6 +61,8 @@ class Run:
         failure = result.get("failure")
         if isinstance(failure, Mapping) and isinstance(failure.get("code"), str):
             self._code = failure["code"]
+            details = failure.get("details")
+            self._fixes = (details.get("variables") or {}) if isinstance(details, Mapping) else {}
         if isinstance(result.get("hosts"), Mapping) and "can_move" in result:
             self._info = result
 
@@ -80,7 +83,9 @@ class Run:
                 self._say("Hosts may go now. If no run is under way that lets them, begin one.")
                 self._say(f"Next: {self._line(step)}")
             return
-        step = after_failure(name, self._code if self._is_over else "", self._info, pushes=self._pushes)
+        code = self._code if self._is_over else ""
+        fixes = Step(variables=self._fixes) if code and self._fixes else None
+        step = fixes or after_failure(name, code, self._info, pushes=self._pushes)
         self._say(f"Next: {self._line(step)}")
         if step.then_again:
             self._say(f"Then: {self._command.again()}")

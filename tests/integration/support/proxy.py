@@ -10,6 +10,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,6 +23,8 @@ class LossyProxy:
 
     It counts the transactions that read and those that write.
 
+    ``delay`` and ``write_delay`` are for how long it holds transactions that read, and those that write (seconds).
+
     :param fates: what happens to the first transactions that write, one after the other; all others pass.
     """
 
@@ -29,6 +32,7 @@ class LossyProxy:
         self.fates = list(fates)
         self.writes = self.reads = 0
         self.loses_all = False
+        self.delay = self.write_delay = 0.0
         self.after_write: Callable[[], None] = lambda: None
         proxy = self
 
@@ -61,6 +65,8 @@ class LossyProxy:
         transacts = handler.path.startswith("/v1/txn")
         writes = transacts and _writes(body)
         self.reads += transacts and not writes
+        if transacts:
+            time.sleep(self.write_delay if writes else self.delay)
         fate = LOSE_REQUEST if self.loses_all else PASS
         if writes and not self.loses_all:
             self.writes += 1

@@ -44,10 +44,20 @@ def test_all_options() -> None:
         "datacenter": "dc2",
         "timeout": 2,
         "kv_prefix": "clouds/gb",
+        "pass_limit": 30,
     }
 
     assert read(options) == Settings(
-        "consul.example.org", 8501, "https", "s3cret", "/ca.pem", ("/cert.pem", "/key.pem"), "dc2", 2.0, "clouds/gb/"
+        "consul.example.org",
+        8501,
+        "https",
+        "s3cret",
+        "/ca.pem",
+        ("/cert.pem", "/key.pem"),
+        "dc2",
+        2.0,
+        "clouds/gb/",
+        30.0,
     )
 
 
@@ -173,3 +183,9 @@ def test_a_certificate_without_its_key_is_refused(options: dict[str, str], envir
 
 def test_the_token_is_not_shown() -> None:
     assert "s3cret" not in repr(read({"token": "s3cret"}))
+
+
+@pytest.mark.parametrize("limit", [0, -1, 60.1, float("nan")])
+def test_a_pass_limit_lets_a_planner_act_on_what_is_a_minute_old_at_most(limit: float) -> None:
+    assert refusal({"pass_limit": limit}) == f"pass_limit: {limit} is not a number of seconds above 0 and up to 60."
+    assert read({"pass_limit": 60}).pass_limit == 60
