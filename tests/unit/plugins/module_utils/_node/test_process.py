@@ -53,10 +53,10 @@ def test_when_its_time_is_up_all_that_it_started_ends(
 ) -> None:
     monkeypatch.setattr("ansible_collections.convoy.upgrade.plugins.module_utils._node.process._SECONDS_TO_END", 0.5)
     began = time.monotonic()
-    ended = run(["sh", "-c", f"echo begun; {child} & echo $! > {tmp_path}/pid; wait"], 0.5)
+    ended = run(["sh", "-c", f"echo begun; {child} & echo $! > {tmp_path}/pid; wait"], 2)
     assert ended.code is None
     assert ended.output == "begun\n"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert gone(int((tmp_path / "pid").read_text()))
 
 
