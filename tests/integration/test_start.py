@@ -225,3 +225,15 @@ def test_a_host_that_a_role_admitted_gets_its_gate_back_after_an_abort(store: St
     control.abort(store, control.Word("stop", fleet=names(web=2)))
     make_pass(store, Request("3", ONE_BY_ONE, fleet=names(web=2)))
     assert consul.texts(f"{GATES}/") == {f"{GATES}/global": "False", f"{GATES}/host/web1": "True"}
+
+
+def test_a_host_that_failed_before_an_abort_and_starts_after_it_was_admitted(store: Store, consul: RawKV) -> None:
+    seed(consul, names(web=2))
+    consul.put("config_state/enable_puppet/global", "True")
+    make_pass(store, Request("2", UNLIMITED, fleet=names(web=2)))
+    report(store, Word("web1", "2", "failed", error="no disk"))
+    control.abort(store, control.Word("stop", fleet=names(web=2)))
+    assert consul.texts(f"{GATES}/")[f"{GATES}/host/web1"] == "True"
+    report(store, STARTS)
+    make_pass(store, Request("3", ONE_BY_ONE, fleet=names(web=2)))
+    assert consul.texts(f"{GATES}/") == {f"{GATES}/global": "False", f"{GATES}/host/web1": "True"}

@@ -174,13 +174,18 @@ def admitted_and_started(snapshot: Snapshot, members: Mapping[str, str]) -> dict
         record = snapshot.records.get(host)
         if record is None or not record.readable or record.state != STARTED:
             continue
-        gate, reported = _answer(snapshot, host, role), _reported_index(snapshot, host)
-        by_planner = gate.is_open and gate.at and gate.scope in ("host", "role") and gate.index > reported
-        if by_planner or _was_admitted(snapshot, host):
-            found[host] = reported
+        if was_admitted(snapshot, host, role):
+            found[host] = _reported_index(snapshot, host)
         if len(found) == MOST_ADMITTED:
             break
     return found
+
+
+def was_admitted(snapshot: Snapshot, host: str, role: str) -> bool:
+    """Return whether planners have admitted a host since it reported last, whether or not it has started."""
+    gate = _answer(snapshot, host, role)
+    by_planner = gate.is_open and gate.at and gate.scope in ("host", "role")
+    return bool(by_planner and gate.index > _reported_index(snapshot, host)) or _was_admitted(snapshot, host)
 
 
 def _was_admitted(snapshot: Snapshot, host: str) -> bool:

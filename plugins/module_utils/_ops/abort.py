@@ -111,7 +111,7 @@ def _begun(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
 def _opened_at(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gate: Change) -> int:
     """Return when planners let a host through whose own gate an abort writes, 0 where it closes it or they did not."""
     host = gate.key.removeprefix(keys.gate("host", ""))
-    if gate.after != OPEN or host not in states.admitted_and_started(snapshot, {host: members[host]}):
+    if gate.after != OPEN or not states.was_admitted(snapshot, host, members[host]):
         return 0
     return snapshot.gates.answer(host, members[host], snapshot.current_version).at
 
