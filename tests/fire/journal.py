@@ -105,7 +105,9 @@ class Journal:
             self._pending -= 1
             write.answered_at = time.time()
             if code == 200:
-                found = [one["KV"]["ModifyIndex"] for one in json.loads(body).get("Results") or []]
+                written = {one["Key"] for one in write.operations if one["Verb"] in ("set", "cas")}
+                results = [one["KV"] for one in json.loads(body).get("Results") or []]
+                found = [one["ModifyIndex"] for one in results if one["Key"] in written]
                 # What was compared and set to what it was keeps its index, and what is deleted has none.
                 compared = [one.get("Index", 0) for one in write.operations]
                 write.index = max((index for index in found if index not in compared), default=None)

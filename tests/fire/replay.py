@@ -167,5 +167,5 @@ def _fits(write: Write, index: int, values: Mapping[str, str | None]) -> bool:
     compared = write.compared()
     if compared is not None and compared[1] >= index:
         return False
-    ours = {one["Key"]: text(one.get("Value")) for one in write.operations}
+    ours = {one["Key"]: text(one.get("Value")) for one in write.operations if one["Verb"] in ("set", "cas")}
     return all(key in ours and value in (None, ours[key]) for key, value in values.items())
