@@ -208,7 +208,7 @@ class Site:
             "ANSIBLE_PIPELINING": "True",
         }
 
-    def end(self, process: subprocess.Popen[str], seconds: float = 240) -> Ended:
+    def end(self, process: subprocess.Popen[str], seconds: float = 600) -> Ended:
         """Wait for a run to end."""
         try:
             stdout, _nothing = process.communicate(timeout=seconds)
