@@ -7,5 +7,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-python tests/lab --name "$CONVOY_LAB_NAME" guard < <(exec sleep infinity) &
-molecule test
+# The lab is taken down when this shell lets go of the pipe, also where it is killed.
+exec {held}> >(exec python tests/lab --name "$CONVOY_LAB_NAME" guard)
+guard=$!
+trap 'exec {held}>&-; wait "$guard"' EXIT
+molecule test {held}>&-
