@@ -26,6 +26,10 @@ test-all: ## Run everything that checks the project
 bench: setup ## Measure passes over fleets of up to 100,000 hosts
 	@.venv/bin/python tests/benchmarks
 
+.PHONY: lock
+lock: ## Write requirements/locked from requirements, which pip installs from
+	@tools/lock.sh
+
 .PHONY: messages
 messages: setup ## Write docs/messages.md anew from the sources
 	@tools/setup.sh test

@@ -5,7 +5,8 @@
 #
 # Makes .venv with Ansible and the Consul client, puts this checkout into it as the collection convoy.upgrade,
 # and gets Consul. With "test" as its argument, also installs what checks the project, with "docs" what makes its site.
-# Quick when repeated: pip is called only when the requirements or the Python have changed.
+# pip installs what requirements/locked names and nothing else; tools/lock.sh writes that.
+# Quick when repeated: pip is called only when that or the Python has changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -44,11 +45,12 @@ make_venv() {
 }
 
 install_requirements() {
-    local kind=$1 stamp=.venv/.$1-requirements
-    if ! cmp -s "requirements/$kind.txt" "$stamp"; then
-        say "installing the $kind requirements"
-        .venv/bin/python -m pip install -qq --disable-pip-version-check -r requirements/runtime.txt -r "requirements/$kind.txt"
-        cp "requirements/$kind.txt" "$stamp"
+    local locked=requirements/locked/$1.txt stamp=.venv/.$1-requirements
+    if ! cmp -s "$locked" "$stamp"; then
+        say "installing the $1 requirements"
+        # Nothing is built, as what builds it would not be locked.
+        .venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes --only-binary :all: -r "$locked"
+        cp "$locked" "$stamp"
     fi
 }
 

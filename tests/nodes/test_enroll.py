@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,13 @@ def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet)
     node = fleet.lab.nodes["cache-7"]
     node.run("systemctl", "stop", "convoy-node.timer", "convoy-node.service")
     wheels = download_wheels(node)
+    changed_wheels = {
+        "puppet_gate_runtime": "",
+        "puppet_gate_pip_arguments": f"--no-index --find-links {with_another_file(wheels)}",
+    }
+    refused = fleet.enroll("--limit", "cache-7", seconds=300, code=2, **changed_wheels)
+    assert "DO NOT MATCH THE HASHES" in refused
+    assert node.run("ls", "/opt/convoy/venv/bin/ansible-playbook", check=False).returncode
     settings = {
         "puppet_gate_runtime": "",
         "puppet_gate_pip_arguments": f"--no-index --find-links {wheels}",
@@ -135,8 +143,20 @@ def download_wheels(node: Node) -> Path:
     """Get what pip needs, as the nodes have no way out of the lab; kept for the next time."""
     version = node.run("/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout.strip()
     folder = ROOT / ".cache/lab/wheels" / version
-    requirements = ["ansible-core>=2.17", "py-consul>=1.2.4"]
-    if not list(folder.glob("py_consul*")):
-        command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", folder]
-        subprocess.run([*command, "--only-binary=:all:", f"--python-version={version}", *requirements], check=True)
+    locked = ROOT / "requirements/locked/runtime.txt"
+    # What is there already is not fetched again.
+    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", folder]
+    command += ["--only-binary=:all:", f"--python-version={version}", "--find-links", folder, "--require-hashes"]
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run([*command, "-r", locked], check=True)
+    return folder
+
+
+def with_another_file(wheels: Path) -> Path:
+    """Return a folder with the same wheels, one of which is not what its name says."""
+    folder = wheels.with_name(f"{wheels.name}-changed")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(wheels, folder)
+    (wheel,) = folder.glob("py_consul*")
+    wheel.write_bytes(wheel.read_bytes() + b"more")
     return folder

@@ -36,7 +36,7 @@ find_python() {
 }
 
 run() {
-    local release=$1 python venv
+    local release=$1 python venv locked
     # shellcheck disable=SC2046  the versions are words of their own
     if ! python=$(find_python $(pythons_for "$release")); then
         say "ansible-core $release: none of Python $(pythons_for "$release") is here"
@@ -44,13 +44,12 @@ run() {
         return
     fi
     venv=.cache/matrix/$release
-    if ! cmp -s requirements/test.txt "$venv/.requirements"; then
+    locked=requirements/locked/matrix-$release.txt
+    if ! cmp -s "$locked" "$venv/.requirements"; then
         rm -rf "$venv"
         "$python" -m venv "$venv"
-        # shellcheck disable=SC2046  likewise
-        "$venv/bin/python" -m pip install -qq --disable-pip-version-check "ansible-core==$release.*" \
-            $(grep -v -E '^(#|ansible-core)' requirements/runtime.txt) $(grep -E '^(pytest|hypothesis|jsonschema|pillow|prometheus_client|pyte|rich)' requirements/test.txt)
-        cp requirements/test.txt "$venv/.requirements"
+        "$venv/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes --only-binary :all: -r "$locked"
+        cp "$locked" "$venv/.requirements"
     fi
     tools/link-collection.sh "$venv/bin/python"
     say "ansible-core $release on $("$python" --version)"
