@@ -140,6 +140,80 @@ def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything
     assert fleet.states()[NODE] == "pending"
 
 
+SETTINGS = "/etc/convoy/node.yml"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        pytest.param("all: {hosts: {}}\n", f"{SETTINGS} is missing", id="empty"),
+        *(
+            pytest.param(text, told, id=name, marks=pytest.mark.thorough)
+            for name, text, told in (
+                ("nothing", "", f"{SETTINGS} is missing"),
+                ("broken", "all: {hosts: [", f"{SETTINGS} is missing"),
+                ("another", "all: {hosts: {compute9: {}}}\n", f"{SETTINGS} is missing"),
+                ("cut", None, f"{SETTINGS} is missing"),
+                ("value", None, "puppet_gate_puppet"),
+            )
+        ),
+    ],
+)
+def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
+    settings: str | None, told: str, fleet: Fleet, node: Node
+) -> None:
+    bring_to(fleet, "v1")
+    good = node.read(SETTINGS) or ""
+    if settings is None:
+        settings = "".join(good.splitlines(keepends=True)[:-1])
+        if "is missing" not in told:
+            settings = good.replace('puppet_gate_puppet: "apply"', 'puppet_gate_puppet: "maybe"')
+    node.write(SETTINGS, settings)
+    try:
+        fleet.consul.put("current_version", "v2")
+        fleet.consul.put(GATE, "False")
+        before = fleet.consul.tree()
+        assert node.run("systemctl", "start", "convoy-node.service", check=False).returncode
+        assert node.run("systemctl", "is-failed", "convoy-node.service", check=False).stdout == "failed\n"
+        wait_for(lambda: fleet.checks(NODE)["puppet"][0] == "warning", "it is reported")
+        assert told in fleet.checks(NODE)["puppet"][1]
+        # Not admitted, it takes no slot.
+        assert fleet.consul.tree() == before
+        fleet.consul.put(GATE, "True")
+        assert told in turn(fleet, code=2)
+        record = fleet.record(NODE)
+        assert (record["state"], record["step"], record["version"]) == ("failed", "ask", "v2")
+        assert told in record["error"]
+        assert fleet.version_of(NODE) == "v1"
+    finally:
+        node.write(SETTINGS, good)
+    turn(fleet)
+    assert fleet.record(NODE)["state"] == "upgraded"
+    wait_for(lambda: fleet.checks(NODE)["puppet"][0] == "passing", "it is well again")
+
+
+def test_a_full_disk_fails_the_unit_and_is_reported(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    full = ["/var/lib/convoy", "/root/.ansible", "/tmp", "/var/tmp"]
+    for folder in full:
+        node.run("mkdir", "-p", folder)
+        node.run("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", folder)
+        node.run("dd", "if=/dev/zero", f"of={folder}/full", "bs=4k", "count=2", check=False)
+    try:
+        assert node.run("systemctl", "start", "convoy-node.service", check=False).returncode
+        assert node.run("systemctl", "is-failed", "convoy-node.service", check=False).stdout == "failed\n"
+        record = fleet.record(NODE)
+        assert (record["state"], record.get("step"), record["version"]) == ("failed", "ask", "v2")
+        assert "No usable temporary directory" in record["error"]
+        wait_for(lambda: fleet.checks(NODE)["puppet"][0] == "warning", "it is reported")
+    finally:
+        for folder in full:
+            node.run("umount", folder)
+    turn(fleet)
+    assert fleet.record(NODE)["state"] == "upgraded"
+
+
 @pytest.mark.thorough
 def test_an_upgrade_that_has_begun_leaves_no_version_until_it_ends(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
