@@ -214,6 +214,38 @@ def test_a_full_disk_fails_the_unit_and_is_reported(fleet: Fleet, node: Node) ->
     assert fleet.record(NODE)["state"] == "upgraded"
 
 
+LOCK = """\
+import fcntl, os, time
+lock = open("/var/lib/dpkg/lock-frontend", "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+open("/root/locked", "w").close()
+while os.path.exists("/root/locked"):
+    time.sleep(0.1)
+"""
+
+
+def test_a_lock_of_dpkg_is_waited_for_and_spends_no_failure(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    holder = subprocess.Popen(node.command("timeout", "120", "python3", "-c", LOCK))
+    try:
+        wait_for(lambda: node.read("/root/locked") is not None, "the lock is taken")
+        process = start_turn(node)
+        wait_for(lambda: node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v2 ./\n", "the packages come next")
+        # Long enough for dpkg to be refused, and to be tried again.
+        time.sleep(4)
+        assert process.poll() is None
+        assert fleet.record(NODE)["state"] == "started"
+    finally:
+        node.run("rm", "-f", "/root/locked")
+        holder.wait(timeout=30)
+    shown, _none = process.communicate(timeout=180)
+    assert process.returncode == 0, shown
+    assert fleet.version_of(NODE) == "v2"
+    record = fleet.record(NODE)
+    assert (record["attempt"], record.get("failures")) == (1, None)
+
+
 @pytest.mark.thorough
 def test_an_upgrade_that_has_begun_leaves_no_version_until_it_ends(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
