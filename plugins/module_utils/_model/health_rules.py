@@ -10,6 +10,11 @@ from typing import Any
 
 from .reading import duration, mapping, only, refused, texts
 
+# A host reports nothing between its start and its end. By default a node asks up to 6 minutes after it was admitted, waits up to 10 minutes
+# for the locks of packages and 10 for that of Puppet, and gives Puppet an hour. That leaves half an hour for packages and validations.
+DEFAULT_DEADLINE = 2 * 3600
+NEVER = "never"
+
 _KEYS = ("soak", "progress_deadline", "consul_checks")
 
 
@@ -23,7 +28,7 @@ class HealthRules:
     """
 
     soak: int = 0
-    progress_deadline: int | None = None
+    progress_deadline: int | None = DEFAULT_DEADLINE
     consul_checks: tuple[str, ...] = ()
 
     @property
@@ -36,8 +41,8 @@ class HealthRules:
         plain: dict[str, Any] = {}
         if self.soak:
             plain["soak"] = self.soak
-        if self.progress_deadline is not None:
-            plain["progress_deadline"] = self.progress_deadline
+        if self.progress_deadline != DEFAULT_DEADLINE:
+            plain["progress_deadline"] = NEVER if self.progress_deadline is None else self.progress_deadline
         if self.consul_checks:
             plain["consul_checks"] = list(self.consul_checks)
         return plain
@@ -51,9 +56,7 @@ def parse_health_rules(value: object) -> HealthRules:
     raw = mapping(value, "health")
     only(raw, _KEYS, "health.")
     deadline = raw.get("progress_deadline")
-    seconds = None if deadline is None else duration(deadline, "health.progress_deadline")
-    if seconds == 0:
-        raise refused("health.progress_deadline", deadline, "would have every host lost at once; leave it out for none")
+    seconds = DEFAULT_DEADLINE if deadline is None else _deadline(deadline)
     checks = raw.get("consul_checks")
     names = texts(checks, "health.consul_checks") if checks not in (None, [], ()) else ()
     for name in names:
@@ -65,3 +68,12 @@ def parse_health_rules(value: object) -> HealthRules:
         seconds,
         names,
     )
+
+
+def _deadline(value: object) -> int | None:
+    if value == NEVER:
+        return None
+    seconds = duration(value, "health.progress_deadline")
+    if seconds == 0:
+        raise refused("health.progress_deadline", value, f"would have every host lost at once; write {NEVER} for none")
+    return seconds

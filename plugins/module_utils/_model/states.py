@@ -129,9 +129,9 @@ def read_states(
     A host without any gate is open: a fleet that nobody is upgrading runs Puppet as usual. A gate that can't
     be read counts as closed here, because the lookup on the node gives an error and never a yes.
 
-    :param rules: what is asked of hosts beyond their own word.
+    :param rules: what is asked of hosts beyond their own word; None for nothing.
     """
-    rules = rules or HealthRules()
+    rules = rules or HealthRules(progress_deadline=None)
     current = snapshot.current_version
     goes_back = in_rollback(snapshot)
     were_broken = frozenset(snapshot.ledger.broken if snapshot.ledger is not None and goes_back else ())
@@ -289,7 +289,9 @@ def _flying(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostState
     record = one.record
     mine = record is not None and (record.version == snapshot.current_version or record.state == STARTED)
     times = record.times if record is not None and mine else None
-    heard = silent_since(snapshot.now, one.gate.at if one.gate.is_open else None, times)
+    # The global gate admits nobody by name: it opens after a rollout, also for hosts that join the fleet long after that.
+    opened_at = one.gate.at if one.gate.is_open and one.gate.scope != "global" else None
+    heard = silent_since(snapshot.now, opened_at, times)
     if heard is None:
         return upgrading
     lost_at = heard + rules.progress_deadline

@@ -68,7 +68,7 @@ def test_hosts_that_broke_on_the_way_are_taken_back_last_and_hold_nobody_up() ->
 
 def test_a_host_that_was_midway_keeps_its_slot_in_a_rollback_and_gets_its_gate_back() -> None:
     site = fleet(compute=3).upgraded("compute1")
-    site.records["compute2"] = Record(NEW, STARTED, times={STARTED: 600})
+    site.records["compute2"] = Record(NEW, STARTED, times={STARTED: int(site.now) - 600})
     plan = rollback(site).admitted("compute2").plan(ONE)
     assert plan.hosts["compute2"].state == "upgrading"
     assert [one.host for one in plan.openings] == ["compute2"]

@@ -20,10 +20,37 @@ CHECKED = {"health": {"soak": 60, "consul_checks": ["nova"]}, "rolling_rules": {
 
 
 def test_every_key_is_read_and_written_back() -> None:
-    rules = parse_health_rules({"soak": "15m", "progress_deadline": "2h", "consul_checks": "nova"})
-    assert rules == HealthRules(900, 7200, ("nova",))
-    assert rules.plain() == {"soak": 900, "progress_deadline": 7200, "consul_checks": ["nova"]}
+    rules = parse_health_rules({"soak": "15m", "progress_deadline": "3h", "consul_checks": "nova"})
+    assert rules == HealthRules(900, 10800, ("nova",))
+    assert rules.plain() == {"soak": 900, "progress_deadline": 10800, "consul_checks": ["nova"]}
     assert parse_health_rules(None).plain() == {}
+
+
+def test_a_silent_host_is_lost_after_two_hours_unless_the_rules_say_otherwise() -> None:
+    assert parse_health_rules(None).progress_deadline == parse_health_rules({"soak": 1}).progress_deadline == 7200
+    never = parse_health_rules({"progress_deadline": "never"})
+    assert (never.progress_deadline, never.plain()) == (None, {"progress_deadline": "never"})
+    assert parse_health_rules(never.plain()) == never
+    # Admitted, it never started.
+    site = fleet(compute=2).opened("compute1")
+    site.gated_at = 1000
+    for now, rules, state in (
+        (8200.0, {}, "upgrading"),
+        (8201.0, {}, "lost"),
+        (99999.0, {"health": {"progress_deadline": "never"}}, "upgrading"),
+        (8201.0, {"health": {"progress_deadline": "3h"}}, "upgrading"),
+    ):
+        site.now = now
+        assert site.plan({**rules, "rolling_rules": {"global": 1}}).hosts["compute1"].state == state
+
+
+def test_a_host_that_joins_a_fleet_long_after_all_gates_were_opened_is_not_lost_for_that() -> None:
+    site = fleet(compute=2).upgraded("compute1").gated("True", "global")
+    site.gated_at, site.now = 1000, 99999.0
+    assert site.plan().hosts["compute2"].state == "upgrading"
+    # From its start on, it is.
+    site.records["compute2"] = Record(NEW, STARTED, times={STARTED: 99999 - 7201})
+    assert site.plan().hosts["compute2"].state == "lost"
 
 
 @pytest.mark.parametrize(
