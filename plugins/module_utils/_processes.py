@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import select
 import signal
@@ -34,6 +35,21 @@ def this_machine() -> str:
         return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.getuid()}"
     except OSError:
         return ""
+
+
+def machine_id(path: str = "/etc/machine-id") -> str | None:
+    """Return what tells this machine from others, also after it was booted; None where it has no ID.
+
+    It is a hash, as machine-id(5) wants for what others see.
+    """
+    try:
+        text = Path(path).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    # Empty, or the word that systemd writes before the first boot.
+    if text in ("", "uninitialized"):
+        return None
+    return hashlib.sha256(f"convoy.upgrade {text}".encode()).hexdigest()[:16]
 
 
 def connection_process() -> int | None:

@@ -89,6 +89,15 @@ options:
     description:
       - Why it is held, needed for O(state=held). Of a long text the beginning and the end are kept.
     type: str
+  machine:
+    description:
+      - ID of the machine that reports, such as RV(convoy.upgrade.puppet_info#module:machine). Leave it out where that is not known.
+      - The record keeps it. If another machine reports under the same name, that is a warning of each plan and status until the host goes to
+        another version, is retried or is forgotten.
+      - While the one has started and not ended, V(started), V(upgraded) and V(failed) of the other fail with the code V(other_machine). So they
+        give back no slot.
+    type: str
+    version_added: 0.3.0
 seealso:
   - module: convoy.upgrade.consul_upgrade_plan
 """
@@ -186,6 +195,12 @@ record:
     held:
       description: Why it holds itself, null where it does not.
       type: str
+    machine:
+      description: ID of the machine that reported, null where none was given.
+      type: str
+    other_machine:
+      description: ID of another machine that reported under the same name, null where there is none.
+      type: str
 failure:
   description: The failure, for programs.
   returned: failure
@@ -232,6 +247,7 @@ def main() -> None:
             "step": {"type": "str"},
             "error": {"type": "str"},
             "reason": {"type": "str"},
+            "machine": {"type": "str"},
             "admitted": {"type": "bool", "default": True},
             "role": {"type": "str"},
             "role_pattern": {"type": "str", "default": DEFAULT_ROLE_PATTERN},
@@ -243,8 +259,10 @@ def main() -> None:
 
     def act(store: Store) -> dict[str, Any]:
         word = Word(
-            options["name"], *(options[name] for name in ("version", "state", "service", "step", "error", "reason"))
+            options["name"],
+            *(options[name] for name in ("version", "state", "service", "step", "error", "reason")),
         )
+        word = replace(word, machine=options["machine"] or None)
         if word.state == STARTED and options["admitted"]:
             # A name that can't be one is refused for that, before its role is looked for in it.
             check_name("host", word.host, "name")

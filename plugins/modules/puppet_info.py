@@ -42,6 +42,10 @@ reason:
   description: The reason that was given to it. Null where Puppet is not disabled.
   returned: success
   type: str
+machine:
+  description: A hash of C(/etc/machine-id), which tells the machine from others with the same name. Null where it has none.
+  returned: success
+  type: str
 """
 
 from typing import Any
@@ -49,6 +53,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import disabled_for
 from ansible_collections.convoy.upgrade.plugins.module_utils._outcome import end
+from ansible_collections.convoy.upgrade.plugins.module_utils._processes import machine_id
 
 
 def main() -> None:
@@ -57,7 +62,7 @@ def main() -> None:
 
     def act() -> dict[str, Any]:
         reason = disabled_for()
-        return {"changed": False, "disabled": reason is not None, "reason": reason}
+        return {"changed": False, "disabled": reason is not None, "reason": reason, "machine": machine_id()}
 
     end(module, act)
 

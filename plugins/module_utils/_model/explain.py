@@ -14,6 +14,7 @@ from . import brakes, staging, states, why
 from .fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
 from .holds import Hold
 from .names import plural
+from .nobody import other_machine, other_name
 from .plan import HostView, Plan
 from .rules_shown import rule_line
 
@@ -57,10 +58,15 @@ def explain(host: str, plan: Plan, snapshot: Snapshot, events: Iterable[Mapping[
             _why(view),
             _rule(view, snapshot, events),
             _who(host, view, snapshot),
+            _machines(host, snapshot),
             _next(host, view, plan),
         )
         if sentence
     )
+
+
+def _machines(host: str, snapshot: Snapshot) -> str:
+    return " ".join(f"{text}." for text in (other_machine(snapshot, host), other_name(snapshot, host)) if text)
 
 
 def _with_rule(view: HostView, snapshot: Snapshot) -> HostView:

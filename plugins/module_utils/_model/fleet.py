@@ -86,6 +86,8 @@ class Record:
     :param former: its last moves to other versions, without what nobody needs any more once they are over.
     :param held: why the host holds itself, such as the reason given to ``puppet agent --disable``; None where it does not.
     :param failures: its failures on the way to this version, those that it has recovered from too, as far as there is room.
+    :param machine: the ID of the machine that reported; None where none was given.
+    :param other_machine: that of another machine that has reported under the same name on the way to this version.
     :param readable: False for a record that is there and can't be read; its host counts as failed.
     :param index: the key's ModifyIndex in Consul, as far as a whole snapshot was read.
     """
@@ -105,6 +107,8 @@ class Record:
     former: tuple[Record, ...] = ()
     held: str | None = None
     failures: tuple[Failure, ...] = ()
+    machine: str | None = None
+    other_machine: str | None = None
     readable: bool = True
     index: int = field(default=0, compare=False)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .fleet import Snapshot
-from .names import in_order, nearest
+from .names import in_order, nearest, some
 from .stages import Stage
 
 # More than that are no typos, but hosts that are gone.
@@ -35,6 +35,52 @@ def fits_nobody(snapshot: Snapshot, members: Mapping[str, str], stages: Iterable
         if names and name not in names
     ]
     return tuple(_ended(text) for text in (*_some(found), *_some(approved)))
+
+
+def on_machines(snapshot: Snapshot, members: Iterable[str]) -> tuple[str, ...]:
+    """Return warnings for names under which two machines have reported, and for machines that have reported under two names."""
+    hosts = list(members)
+    texts = [text for host in hosts if (text := other_machine(snapshot, host))]
+    names = [text for one in _of_machines(snapshot, hosts).values() if (text := _renamed(snapshot, one))]
+    return tuple(_ended(text) for text in (*_some(texts), *_some(names)))
+
+
+def other_name(snapshot: Snapshot, host: str) -> str:
+    """Return a sentence on a host whose machine has reported under another name too, without its end; empty for other hosts."""
+    return next(
+        (_renamed(snapshot, one) for one in _of_machines(snapshot, snapshot.records).values() if host in one), ""
+    )
+
+
+def _of_machines(snapshot: Snapshot, hosts: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for host in hosts:
+        record = snapshot.records.get(host)
+        if record is not None and record.machine is not None:
+            found.setdefault(record.machine, []).append(host)
+    return found
+
+
+def _renamed(snapshot: Snapshot, hosts: list[str]) -> str:
+    if len(hosts) < 2:
+        return ""
+    first = min(hosts, key=lambda host: snapshot.records[host].index)
+    machine = snapshot.records[first].machine
+    return (
+        f"{some(in_order(hosts))} have reported from one machine, {machine}. If they are clones, give each an /etc/machine-id of its own. "
+        f"If a host was renamed, remove its former name: forget.yml -e host={first}"
+    )
+
+
+def other_machine(snapshot: Snapshot, host: str) -> str:
+    """Return a sentence on a host of whose name two machines have reported, without its end; empty for other hosts."""
+    record = snapshot.records.get(host)
+    if record is None or record.other_machine is None or not record.readable:
+        return ""
+    return (
+        f"{host}: two machines have reported under this name, {record.machine} and {record.other_machine}. If both are there, rename one. "
+        f"If the host was installed anew, it is well after its next upgrade, or forget.yml -e host={host}"
+    )
 
 
 def _some(texts: list[str]) -> list[str]:

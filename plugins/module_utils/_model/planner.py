@@ -18,7 +18,7 @@ from .instructions import FORWARD, REVERSED, Instructions
 from .last_time import wave_seconds
 from .limits import limits_by_role
 from .names import nearest, plural, some
-from .nobody import fits_nobody
+from .nobody import fits_nobody, on_machines
 from .opener import Opener, forecast
 from .order import RoleOrder, resolve
 from .plan import Opening, Plan
@@ -99,6 +99,7 @@ def make_plan(
             *order.warnings,
             *nobody_after(staging.stages, staging.of_host or {}),
             *fits_nobody(snapshot, members, rules.stages),
+            *on_machines(snapshot, members),
         ),
         missing=missing,
         brake=brake,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from .._model.errors import UpgradeError
 from .._model.failures import MOST_ERROR as MOST_KEPT
 from .._model.failures import Failure, newest_failures
-from .._model.fleet import FAILED, HELD, RELEASED, RETRIED, STARTED, UPGRADED, Record
+from .._model.fleet import FAILED, HELD, RELEASED, REPORTED_STATES, RETRIED, STARTED, UPGRADED, Record
 from .._model.former import moved_on
 from .._model.names import check_name, check_version
 from .._model.points import is_of_path
@@ -40,6 +40,7 @@ class Word:
     :param version: the version the host moves to, or has reached.
     :param state: started, upgraded or failed; held or released for the host's own hold.
     :param reason: why it is held.
+    :param machine: the ID of the machine that reports; None where the caller does not know.
     :param role: of the host; with it a start needs an admission that holds at that moment.
     :param default: whether the host may start where no gate is set.
     """
@@ -51,6 +52,7 @@ class Word:
     step: str | None = None
     error: str | None = None
     reason: str | None = None
+    machine: str | None = None
     role: str | None = None
     default: bool = True
 
@@ -65,7 +67,10 @@ def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list
 
     ``started`` with a role is refused unless the host is admitted, as :func:`start` tells; the next service or step of a start is not.
 
-    :raises UpgradeError: ``bad_name``, ``bad_report``, ``busy``, ``newer_schema``, ``unreadable_schema``, ``not_admitted``.
+    While a machine has started and not ended, reports of another one under the same name are refused, so that they give back no slot. The
+    record says so.
+
+    :raises UpgradeError: ``bad_name``, ``bad_report``, ``busy``, ``newer_schema``, ``unreadable_schema``, ``not_admitted``, ``other_machine``.
     """
     check_name("host", word.host, "name")
     check_version(word.version, "version")
@@ -74,7 +79,12 @@ def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list
     if (word.reason is not None) != (word.state == HELD):
         raise UpgradeError("bad_report", f"reason goes with state: held, and only with that; state is {word.state}.")
     if word.role is not None and word.state == STARTED and word.service is None and word.step is None:
-        return _start(store, word, word.role, dry=dry)
+        try:
+            return _start(store, word, word.role, dry=dry)
+        except UpgradeError as error:
+            # That another machine wants to start is to be seen in the record.
+            if error.code != "other_machine":
+                raise
     for _try in range(_MOST_TRIES):
         try:
             return _report(store, word, dry=dry)
@@ -94,7 +104,13 @@ def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change
         refuse_newer(keys, decode_schema(keys.schema, schema.value), release_of(schema.flags))
     entry = entries.get(key)
     before = decode_record(key, entry.value) if entry else None
-    if word.role is not None and word.state == STARTED and not _has_started(before, word.version):
+    if entry is not None and before is not None and _is_of_another(before, word):
+        noted = replace(before, other_machine=word.machine)
+        if noted != before and not dry:
+            store.client.settle([compare_and_put(key, encode_record(noted), entry.modify_index)])
+        raise _other_machine(key, before, word)
+    goes_on = (word.service, word.step) != (None, None) and _has_started(before, word.version)
+    if word.role is not None and word.state == STARTED and not goes_on:
         return _start(store, word, word.role, dry=dry)
     after = next_record(before, word, int(time.time()))
     published = _publication(store, before, word, is_there=own in entries) if word.state == UPGRADED else _Writes()
@@ -117,9 +133,29 @@ def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change
 
 
 def _start(store: Store, word: Word, role: str, *, dry: bool) -> tuple[Record, list[Change]]:
+    def change(before: Record | None) -> Record:
+        if before is not None and _is_of_another(before, word):
+            raise _other_machine(store.keys.record(word.host), before, word)
+        return next_record(before, word, int(time.time()))
+
     asked = Start(word.host, role, word.version, word.default)
-    done = start(store, asked, lambda before: next_record(before, word, int(time.time())), dry=dry)
+    done = start(store, asked, change, dry=dry)
     return done.record, done.changes
+
+
+def _is_of_another(before: Record, word: Word) -> bool:
+    """Return whether another machine than the one that reports has started and not ended."""
+    known = before.machine is not None and word.machine is not None and word.state in REPORTED_STATES
+    return known and before.state == STARTED and before.machine != word.machine
+
+
+def _other_machine(key: str, before: Record, word: Word) -> UpgradeError:
+    return UpgradeError(
+        "other_machine",
+        f"{word.host} reports {word.state} from the machine {word.machine}, but {key} says that the machine {before.machine} has begun the "
+        f"upgrade to {before.version} and has not ended it. Nothing is reported. If two machines have this name, rename one. If the other "
+        f"one is gone, as where the host was installed anew, run forget.yml -e host={word.host} -e force=true.",
+    )
 
 
 def _has_started(record: Record | None, version: str) -> bool:
@@ -195,7 +231,8 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
         None if text is None else bounded(printable(text), LONGEST_NAME) for text in (word.service, word.step)
     )
     error = printable(shortened(word.error) or "") or None if word.state == FAILED else None
-    said = Record(word.version, word.state, service, step, error=error)
+    machine, other = _machines(before, word)
+    said = Record(word.version, word.state, service, step, error=error, machine=machine, other_machine=other)
     at_step = (service, step) if word.state == STARTED else (None, None)
     if before is None or not before.readable:
         said = replace(
@@ -226,6 +263,15 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
         times[STARTED] = before.times.get(STARTED, now)
     failures = _with_failure(said.failures, said, now)
     return replace(said, times=times, trail=went_on(said.trail, now, *at_step), failures=failures)
+
+
+def _machines(before: Record | None, word: Word) -> tuple[str | None, str | None]:
+    """Return the machine of a record after a report, and the other one that has the same name, as long as the move is the same."""
+    if before is None or not before.readable or before.machine is None:
+        return word.machine, None
+    if word.machine not in (None, before.machine):
+        return word.machine, before.machine
+    return before.machine, before.other_machine if before.version == word.version else None
 
 
 def _with_failure(failures: tuple[Failure, ...], said: Record, now: int) -> tuple[Failure, ...]:

@@ -128,6 +128,7 @@ def put_back_record(before: Record | None, version: str, reported: str | None, n
     :param now: unix seconds.
     """
     kept = before if before is not None and before.readable else None
+    machine = kept.machine if kept is not None else None
     if kept is None or kept.state == UPGRADED:
         former = moved_on(kept) if kept is not None else ()
         kept = (
@@ -138,7 +139,15 @@ def put_back_record(before: Record | None, version: str, reported: str | None, n
         kept = Record(
             version, RETRIED, attempt=0, done=tuple(filter(is_of_path, kept.done)), origin=came, former=moved_on(kept)
         )
-    return replace(kept, state=RETRIED, error=None, times={**kept.times, RETRIED: now}, trail=went_on(kept.trail, now))
+    return replace(
+        kept,
+        state=RETRIED,
+        error=None,
+        machine=machine,
+        other_machine=None,
+        times={**kept.times, RETRIED: now},
+        trail=went_on(kept.trail, now),
+    )
 
 
 def _put_back(

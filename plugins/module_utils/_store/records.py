@@ -52,7 +52,8 @@ def decode_record(key: str, value: bytes) -> Record:
 
 def _record(data: Any) -> Record:
     texts = {
-        name: _optional_text(data.get(name)) for name in ("service", "step", "error", "reported", "origin", "held")
+        name: _optional_text(data.get(name))
+        for name in ("service", "step", "error", "reported", "origin", "held", "machine", "other_machine")
     }
     version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
     if (
@@ -79,6 +80,8 @@ def _record(data: Any) -> Record:
         _former(data.get("former")),
         _bounded(texts["held"], LONGEST_NAME),
         _failures(data.get("failures")),
+        _bounded(texts["machine"], LONGEST_NAME),
+        _bounded(texts["other_machine"], LONGEST_NAME),
     )
 
 

@@ -127,6 +127,8 @@ def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
         "former": [{"version": "1.0", "state": "upgraded", "attempt": 1, "times": {"upgraded": 2}}],
         "held": None,
         "failures": [[7, 1, "nova", "stop", "no space"]],
+        "machine": None,
+        "other_machine": None,
     }
 
 
