@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_control
-short_description: Pause, resume, abort, retry, approve or take back a rollout
+short_description: Pause, resume, abort, retry, approve or take back a rollout, or forget hosts
 version_added: 0.2.0
 description:
   - Writes an operator's word into the ledger, so that all planners obey it from their next pass on, wherever they run, and into the
@@ -37,9 +37,11 @@ options:
         stages is reversed, see O(rollback_order). Within a role, the hosts that changed last go first. Hosts that are broken take
         no slot in it, and no other host waits for them. It opens nothing itself; M(convoy.upgrade.consul_upgrade_plan) does.
         Said again it goes on with the same rollback, and begins it again where it was aborted. It never turns round without O(version).
+      - V(forget) removes all that is known of O(hosts), such as ones that are decommissioned. These are their reports, records, gates,
+        holds and health, and what the ledger has of them. The history stays. Each host is one transaction. It works without a rollout too.
       - What is said of one rollout is not done to another one that is begun meanwhile.
     type: str
-    choices: [pause, resume, abort, retry, approve, rollback]
+    choices: [pause, resume, abort, retry, approve, rollback, forget]
     required: true
   reason:
     description:
@@ -56,8 +58,18 @@ options:
       - Hosts to try again, for O(action=retry). Without it, all that failed or are lost. A list that is empty is nobody.
       - A host that is named is put back also where it began to go to another version and never said that it ended, as one that died
         on the way to a version that is taken back. Make sure that nothing is at work there any more.
+      - Hosts to forget, for O(action=forget), which needs them. One of which nothing is known is left out, and a remark tells so.
     type: list
     elements: str
+  force:
+    description:
+      - Whether O(action=forget) forgets hosts that are at work too, which is refused otherwise with the code V(at_work). A host is at work
+        if a run of Ansible has it, if it has begun an upgrade and not ended it, or if it was admitted and has not reported. It is not if it
+        failed or was lost.
+      - The slot of the host is free then, so make sure that nothing is at work there.
+    type: bool
+    default: false
+    version_added: 0.3.0
   stage:
     description:
       - The stage that is approved, for O(action=approve). Without it, the one that waits for it.
@@ -106,6 +118,12 @@ EXAMPLES = r"""
     reason: it has a new disk
     by: alice
 
+- name: Remove all that is known of a host that is decommissioned
+  convoy.upgrade.consul_upgrade_control:
+    action: forget
+    hosts: [compute7]
+    reason: its hardware is gone
+
 - name: Go back to where the fleet was
   convoy.upgrade.consul_upgrade_control:
     action: rollback
@@ -114,11 +132,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: State of the rollout, V(running), V(paused), V(aborted) or V(complete).
+  description: State of the rollout, V(running), V(paused), V(aborted) or V(complete). Null without a rollout.
   returned: success
   type: str
 version:
-  description: Version that the fleet moves to now.
+  description: Version that the fleet moves to now. Null without a rollout.
   returned: success
   type: str
 epoch:
@@ -131,7 +149,7 @@ instructions:
   type: dict
   sample: {"rolling_rules": {"global": 1}}
 hosts:
-  description: Hosts that were closed by V(abort), or put back by V(retry).
+  description: Hosts that were closed by V(abort), put back by V(retry), or forgotten by V(forget).
   returned: success
   type: list
   elements: str
@@ -147,7 +165,7 @@ failure:
   contains:
     code:
       description: A stable word, such as V(unreachable), V(no_rollout), V(not_running), V(nothing_to_approve), V(bad_options),
-        V(unknown_host), V(fleet_too_small), V(foreign_version) or V(overtaken).
+        V(unknown_host), V(at_work), V(fleet_too_small), V(foreign_version) or V(overtaken).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.
@@ -165,7 +183,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
-_ONLY_FOR = (("hosts", "retry"), ("stage", "approve"), ("version", "rollback"), ("rollback_order", "rollback"))
+_ONLY_FOR = (
+    ("hosts", ("retry", "forget")),
+    ("stage", ("approve",)),
+    ("version", ("rollback",)),
+    ("rollback_order", ("rollback",)),
+    ("force", ("forget",)),
+)
 
 
 def main() -> None:
@@ -175,12 +199,13 @@ def main() -> None:
             **CONNECTION_OPTIONS,
             "action": {
                 "type": "str",
-                "choices": ["pause", "resume", "abort", "retry", "approve", "rollback"],
+                "choices": ["pause", "resume", "abort", "retry", "approve", "rollback", "forget"],
                 "required": True,
             },
             "reason": {"type": "str", "default": ""},
             "by": {"type": "str", "default": ""},
             "hosts": {"type": "list", "elements": "str"},
+            "force": {"type": "bool", "default": False},
             "stage": {"type": "str"},
             "version": {"type": "str"},
             "rollback_order": {"type": "str", "choices": ["reversed", "forward"]},
@@ -191,11 +216,11 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        for option, action in _ONLY_FOR:
-            if options[option] is not None and options["action"] != action:
+        for option, actions in _ONLY_FOR:
+            if options[option] not in (None, False) and options["action"] not in actions:
                 raise UpgradeError(
                     "bad_options",
-                    f"{option} goes with action: {action}, not with {options['action']}. Leave {option} out.",
+                    f"{option} goes with action: {' or '.join(actions)}, not with {options['action']}. Leave {option} out.",
                 )
         word = control.Word(options["reason"], options["by"], options["fleet"])
         dry = module.check_mode
@@ -206,14 +231,16 @@ def main() -> None:
             done = control.retry(store, word, options["hosts"], dry=dry)
         elif options["action"] == "approve":
             done = control.approve(store, word, options["stage"], dry=dry)
+        elif options["action"] == "forget":
+            done = control.forget(store, word, options["hosts"] or [], force=options["force"], dry=dry)
         else:
             done = control.roll_back(store, word, options["version"], options["rollback_order"], dry=dry)
         ledger = done.ledger
         facts = {
-            "state": ledger.state,
-            "version": ledger.version,
-            "epoch": ledger.epoch,
-            "instructions": dict(ledger.instructions),
+            "state": ledger.state if ledger else None,
+            "version": ledger.version if ledger else None,
+            "epoch": ledger.epoch if ledger else 0,
+            "instructions": dict(ledger.instructions) if ledger else {},
         }
         return {**facts, "hosts": done.hosts, "remarks": done.remarks, **changed(done.changes)}
 

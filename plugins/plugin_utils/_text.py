@@ -39,7 +39,7 @@ _FLOW = (
         "failed",
         "upgraded",
     ),
-    *("publish", "health", "hold", "unhold", "pause", "abort", "close", "complete", "converge"),
+    *("publish", "health", "forget", "hold", "unhold", "pause", "abort", "close", "complete", "converge"),
 )
 
 

@@ -266,6 +266,7 @@ PLAYBOOKS = {
     "pause": {"reason": "logins fail"},
     "resume": {},
     "retry": {},
+    "forget": {"host": "compute2", "force": True},
     "approve": {},
     "abort": {},
     "rollback": {"version": "1"},

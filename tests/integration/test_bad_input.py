@@ -78,6 +78,7 @@ CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     (INFO, {"name": "compute2", "fleet": FLEET}),
     *((CONTROL, {"action": action}) for action in ("pause", "resume", "abort", "retry", "approve", "rollback")),
     (CONTROL, {"action": "retry", "hosts": ["compute2"]}),
+    (CONTROL, {"action": "forget", "hosts": ["compute2"]}),
     *((REPORT, {"name": "compute2", "version": "2", "state": state}) for state in ("started", "failed", "upgraded")),
     (HOLDS, {"hosts": ["compute2", HELD], "reason": "a test"}),
     (HOLDS, {"hosts": ["compute2", HELD], "state": "absent"}),

@@ -88,6 +88,9 @@ def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
     retried = play("retry", host="compute1", reason="mended", **MORE)
     assert retried.returncode == 0, retried.stdout
     assert "mended" in [event.get("reason") for event in history(consul) if event["what"] == "retry"]
+    refused = play("forget", host="compute1", **MORE)
+    assert refused.returncode == 0, refused.stdout
+    assert "compute1 is forgotten." in refused.stdout
     make_pass(store, Request(fleet=FLEET))
     upgrade(store, "controller1", "compute1")
     make_pass(store, Request(fleet=FLEET))
@@ -106,6 +109,7 @@ def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
         ("unhold", {"host": ",", "everything": True}),
         ("unhold", {"host": "compute1", "role": ""}),
         ("retry", {"host": " , "}),
+        ("forget", {"host": " , "}),
         ("approve", {"stage": ""}),
         ("status", {"host": ""}),
     ],

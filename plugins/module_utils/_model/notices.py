@@ -163,7 +163,7 @@ def _forgotten(told: Told, entry: Mapping[str, Any]) -> Told:
     what = entry.get("what")
     if what in _BEGINS:
         return Told(told.epoch)
-    if what == "retry":
+    if what in ("retry", "forget"):
         hosts = entry.get("hosts")
         return told.without(hosts) if isinstance(hosts, Mapping) else told
     return replace(told, ended=False) if what == "open" else told

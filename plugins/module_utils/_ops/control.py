@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operator's word on a rollout: pause, resume, approve; abort, retry and rollback have files of their own."""
+"""An operator's word on a rollout: pause, resume, approve; abort, retry, rollback and forget have files of their own."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from .._store.ledger_writer import LedgerWriter
 from .._store.operations import Change, put
 from .._store.store import Store
 from .abort import abort
+from .forget import forget
 from .retry import retry
 from .roll_back import roll_back
 from .word import Done, Word, plan_of, refuse_unless, said_as, write_word
 
-__all__ = ["Done", "Word", "abort", "approve", "pause", "resume", "retry", "roll_back"]
+__all__ = ["Done", "Word", "abort", "approve", "forget", "pause", "resume", "retry", "roll_back"]
 
 
 def pause(store: Store, word: Word, *, dry: bool = False) -> Done:

@@ -49,10 +49,11 @@ class Word:
 class Done:
     """What came of it.
 
-    :param hosts: the hosts that it was about: those closed by an abort, those put back by a retry.
+    :param ledger: as it is then; None where there is no rollout.
+    :param hosts: the hosts that it was about: those closed by an abort, put back by a retry, or forgotten.
     """
 
-    ledger: Ledger
+    ledger: Ledger | None
     changes: list[Change] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)

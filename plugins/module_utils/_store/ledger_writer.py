@@ -47,7 +47,7 @@ class LedgerWriter:
         self._version_index = snapshot.version_index
         self._who = who
         self.clock = clock
-        self._dry = dry
+        self.dry = dry
         self._mirror = Mirror(store.keys, snapshot)
 
     @property
@@ -81,8 +81,8 @@ class LedgerWriter:
         self._make_room(operations)
         operations = self._mirror.operations(operations)
         key, before = self.store.keys.ledger, self.ledger
-        ledger = replace(ledger, epoch=self.next_epoch, commit="" if self._dry else uuid.uuid4().hex)
-        if not self._dry:
+        ledger = replace(ledger, epoch=self.next_epoch, commit="" if self.dry else uuid.uuid4().hex)
+        if not self.dry:
             self._send(ledger, event, operations)
         self.ledger = ledger
         self.changes.append(Change(key, shown_ledger(before) if before else None, shown_ledger(ledger)))
@@ -93,7 +93,7 @@ class LedgerWriter:
     def _make_room(self, operations: Sequence[Operation]) -> None:
         """Write what the transaction has no room for. It needs no plan, and whoever finds it without the rest just goes on."""
         keys = self.store.keys
-        for piece in () if self._dry else self._mirror.ahead(operations):
+        for piece in () if self.dry else self._mirror.ahead(operations):
             checks = [compare(keys.ledger, self._index), compare(keys.current_version, self._version_index)]
             try:
                 self.store.client.write([*checks, *piece.operations])

@@ -18,7 +18,7 @@ _OF_NODES = ("enroll.yml", "node.yml")
 # By which variable a playbook is given hosts.
 _BY_VARIABLE = {
     **dict.fromkeys(("upgrade.yml", "controlplane.yml", "dataplane.yml", "role.yml", "rollback.yml"), "upgrade_limit"),
-    **dict.fromkeys(("hold.yml", "unhold.yml", "retry.yml", "status.yml"), "host"),
+    **dict.fromkeys(("hold.yml", "unhold.yml", "retry.yml", "forget.yml", "status.yml"), "host"),
 }
 
 
