@@ -23,8 +23,9 @@ short_description: Refuse options that would be ignored, record hosts that can't
 description:
   - A run that stops ends with C(Next:) and a command.
   - It ends a run whose output is read no more, as where C(head) or a pager ended, the way Ctrl-C does. ansible-core would wait for ever.
-  - Before anything is done it refuses words on the command line that belong to no variable, and a C(--limit) that leaves out hosts on
-    which a playbook has to run. Ansible itself ignores the ones, and passes the others over.
+  - Before anything is done it refuses words on the command line that belong to no variable, extra variables that no playbook has and
+    that look like one that they have, and a C(--limit) that leaves out hosts on which a playbook has to run. Ansible itself ignores
+    the ones, and passes the others over.
   - Ansible drops a host that it can't reach from the play without running anything more for it, no rescue either.
     This tells the driver of the run, so that the host is recorded as failed and nobody waits for it.
   - When the run ends, however that goes, it waits until C(upgrade_notify) was told of it, and warns where that was called and failed.
@@ -46,7 +47,7 @@ class CallbackModule(CallbackBase):
         """Say that it is at work, and look at the command line."""
         watch.announce()
         self._run = Run(str(playbook._file_name), self._say)
-        self._run.check_options()
+        self._run.check_options(playbook.get_plays()[0].get_variable_manager().extra_vars)
         self._run.begin()
 
     def v2_playbook_on_play_start(self, play: Any) -> None:

@@ -60,6 +60,12 @@ options:
         begun; those that it lacks are placed by their names.
     type: dict
     default: {}
+  allow_unknown:
+    description:
+      - Whether O(hosts) and O(roles) may name what nobody knows, such as a host that is still to come. Without it, a name that is of no
+        host or role that has reported or that O(fleet) has, and that is not held, is an error.
+    type: bool
+    default: false
   state:
     description:
       - V(present) holds, V(absent) ends holds. Only those that are named end; a host may still be held by its role.
@@ -125,7 +131,7 @@ failure:
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(denied), V(nobody) or V(no_reason).
+      description: A stable word, such as V(unreachable), V(denied), V(nobody), V(no_reason) or V(unknown_names).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.
@@ -171,6 +177,7 @@ def main() -> None:
             "reason": {"type": "str", "default": ""},
             "by": {"type": "str"},
             "fleet": {"type": "dict", "default": {}},
+            "allow_unknown": {"type": "bool", "default": False},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
         supports_check_mode=True,
@@ -178,7 +185,9 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        whom = Whom(options["everything"], options["roles"], options["hosts"], options["fleet"])
+        whom = Whom(
+            options["everything"], options["roles"], options["hosts"], options["fleet"], options["allow_unknown"]
+        )
         if options["state"] == "present":
             held = set_holds(store, whom, options["reason"], options["by"], dry=module.check_mode)
         else:

@@ -62,11 +62,13 @@ options:
         Times are seconds, or such as V(15m).
       - C(stages) is a list of parts of the fleet that go one after the other, each with a C(name), C(hosts) (a number or percent of
         each role, or a list of hosts), C(roles), C(soak) and C(approve). Hosts that none of them names go last.
-        One whose names fit no host of the fleet is refused, and so are C(soak) and C(approve) where no stage comes after it.
+        C(soak) and C(approve) are refused where no stage comes after it.
       - C(windows) is a list of times at which hosts may be opened, each with C(days), C(from), C(to) and C(timezone), and C(freezes) one
         of times at which none may, each with C(from), C(to), C(timezone) and C(reason).
         A freeze whose C(to) is a date ends when that day begins.
         Hours are written with their minutes and in quotes, such as C("22:00").
+      - A name in the rules that fits no role, group or host of the fleet is refused, with the nearest one, when a rollout begins and when
+        its rules change. C(optional_names) is a list of those that may be absent, for rules that several fleets share.
     type: dict
   instructions_file:
     description:
@@ -421,7 +423,7 @@ failure:
   contains:
     code:
       description: A stable word, such as V(bad_instructions), V(unreachable), V(denied), V(stuck), V(timeout), V(too_slow),
-        V(budget_spent), V(aborted), V(rules_left_out), V(rollout_under_way) or V(went_back).
+        V(budget_spent), V(aborted), V(rules_left_out), V(unknown_names), V(rollout_under_way) or V(went_back).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.

@@ -188,11 +188,14 @@ def test_operators_are_told_what_is_wrong_with_their_token_and_never_shown_it(
     tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen, check: bool
 ) -> None:
     make_pass(store_with(guarded, MASTER), Request(version="2", rules={"rolling_rules": {"global": 1}}))
-    set_holds(store_with(guarded, MASTER), Whom(roles=["web"]), "audit")
+    set_holds(store_with(guarded, MASTER), Whom(roles=["web"], allow_unknown=True), "audit")
     before = kv.tree()
     run = Runner(tmp_path, guarded.environ, seen)
     reader = new_token(kv, 'key_prefix "" { policy = "read" }')
-    with_web = [hold(roles=["web"], reason="disk"), hold(roles=["web"], state="absent")]
+    with_web = [
+        hold(roles=["web"], reason="disk", allow_unknown=True),
+        hold(roles=["web"], state="absent", allow_unknown=True),
+    ]
     for token, said in ((UNKNOWN, "does not know the token that it was given"), (reader, "permission denied")):
         played = run([*OPERATORS, *with_web], check=check, diff=True, environ={"CONSUL_HTTP_TOKEN": token}, verbosity=5)
         told = {result["msg"] for result in played if result["failed"]}

@@ -20,7 +20,6 @@ from devkit.agent import ROOT
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
 from integration.support.shipped import Shipped, inventory
-from integration.support.words import RULES
 
 PLAYBOOKS = sorted((ROOT / "playbooks").glob("*.yml"))
 
@@ -34,6 +33,28 @@ def test_words_that_belong_to_no_variable_are_refused_with_the_right_quoting(pla
     *_lines, last = done.stdout.splitlines()
     assert last.startswith("Next: ")
     assert last.endswith("-e host=web1 -e \"reason='two words'\"")
+    assert consul.tree() == before
+
+
+@pytest.mark.parametrize(
+    ("playbook", "given", "instead"),
+    [
+        ("upgrade", "instruction_file=rules.yml", "instructions_file=rules.yml"),
+        ("upgrade", "host=web1", "upgrade_limit=web1"),
+        ("retry", "hosts=web1", "host=web1"),
+    ],
+)
+def test_a_variable_that_would_be_ignored_is_refused_with_the_one_that_is_meant(
+    play: Shipped, consul: RawKV, playbook: str, given: str, instead: str
+) -> None:
+    seed(consul, names(web=2))
+    before = consul.tree()
+    done = play(playbook, "-e", given)
+    assert done.returncode == 5, done.stdout
+    assert f"-e {given.partition('=')[0]}: " in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Next: ")
+    assert last.endswith(f"-e {instead}")
     assert consul.tree() == before
 
 
@@ -105,7 +126,9 @@ def test_a_run_of_many_lines_ends_when_their_reader_does(play: Shipped) -> None:
 def test_a_run_that_stops_says_what_comes_next(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     consul.put("upgrade/hold/role/compute", json.dumps({"reason": "disk swap", "by": "ann", "at": "today"}))
-    done = play("upgrade", "-e", "upgrade_consul_token=s3cret", version="2", instructions=RULES)
+    done = play(
+        "upgrade", "-e", "upgrade_consul_token=s3cret", version="2", instructions={"rolling_rules": {"global": 1}}
+    )
     assert done.returncode == 2, done.stdout
     *_lines, step, then = done.stdout.splitlines()
     assert step.startswith("Next: ")

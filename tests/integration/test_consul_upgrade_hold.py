@@ -102,9 +102,8 @@ def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
         report(store, Word(host, "2", "started"))
     of_role = hold(hosts=["compute1"], roles=["web"], reason="audit", fleet={"odd9": "web"})
     dry = run([of_role], check=True)[0]
-    role, everything, nobody = run(
-        [of_role, hold(everything=True, reason="audit"), hold(roles=["storage"], reason="audit")]
-    )
+    unknown = hold(roles=["storage"], reason="audit", allow_unknown=True)
+    role, everything, nobody = run([of_role, hold(everything=True, reason="audit"), unknown])
     end = "The run that is at work goes on; no further run begins until the hold ends. The slot is kept meanwhile."
     assert role["remarks"] == [
         f"compute1 has begun its upgrade to 2. {end}",
@@ -112,21 +111,25 @@ def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
     ]
     assert dry["remarks"] == role["remarks"]
     assert everything["remarks"] == [f"compute1, compute2, odd9, web1 had begun to upgrade. {end}"]
-    assert nobody["remarks"] == [
-        "No role storage is known: nobody has reported as such, and fleet names none. The hold stands all the same."
-    ]
+    assert nobody["remarks"] == ["No role storage is known: none has reported as such, and fleet names none."]
 
 
-def test_a_name_that_nobody_has_is_told(run: Runner, consul: RawKV) -> None:
+def test_a_name_that_is_not_known_is_refused_unless_it_is_meant(run: Runner, consul: RawKV) -> None:
     seed(consul, FLEET)
+    before = consul.tree()
     given = {"hosts": ["compte2", "odd9"], "roles": ["computes"], "reason": "RAM test", "fleet": {"odd9": "odd"}}
+    end = "is known: none has reported as such, and fleet names none"
+    texts = [f"No role computes {end}; did you mean 'compute'?", f"No host compte2 {end}; did you mean 'compute2'?"]
+    for refused in (*run([hold(**given)]), *run([hold(**given)], check=True)):
+        assert refused["failure"]["code"] == "unknown_names"
+        assert refused["msg"].startswith(
+            f"{' '.join(texts)} Nothing is changed. Correct the name, or give allow_unknown"
+        )
+    assert consul.tree() == before
+    given["allow_unknown"] = True
     dry = run([hold(**given)], check=True)[0]
     held, again = run([hold(**given), hold(**given)])
-    end = "is known: nobody has reported as such, and fleet names none"
-    assert held["remarks"] == [
-        f"No role computes {end}; did you mean 'compute'? The hold stands all the same.",
-        f"No host compte2 {end}; did you mean 'compute2'? The hold stands all the same.",
-    ]
+    assert held["remarks"] == texts
     assert dry["remarks"] == again["remarks"] == held["remarks"]
     assert (held["changed"], again["changed"]) == (True, False)
     planned, seen = run([plan(version="2", instructions=RULES), info()])
@@ -141,9 +144,14 @@ def test_a_name_that_nobody_has_is_told(run: Runner, consul: RawKV) -> None:
 def test_what_was_not_held_is_told_when_it_is_to_end(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     set_holds(store, Whom(hosts=["compute2"]), "RAM test")
+    before = consul.tree()
+    (unknown,) = run([hold(hosts=["compute2", "compue2"], state="absent")])
+    assert unknown["failure"]["code"] == "unknown_names"
+    assert "No host compue2 is known: none has reported as such, and fleet names none; did you mean" in unknown["msg"]
+    assert consul.tree() == before
     wrong, role, right = run(
         [
-            hold(hosts=["compue2"], state="absent"),
+            hold(hosts=["compue2"], state="absent", allow_unknown=True),
             hold(everything=True, roles=["compute"], state="absent"),
             hold(hosts=["compute2"], state="absent"),
         ]
@@ -235,7 +243,7 @@ def test_a_planner_that_did_not_see_a_hold_come_opens_nothing_under_it(
 
 def test_holds_of_many_hosts_are_set_and_ended_in_pieces(store: Store, consul: RawKV) -> None:
     hosts = [f"compute{number}" for number in range(150)]
-    held = set_holds(store, Whom(hosts=hosts), "move")
+    held = set_holds(store, Whom(hosts=hosts, allow_unknown=True), "move")
     assert held.remarks[-1] == "Nor is any of compute5, compute6, compute7, compute8, compute9 and 140 more known."
     assert (len(held.changes), len(held.holds)) == (150, 150)
     assert len(consul.tree("upgrade/hold/host/")) == 150

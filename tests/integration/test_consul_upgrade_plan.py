@@ -133,7 +133,9 @@ def test_instructions_come_from_a_file_and_inline_wins(run: Runner, consul: RawK
     seed(consul, ["compute1"])
     as_json, as_yaml = tmp_path / "rules.json", tmp_path / "rules.yml"
     as_json.write_text(json.dumps({"rolling_rules": {"global": "1", "fleet": "50%"}}))
-    as_yaml.write_text("rolling_rules:\n  roles: {compute: 2}\nrole_dependencies: {compute: [controller]}\n")
+    as_yaml.write_text(
+        "rolling_rules:\n  roles: {compute: 2}\nrole_dependencies: {compute: [controller]}\noptional_names: [controller]\n"
+    )
     first, second = run(
         [
             plan(version="2", instructions_file=str(as_json)),
@@ -147,6 +149,7 @@ def test_instructions_come_from_a_file_and_inline_wins(run: Runner, consul: RawK
     assert second["instructions"] == {
         "rolling_rules": {"global": "unlimited", "roles": {"compute": 1}},
         "role_order": {"compute": ["controller"]},
+        "optional_names": ["controller"],
     }
     assert ledger(consul)["instructions"] == second["instructions"]
 

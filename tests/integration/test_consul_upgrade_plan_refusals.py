@@ -49,13 +49,11 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
         ),
         (
             plan(version="2", instructions={**UNLIMITED, "stages": [{"roles": ["comptue"], "hosts": 1}]}),
-            "stages[0].roles: stage 'stage 1' has no host in this fleet, so the next one would begin at once: comptue is no "
-            "role or group of it; did you mean 'compute'?",
+            "stages[0].roles: no host of this fleet has the role or group 'comptue'; did you mean 'compute'?",
         ),
         (
             plan(version="2", instructions={**UNLIMITED, "stages": [{"hosts": ["comptue1"]}]}),
-            "stages[0].hosts: stage 'stage 1' has no host in this fleet, so the next one would begin at once: comptue1 is "
-            "no host of it; did you mean 'compute1'?",
+            "stages[0].hosts: comptue1 is no host of this fleet; did you mean 'compute1'?",
         ),
         (
             plan(version="2", instructions={"stages": [{"name": "canary", "hosts": 1}, {"approve": True}]}),

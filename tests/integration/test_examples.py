@@ -107,7 +107,7 @@ def guarded_environ() -> Iterator[dict[str, str]]:
 def test_every_example_runs_as_it_stands(
     plugin: str, kind: str, run: Runner, agent: Agent, consul: RawKV, request: pytest.FixtureRequest
 ) -> None:
-    hosts = {**names(controller=1), "compute7": "compute", "compute8": "compute"}
+    hosts = {**names(controller=1, storage=1), "compute7": "compute", "compute8": "compute"}
     seed(consul, hosts, "2.8")
     roles = Roles(run.folder / "roles")
     roles.simple("nginx", "stop", "upgrade", "start")

@@ -15,16 +15,21 @@ from .mistakes import Mistake, mistake_in
 from .order import resolve
 from .stage_names import nobody_after, refuse_empty
 from .staging import stage_of_hosts
+from .unknown_names import not_declared
 
 
 def fit(
-    raw: Mapping[str, Any], rules: Instructions, members: Mapping[str, str]
+    raw: Mapping[str, Any],
+    rules: Instructions,
+    members: Mapping[str, str],
+    more_order: Mapping[str, Any] | None = None,
 ) -> tuple[list[Mistake], tuple[str, ...]]:
     """Return what a planner would refuse in this fleet, and what it would warn of.
 
     :param raw: the rules as they were given, to tell where a mistake stands.
     :param rules: the same, with all order that is added to them.
     :param members: host -> role, in natural order.
+    :param more_order: the order that is added.
     """
     by_role: dict[str, list[str]] = {}
     for host, role in members.items():
@@ -33,15 +38,17 @@ def fit(
         order = resolve(rules, by_role, members)
     except UpgradeError as error:
         return [mistake_in(raw, error)], ()
-    found = []
+    unknown = not_declared(order.unknown, more_order)
+    found = [mistake_in(raw, UpgradeError("unknown_names", one.text, key=one.key)) for one in unknown]
     try:
         refuse_uncapped(rules, order)
     except UpgradeError as error:
         found.append(mistake_in(raw, error))
     for at in range(len(rules.stages)):
         try:
-            refuse_empty(rules.stages[: at + 1], order, by_role, first=at)
+            refuse_empty(rules.stages[: at + 1], order, by_role, rules.optional_names, first=at)
         except UpgradeError as error:
-            found.append(mistake_in(raw, error))
+            if all(one.key != error.details["key"] for one in unknown):
+                found.append(mistake_in(raw, error))
     after = nobody_after(rules.stages, stage_of_hosts(rules.stages, order, by_role)) if rules.stages else ()
-    return found, (*order.warnings, *after)
+    return found, after

@@ -24,7 +24,7 @@ ROLLBACK_ORDER = "rollback_order"
 REVERSED, FORWARD = "reversed", "forward"
 KEYS = (
     *("rolling_rules", "group_mappings", *ORDER_KEYS, ROLLBACK_ORDER),
-    *("failure_rules", "health", "stages", "windows", "freezes"),
+    *("failure_rules", "health", "stages", "windows", "freezes", "optional_names"),
 )
 _ROLLING_KEYS = ("global", "roles", "fleet", "complete_sets")
 
@@ -44,6 +44,7 @@ class Instructions:
     :param stages: parts of the fleet that go one after the other; none for the whole fleet at once.
     :param windows: when hosts may be let through; none for always.
     :param freezes: when none may.
+    :param optional_names: roles, groups and hosts that other rules may name though the fleet has none of them.
     :param forward_rollback: whether a rollback keeps the order among roles and stages, and does not reverse it.
     """
 
@@ -58,6 +59,7 @@ class Instructions:
     stages: tuple[Stage, ...] = ()
     windows: tuple[Window, ...] = ()
     freezes: tuple[Freeze, ...] = ()
+    optional_names: tuple[str, ...] = ()
     forward_rollback: bool = False
 
     def plain(self) -> dict[str, Any]:
@@ -83,6 +85,7 @@ class Instructions:
             "stages": [one.plain() for one in self.stages],
             "windows": [one.plain() for one in self.windows],
             "freezes": [one.plain() for one in self.freezes],
+            "optional_names": list(self.optional_names),
         }
         return plain | {name: value for name, value in more.items() if value}
 
@@ -142,6 +145,9 @@ def parse(raw: Mapping[str, Any]) -> Instructions:
         stages=parse_stages(raw.get("stages")),
         windows=parse_windows(raw.get("windows")),
         freezes=parse_freezes(raw.get("freezes")),
+        optional_names=texts(raw["optional_names"], "optional_names")
+        if raw.get("optional_names") not in (None, [])
+        else (),
         forward_rollback=_forward_rollback(raw.get(ROLLBACK_ORDER)),
     )
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from .errors import UpgradeError
 from .instructions import Instructions, find_cycle
-from .names import in_order, nearest, some
+from .names import in_order
 from .shown import cut
+from .unknown_names import Unknown, unknown_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +23,20 @@ class RoleOrder:
     :param roles: all roles, each one after those it waits for.
     :param group: role -> its group, for the roles that have one.
     :param waits: role -> the roles that must be wholly upgraded first.
-    :param warnings: names in the rules that mean nothing in this fleet.
+    :param unknown: names in the rules that mean nothing in this fleet, but those that the rules mark as names that may be absent.
     :param is_reversed: whether that is the rules' order reversed, as in a rollback.
     """
 
     roles: tuple[str, ...]
     group: Mapping[str, str]
     waits: Mapping[str, tuple[str, ...]]
-    warnings: tuple[str, ...]
+    unknown: tuple[Unknown, ...] = ()
     is_reversed: bool = False
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to say of the names that mean nothing."""
+        return tuple(one.text for one in self.unknown)
 
     def roles_of(self, name: str) -> tuple[str, ...]:
         """Return the roles that a name of a role or group stands for."""
@@ -42,9 +48,8 @@ def resolve(
 ) -> RoleOrder:
     """Resolve the rules for the roles of a fleet.
 
-    A name that stands for no role of the fleet is a warning, as stages and clouds differ. What it waits for
-    still counts for those that wait for it: with no network hosts, compute waits for the controllers
-    behind them.
+    What a name waits for that stands for no role of the fleet still counts for those that wait for it: with no
+    network hosts, compute waits for the controllers behind them.
 
     :param hosts: those of the fleet, to tell which of the rules' are none; None to pass that over.
     :param is_reversed: reverse the order: a role waits for those that wait for it otherwise.
@@ -68,9 +73,9 @@ def resolve(
             key="role_order",
             cycle=cycle,
         )
-    unknown = (*_unknown(rules, names, group), *(_unknown_hosts(rules, hosts) if hosts is not None else ()))
     if is_reversed:
         waits = {role: tuple(later for later in names if role in waits[later]) for role in names}
+    unknown = unknown_names(rules, names, group.values(), hosts)
     return RoleOrder(_sorted_by_order(names, waits), group, waits, unknown, is_reversed)
 
 
@@ -138,41 +143,3 @@ def _sorted_by_order(roles: tuple[str, ...], waits: Mapping[str, tuple[str, ...]
             stack.append((role, True))
             stack.extend((first, False) for first in reversed(waits[role]) if first not in done)
     return tuple(done)
-
-
-def _unknown(rules: Instructions, roles: tuple[str, ...], group: Mapping[str, str]) -> tuple[str, ...]:
-    groups = set(group.values())
-    known = {*roles, *groups}
-    places: dict[str, str] = {}
-    for name in rules.caps:
-        places.setdefault(name, f"rolling_rules.roles.{name}")
-    for name in rules.failures.own:
-        places.setdefault(name, f"failure_rules.roles.{name}")
-    for name, firsts in rules.order.items():
-        for one in (name, *firsts):
-            places.setdefault(one, f"role_order.{name}")
-    for at, stage in enumerate(rules.stages):
-        for name in stage.roles:
-            places.setdefault(name, f"stages[{at}].roles")
-    warnings = [
-        f"instructions: {where}: no host of this fleet has the role or group {name!r}{nearest(name, known) or '.'}"
-        for name, where in places.items()
-        if name not in known and name not in rules.groups
-    ]
-    warnings += [
-        f"instructions: group_mappings.{name}: matches no role of this fleet."
-        for name in rules.groups
-        if name not in groups
-    ]
-    return tuple(warnings)
-
-
-def _unknown_hosts(rules: Instructions, hosts: Collection[str]) -> tuple[str, ...]:
-    warnings = []
-    for at, stage in enumerate(rules.stages):
-        missing = [name for name in stage.hosts if name not in hosts] if isinstance(stage.hosts, tuple) else []
-        if missing:
-            what = "is no host" if len(missing) == 1 else "are no hosts"
-            meant = nearest(missing[0], hosts) or "."
-            warnings.append(f"instructions: stages[{at}].hosts: {some(missing)} {what} of this fleet{meant}")
-    return tuple(warnings)

@@ -55,7 +55,7 @@ def make_plan(
     counts = {role: len(found) for role, found in by_role.items()}
     spent_by_all, spent = spent_budgets(rules.failures, order, counts, broken)
     brake = brake_of(snapshot, rules, spent_by_all)
-    staging = read_staging(snapshot, rules.stages, order, by_role)
+    staging = read_staging(snapshot, rules.stages, order, by_role, rules.optional_names)
 
     opener = _opener(snapshot, rules, order, by_role, scope, staging, frozenset(spent))
     wanted = snapshot.current_version is not None

@@ -17,7 +17,7 @@ from .shown import bounded
 # Of all rules in a sentence, and of one key's rules in an entry of the history (characters).
 _MOST_RULES = 2000
 _MOST_OF_A_KEY = 500
-_EMPTY = {**dict.fromkeys(("stages", "windows", "freezes"), "[]"), ROLLBACK_ORDER: '""'}
+_EMPTY = {**dict.fromkeys(("stages", "windows", "freezes", "optional_names"), "[]"), ROLLBACK_ORDER: '""'}
 
 
 def named_in(given: Mapping[str, Any]) -> set[str]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from .errors import UpgradeError
 from .names import nearest, some
@@ -14,11 +14,18 @@ from .stages import Stage
 
 
 def refuse_empty(
-    stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[str]], first: int = 0
+    stages: Sequence[Stage],
+    order: RoleOrder,
+    by_role: Mapping[str, Sequence[str]],
+    optional_names: Collection[str] = (),
+    first: int = 0,
 ) -> None:
-    """Refuse a stage whose names fit no host of the fleet. One whose hosts an earlier stage has taken is no such stage.
+    """Refuse a stage whose names fit no host of the fleet.
+
+    One whose hosts an earlier stage has taken is no such stage, and neither is one whose roles, or hosts, may all be absent.
 
     :param by_role: role -> its hosts.
+    :param optional_names: names that may be absent.
     :param first: index of the stage that the fleet is in; those before it are over.
     :raises UpgradeError: ``bad_instructions``.
     """
@@ -26,6 +33,9 @@ def refuse_empty(
         named = frozenset(stage.hosts) if isinstance(stage.hosts, tuple) else None
         roles = [role for name in stage.roles for role in order.roles_of(name)] if stage.roles else order.roles
         if any(named is None or not named.isdisjoint(by_role.get(role, ())) for role in roles):
+            continue
+        absent = stage.roles if not roles else stage.hosts if isinstance(stage.hosts, tuple) else ()
+        if absent and all(name in optional_names for name in absent):
             continue
         key, why = _why(stage, order, {host for hosts in by_role.values() for host in hosts}, has_roles=bool(roles))
         raise UpgradeError(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .caps import Cap
@@ -88,11 +88,16 @@ class Staging:
 
 
 def read_staging(
-    snapshot: Snapshot, stages: tuple[Stage, ...], order: RoleOrder, by_role: Mapping[str, Sequence[HostState]]
+    snapshot: Snapshot,
+    stages: tuple[Stage, ...],
+    order: RoleOrder,
+    by_role: Mapping[str, Sequence[HostState]],
+    optional_names: Collection[str] = (),
 ) -> Staging:
     """Return where the fleet is in its stages, going on by itself as far as nothing has to be waited for.
 
     :param by_role: role -> its hosts in natural order.
+    :param optional_names: names in the stages that may be absent.
     :raises UpgradeError: ``bad_instructions`` for a stage that is still to come and whose names fit nobody.
     """
     if in_rollback(snapshot):
@@ -110,7 +115,7 @@ def read_staging(
     last = len(stages) - 1
     number = min(kept.get("number", 0), last)
     if left:
-        refuse_empty(stages, order, names, first=number)
+        refuse_empty(stages, order, names, optional_names, first=number)
     done_at = kept.get("done_at") if number == kept.get("number") else None
     while True:
         unfinished = [host for at in range(number + 1) for host in left.get(at, ())]

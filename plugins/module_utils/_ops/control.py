@@ -12,7 +12,9 @@ from .._model.errors import UpgradeError
 from .._model.fleet import Snapshot
 from .._model.instructions import parse
 from .._model.ledger import COMPLETE, PAUSED, RUNNING, Ledger
+from .._model.names import nearest, some
 from .._model.plan import Plan
+from .._model.shown import shown
 from .._store.codec import encode_approval
 from .._store.ledger_writer import LedgerWriter
 from .._store.operations import Change, put
@@ -86,6 +88,13 @@ def approve(store: Store, word: Word, stage: str | None = None, *, dry: bool = F
 
 
 def _nothing_to_approve(plan: Plan, ledger: Ledger, stage: str | None) -> UpgradeError:
+    stages = parse(ledger.instructions).stages
+    names = [one.name for one in stages]
+    if stage is not None and names and stage not in names:
+        return UpgradeError(
+            "nothing_to_approve",
+            f"The rules have no stage {shown(stage)}{nearest(stage, names) or '.'} Their stages are {some(names, 10)}. Nothing is approved.",
+        )
     whom = f"stage {stage}" if stage is not None else "the current stage"
     now = f"the rollout is in stage {plan.stage}" if plan.stage else "the rules have no stages"
     why = "it waits for approval" if plan.wants_approval else "nothing waits for approval now"
@@ -93,7 +102,7 @@ def _nothing_to_approve(plan: Plan, ledger: Ledger, stage: str | None) -> Upgrad
     # Once all of its hosts are upgraded, the mark says since when.
     done_at = plan.stage_mark.get("done_at")
     if done_at is not None and not plan.wants_approval and stage in (None, plan.stage):
-        one = parse(ledger.instructions).stages[plan.stage_mark["number"]]
+        one = stages[plan.stage_mark["number"]]
         until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(done_at + one.soak))
         why = f"its hosts are upgraded, and it soaks until {until}"
         hint = (

@@ -39,12 +39,14 @@ class Whom:
     """Whom holds are for.
 
     :param fleet: host -> role, for hosts whose names don't tell their roles; holds are for roles as such.
+    :param allow_unknown: whether names may be of hosts and roles that are not known, such as those that are still to come.
     """
 
     everything: bool = False
     roles: Sequence[str] = ()
     hosts: Sequence[str] = ()
     fleet: Mapping[str, str] = field(default_factory=dict)
+    allow_unknown: bool = False
 
     def scopes(self) -> list[tuple[str, str | None]]:
         """Return the holds as parts of their keys.
@@ -79,7 +81,7 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
     from holding.
 
     :param by: who holds; None for whoever runs this.
-    :raises UpgradeError: ``bad_name``, ``nobody``, ``no_reason``, ``busy``.
+    :raises UpgradeError: ``bad_name``, ``nobody``, ``no_reason``, ``unknown_names``, ``busy``.
     """
     scopes = whom.scopes()
     if not reason.strip():
@@ -89,6 +91,7 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
 
     def change(snapshot: Snapshot, held: Held) -> list[tuple[Operation, Change]]:
         found = []
+        unknown = _refuse_unknown(snapshot, whom, scopes)
         for scope, name in scopes:
             key = store.keys.hold(scope, name)
             old = snapshot.holds.at(scope, name)
@@ -101,7 +104,7 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
             held.holds.append(hold)
             text = encode_hold(hold)
             found.append((put(key, text), Change(key, encode_hold(old) if old else None, text)))
-        held.remarks = [*_begun(snapshot, whom), *_unknown(snapshot, whom)]
+        held.remarks = [*_begun(snapshot, whom), *unknown]
         return found
 
     return _write(store, change, {"what": "hold", "by": by, "reason": reason}, dry=dry)
@@ -111,7 +114,7 @@ def end_holds(store: Store, whom: Whom, by: str | None = None, *, dry: bool = Fa
     """End holds; those that are not there are none the worse.
 
     :param by: who ends them; None for whoever runs this.
-    :raises UpgradeError: ``bad_name``, ``nobody``, ``busy``.
+    :raises UpgradeError: ``bad_name``, ``nobody``, ``unknown_names``, ``busy``.
     """
     scopes = whom.scopes()
     # Of all tries: one that somebody else's write cut short has ended some already.
@@ -127,6 +130,7 @@ def end_holds(store: Store, whom: Whom, by: str | None = None, *, dry: bool = Fa
                 if old.key == store.keys.hold(scope, name):
                     found.append((remove(old.key), Change(old.key, encode_hold(old), None)))
         left = [one for one in scopes if one not in were_held]
+        _refuse_unknown(snapshot, whom, left)
         held.remarks = [*_still_held(snapshot, whom), *_not_held(snapshot, left)]
         return found
 
@@ -236,20 +240,28 @@ def _roles(snapshot: Snapshot, whom: Whom, hosts: Iterable[str]) -> dict[str, st
     return {host: whom.fleet.get(host) or role_by_name(host, pattern) for host in hosts}
 
 
-def _unknown(snapshot: Snapshot, whom: Whom) -> list[str]:
-    """Return which of the names are of no host or role that is known: a typo holds nobody."""
+def _refuse_unknown(snapshot: Snapshot, whom: Whom, scopes: Sequence[tuple[str, str | None]]) -> list[str]:
+    """Refuse names of no host or role that is known, as a typo holds no host; return what to say of them where they may be such.
+
+    :raises UpgradeError: ``unknown_names``.
+    """
     role_of = _roles(snapshot, whom, {*whom.fleet, *snapshot.reports, *snapshot.records})
     known = {"role": {role for role in role_of.values() if role}, "host": set(role_of)}
-    named = [("role", name) for name in whom.roles] + [("host", name) for name in whom.hosts]
-    found = [(kind, name) for kind, name in dict.fromkeys(named) if name not in known[kind]]
-    remarks = [
-        f"No {kind} {name} is known: nobody has reported as such, and fleet names none{nearest(name, known[kind]) or '.'} "
-        "The hold stands all the same."
-        for kind, name in found[:_MOST_REMARKS]
+    found = [(scope, name) for scope, name in scopes if name is not None and name not in known[scope]]
+    texts = [
+        f"No {scope} {name} is known: none has reported as such, and fleet names none{nearest(name, known[scope]) or '.'}"
+        for scope, name in found[:_MOST_REMARKS]
     ]
     if len(found) > _MOST_REMARKS:
-        remarks.append(f"Nor is any of {some([name for _kind, name in found[_MOST_REMARKS:]])} known.")
-    return remarks
+        texts.append(f"Nor is any of {some([name for _scope, name in found[_MOST_REMARKS:]])} known.")
+    if found and not whom.allow_unknown:
+        raise UpgradeError(
+            "unknown_names",
+            f"{' '.join(texts)} Nothing is changed. Correct the name, or give allow_unknown: true (-e allow_unknown=true) where it "
+            "is right all the same.",
+            names=[name for _scope, name in found],
+        )
+    return texts
 
 
 def _not_held(snapshot: Snapshot, scopes: Sequence[tuple[str, str | None]]) -> list[str]:

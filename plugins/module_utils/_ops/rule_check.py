@@ -68,7 +68,7 @@ def check(
     if not found:
         try:
             rules = with_order(given, more_order or {})
-            found, warnings = fit(given, parse(rules), members) if members else ([], ())
+            found, warnings = fit(given, parse(rules), members, more_order) if members else ([], ())
         except UpgradeError as error:
             found = [mistake_in(given, error)]
     if not found:

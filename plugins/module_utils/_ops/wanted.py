@@ -14,7 +14,7 @@ from .._model.after import outstanding
 from .._model.brakes import said
 from .._model.errors import UpgradeError
 from .._model.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
-from .._model.instructions import Instructions, parse
+from .._model.instructions import ROLLBACK_ORDER, Instructions, parse
 from .._model.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._model.limits import refuse_uncapped
 from .._model.names import check_new_version, plural, some
@@ -22,6 +22,7 @@ from .._model.order import resolve
 from .._model.rule_changes import named_in, refuse_left_out
 from .._model.staging import carried
 from .._model.states import admitted_and_started
+from .._model.unknown_names import refuse_unknown
 from .._store.keys import Keys
 from .._store.store import whoami
 from .rules import effective_rules
@@ -95,7 +96,7 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
     :param begun: whether the caller has begun its rollout already, in an earlier try.
     :raises UpgradeError: ``no_rollout``, ``foreign_version``, ``aborted``, ``rollout_under_way``, ``overtaken``, ``rules_left_out``,
         ``post_upgrade_pending``, ``no_cap``,
-        ``bad_instructions``, and what :func:`place` raises.
+        ``unknown_names``, ``bad_instructions``, and what :func:`place` raises.
     """
     warnings = []
     old = snapshot.ledger
@@ -129,7 +130,11 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
             f"No host is known: none has reported under {keys.reports}, and fleet names none. Is kv_prefix right?"
         )
     if same is None or plain != same.instructions:
-        refuse_uncapped(rules, resolve(rules, set(members.values())), _former_default(snapshot))
+        order = resolve(rules, set(members.values()), members)
+        # A rollback is under rules that were looked at when its rollout began; a host may have been removed since then.
+        if request.takes_back is None or not _are_of(request.takes_back, plain):
+            refuse_unknown(order.unknown, members, request.role_order)
+        refuse_uncapped(rules, order, _former_default(snapshot))
     ledger = Ledger(
         epoch=old.epoch if old else 0,
         version=version,
@@ -226,6 +231,11 @@ def _replaced(request: Request, snapshot: Snapshot, version: str) -> Ledger | No
         under_way=old.version,
         state=old.state,
     )
+
+
+def _are_of(ledger: Ledger, plain: Mapping[str, Any]) -> bool:
+    """Return whether rules are those of a rollout, whichever way round."""
+    return {**plain, ROLLBACK_ORDER: ""} == {**ledger.instructions, ROLLBACK_ORDER: ""}
 
 
 def _former_default(snapshot: Snapshot) -> str:

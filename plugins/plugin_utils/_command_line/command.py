@@ -49,11 +49,13 @@ class Command:
         *,
         limit: bool = True,
         instead: Mapping[str, str] | None = None,
+        renamed: Mapping[str, str] | None = None,
     ) -> str:
         """Return the same command, with other variables after its own.
 
         :param limit: whether its ``--limit`` stays.
         :param instead: a value of ``-e`` -> the whole option that takes its place.
+        :param renamed: variable -> the name that it gets, empty to leave it out.
         """
         dropped = () if limit else ("--limit", "-l")
         words = []
@@ -62,6 +64,9 @@ class Command:
                 words.append(shlex.quote(text))
             elif text in (instead or {}):
                 words.append((instead or {})[text])
+            elif not text.startswith("@") and any(name in (renamed or {}) for name in _values(text)):
+                named = {(renamed or {}).get(name, name): value for name, value in _values(text).items()}
+                words += _options({name: value for name, value in named.items() if name})
             else:
                 words += _given_again(text, frozenset(variables or ()))
         return printable(" ".join([self._program(), *words, *_options(variables or {})]))

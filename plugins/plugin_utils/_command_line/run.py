@@ -21,6 +21,7 @@ from .extra_vars import refuse_leftovers
 from .limit import honours_limit, refuse_limit
 from .next_step import Step, after_failure, to_go_on
 from .output import watch_output
+from .variables import refuse_unknown_variables
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 # Ansible's own for options that can't be used.
@@ -102,12 +103,18 @@ class Run:
             )
             os.kill(os.getpid(), signal.SIGINT)
 
-    def check_options(self) -> None:
-        """End it where a word on the command line belongs to no variable."""
+    def check_options(self, extra_vars: Mapping[str, Any]) -> None:
+        """End it where a word on the command line belongs to no variable, or a variable to no playbook.
+
+        :param extra_vars: as Ansible has read them.
+        """
         try:
             refuse_leftovers(context.CLIARGS.get("extra_vars") or ())
+            if self._command.name not in _UNATTENDED:
+                refuse_unknown_variables(self._command.name, extra_vars)
         except UpgradeError as error:
-            self._refuse(error, self._command.again(instead=error.details.get("instead")))
+            details = error.details
+            self._refuse(error, self._command.again(instead=details.get("instead"), renamed=details.get("renamed")))
 
     def check_limit(self, play: Any) -> None:
         """End it where ``--limit`` takes hosts from a play of the collection that needs them."""

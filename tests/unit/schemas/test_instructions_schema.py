@@ -99,6 +99,7 @@ GOOD = some(
         ),
         max_size=2,
     ),
+    optional_names=NONE | TEXTS | st.just([]),
 )
 
 # What somebody may write in the wrong place, and half of it is right in another one. No 5.0, as JSON takes it for 5.

@@ -104,6 +104,7 @@ def test_names_that_mean_nothing_here_are_warnings() -> None:
     assert found.warnings == (
         "instructions: rolling_rules.roles.bastion: no host of this fleet has the role or group 'bastion'.",
         "instructions: role_order.compute: no host of this fleet has the role or group 'network'.",
+        "instructions: role_order.compute: no host of this fleet has the role or group 'bastion'.",
         "instructions: role_order.puzzle: no host of this fleet has the role or group 'puzzle'.",
         "instructions: group_mappings.ceph: matches no role of this fleet.",
     )

@@ -173,6 +173,7 @@ def test_a_role_without_hosts_passes_its_own_order_on() -> None:
     assert plan.waves == (("controller1",), ("compute1",))
     assert plan.warnings == (
         "instructions: role_order.compute: no host of this fleet has the role or group 'network'.",
+        "instructions: role_order.network: no host of this fleet has the role or group 'network'.",
     )
 
 

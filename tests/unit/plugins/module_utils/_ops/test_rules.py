@@ -215,7 +215,7 @@ def test_bad_inline_rules_are_told_as_they_are() -> None:
     with pytest.raises(UpgradeError) as caught:
         given_rules({"zebra": 1}, None)
 
-    assert caught.value.message.endswith("freezes.")
+    assert caught.value.message.endswith("optional_names.")
 
 
 # Rules that hold

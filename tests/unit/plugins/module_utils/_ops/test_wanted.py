@@ -115,3 +115,47 @@ def test_a_version_that_something_else_has_set_does_not_end_the_rollout_under_wa
     assert refusal(there, NEXT).code == "rollout_under_way"
     found = wanted(there, NEXT, replace=NEW)
     assert (found.begins, found.replaces) == (False, LEDGER)
+
+
+# Names that the fleet does not have
+
+TYPO = {"rolling_rules": {"global": "100%", "roles": {"wbe": 1}}}
+
+
+@pytest.mark.parametrize("state", [ABORTED, COMPLETE])
+def test_no_rollout_begins_under_rules_whose_names_fit_nothing(state: str) -> None:
+    there = fleet(replace(LEDGER, state=state))
+    error = refusal(there, NEXT, TYPO)
+    assert error.code == "unknown_names"
+    assert "did you mean 'web'?" in error.message
+    assert wanted(there, NEXT, {**TYPO, "optional_names": ["wbe"]}).begins
+    # Also not under those of the last one, which an earlier release only warned of.
+    assert refusal(fleet(replace(LEDGER, state=state, instructions=TYPO)), NEXT).code == "unknown_names"
+
+
+def test_rules_of_a_running_rollout_are_not_changed_to_such_ones() -> None:
+    assert refusal(fleet(replace(LEDGER, instructions=UNLIMITED)), NEW, TYPO).code == "unknown_names"
+
+
+def test_a_rollout_goes_on_and_back_though_a_host_of_its_rules_was_removed() -> None:
+    rules = {
+        "rolling_rules": {"global": 1},
+        "stages": [{"name": "canary", "hosts": ["gone1", "web1"]}, {"name": "rest"}],
+    }
+    ledger = replace(LEDGER, instructions=rules)
+    assert wanted(fleet(ledger), NEW, rules).ledger.instructions == rules
+    assert wanted(fleet(ledger), OLD, rules, takes_back=ledger).begins
+    assert wanted(fleet(ledger), OLD, {**rules, "rollback_order": "forward"}, takes_back=ledger).begins
+    # Other rules are looked at.
+    assert refusal(fleet(ledger), OLD, TYPO, takes_back=ledger).code == "unknown_names"
+
+
+def test_names_are_those_of_the_fleet_that_is_given_too() -> None:
+    rules = {"rolling_rules": {"global": 1, "roles": {"cache": 1}}, "stages": [{"hosts": ["cache1"]}]}
+    there = fleet(None, OLD)
+    assert refusal(there, NEW, rules).code == "unknown_names"
+    assert wanted(there, NEW, rules, fleet={"cache1": "cache"}).begins
+
+
+def test_order_from_the_inventory_may_name_roles_without_hosts() -> None:
+    assert wanted(fleet(None, OLD), NEW, UNLIMITED, role_order={"web": ["network", "db"]}).begins
