@@ -140,7 +140,7 @@ class Total:
         self._transitions: list[Any] = []
         self._diffs: list[Any] = []
         self._warnings: dict[str, None] = {}
-        self._forecast = {name: first[name] for name in ("waves", "wave_seconds", "replaces")}
+        self._forecast = {name: first[name] for name in ("waves", "wave_seconds", "replaces", "sources")}
         self.add(first)
 
     def add(self, result: dict[str, Any]) -> None:

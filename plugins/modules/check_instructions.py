@@ -29,12 +29,12 @@ options:
   instructions:
     description:
       - The rules, as O(convoy.upgrade.consul_upgrade_plan#module:instructions) has them.
-      - Merged key by key with O(instructions_file), over which they win.
+      - They add to those of O(instructions_file), key by key. A rule that both give with different values is a mistake.
     type: dict
   instructions_file:
     description:
       - File with instructions, as JSON or YAML, where the module runs.
-      - Without it, C(/etc/jio-upgrade.json) is read if it exists. Where there are no instructions at all, the call fails.
+      - Without it, C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) is read where it exists. Where there are no instructions at all, the call fails.
     type: path
   role_order:
     description:

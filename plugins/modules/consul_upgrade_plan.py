@@ -40,8 +40,8 @@ options:
   instructions:
     description:
       - The rules of the rollout. They are stored in the ledger, and hold for every planner from then on.
-      - Merged key by key with O(instructions_file), over which they win. Where neither is given, a rollout
-        goes on under the rules of the ledger, and a new one does not begin.
+      - They add to those of O(instructions_file), key by key. A rule that both give with different values is refused. Where neither is
+        given, a rollout goes on under the rules of the ledger, and one that begins is under those of the last one.
       - Given rules take the place of all that the ledger has. So that none ends unawares, rules that leave out a key that a running or
         paused rollout has are refused, V({}) included. A key ends by being given an empty value, such as C(stages=[]) or
         C(failure_rules={}).
@@ -73,7 +73,8 @@ options:
   instructions_file:
     description:
       - File with instructions, as JSON or YAML, where the module runs.
-      - Without it, C(/etc/jio-upgrade.json) is read if it exists.
+      - Without it, C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) is read where it exists, and O(instructions) win over it, key
+        by key. Where both files exist and say different things, the call fails.
     type: path
   role_order:
     description:
@@ -251,6 +252,13 @@ instructions:
   returned: success
   type: dict
   sample: {"rolling_rules": {"global": 1}, "role_order": {"compute": ["controller"]}}
+sources:
+  description:
+    - Key of each of the RV(instructions) to where it came from. V(instructions), the name of a file, V(upgrade_roles) for what
+      O(role_order) adds, or V(the ledger) for what was in force before.
+  returned: success
+  type: dict
+  sample: {"rolling_rules.global": "rules.yml", "role_order.compute": "upgrade_roles"}
 status:
   description: State to hosts, sorted in natural order. All six states are there. As it is after the call.
   returned: success
@@ -423,7 +431,7 @@ failure:
   contains:
     code:
       description: A stable word, such as V(bad_instructions), V(unreachable), V(denied), V(stuck), V(timeout), V(too_slow),
-        V(budget_spent), V(aborted), V(rules_left_out), V(unknown_names), V(rollout_under_way) or V(went_back).
+        V(budget_spent), V(aborted), V(rules_left_out), V(conflicting_rules), V(unknown_names), V(rollout_under_way) or V(went_back).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.
@@ -433,21 +441,30 @@ failure:
       type: dict
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import with_order
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import obstacles, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._model.rule_sources import Source, origins
 from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import STATES, UPGRADING
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._ops.roll_back import as_rollback
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.rules import given_rules
+from ansible_collections.convoy.upgrade.plugins.module_utils._ops.rules import merged, sources_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
 
 
-def as_result(outcome: Outcome) -> dict[str, Any]:
-    """Return the result of the module for what a pass did."""
+def as_result(
+    outcome: Outcome, sources: Sequence[Source] = (), order: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the result of the module for what a pass did.
+
+    :param sources: of the rules that the call brought.
+    :param order: the order that it added.
+    """
     plan, ledger, hosts, replaces = outcome.plan, outcome.ledger, outcome.hosts(), outcome.replaces
     return {
         "version": plan.version,
@@ -459,6 +476,7 @@ def as_result(outcome: Outcome) -> dict[str, Any]:
         "commit": ledger.commit if ledger else "",
         "complete": plan.complete,
         "instructions": dict(ledger.instructions) if ledger else {},
+        "sources": origins(ledger.instructions if ledger else {}, sources, with_order({}, order or {})),
         "status": {state: [host for host, view in hosts.items() if view.state == state] for state in STATES},
         "hosts": {host: asdict(view) for host, view in hosts.items()},
         "transitions": [
@@ -506,11 +524,11 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
+        # After the first pass, the ledger has them.
+        sources = sources_of(options["instructions"], options["instructions_file"]) if options["since"] is None else ()
         request = Request(
             version=options["version"],
-            rules=given_rules(options["instructions"], options["instructions_file"])
-            if options["since"] is None
-            else None,
+            rules=merged(sources) if sources else None,
             role_order=options["role_order"],
             fleet=options["fleet"],
             role_pattern=options["role_pattern"],
@@ -532,7 +550,7 @@ def main() -> None:
             outcome.index = max(outcome.index, seen)
         for warning in outcome.warnings:
             module.warn(warning)
-        return as_result(outcome)
+        return as_result(outcome, sources, options["role_order"])
 
     run(module, act)
 

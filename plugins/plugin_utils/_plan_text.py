@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..module_utils._model.names import plural, some
+from ..module_utils._model.rule_sources import leaves
 from ..module_utils._model.states import UPGRADED, UPGRADING
 from ._text import headline, reasons, standing, table
 
@@ -26,7 +27,7 @@ def plan(result: Mapping[str, Any]) -> list[str]:
     lines = [
         f"Plan: {headline(result)[len('Rollout ') :]}",
         *_replaced(result.get("replaces") or {}),
-        *_rules(result["instructions"]),
+        *_rules(result["instructions"], result.get("sources") or {}),
         *standing(result),
     ]
     lines += _table(result) if waves else ["Nothing is left to open."]
@@ -50,26 +51,22 @@ def _replaced(rollout: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _rules(rules: Mapping[str, Any]) -> list[str]:
+def _rules(rules: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
     if not rules:
-        return ["Rules: none, so all at once"]
-    return ["Rules:", *(f"  {line}" for line in rule_lines(rules))]
+        return ["Rules: none"]
+    keys = [key for key, _value in leaves(rules)]
+    return [
+        "Rules:",
+        *(
+            f"  {line}" + (f" (from {sources[key]})" if key in sources else "")
+            for key, line in zip(keys, rule_lines(rules), strict=True)
+        ),
+    ]
 
 
 def rule_lines(rules: Mapping[str, Any]) -> list[str]:
     """Return instructions as lines, one for each key that messages name: ``rolling_rules.roles.compute: 10%``."""
-    return [f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in _leaves(rules, "")]
-
-
-def _leaves(data: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
-    for name, value in sorted(data.items()):
-        below = f"{key}.{name}" if key else str(name)
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, below)
-        elif isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
-            yield from ((f"{below}[{at}]", one) for at, one in enumerate(value))
-        else:
-            yield below, value
+    return [f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in leaves(rules)]
 
 
 def _table(result: Mapping[str, Any]) -> list[str]:

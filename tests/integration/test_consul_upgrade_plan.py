@@ -129,22 +129,34 @@ def test_a_role_is_opened_by_one_key_unless_it_is_limited_or_has_a_held_host(run
     assert result["hosts"]["compute2"]["reason"] == words
 
 
-def test_instructions_come_from_a_file_and_inline_wins(run: Runner, consul: RawKV, tmp_path: Path) -> None:
+def test_instructions_come_from_a_file_and_inline_and_each_is_told_with_its_source(
+    run: Runner, consul: RawKV, tmp_path: Path
+) -> None:
     seed(consul, ["compute1"])
     as_json, as_yaml = tmp_path / "rules.json", tmp_path / "rules.yml"
     as_json.write_text(json.dumps({"rolling_rules": {"global": "1", "fleet": "50%"}}))
     as_yaml.write_text(
-        "rolling_rules:\n  roles: {compute: 2}\nrole_dependencies: {compute: [controller]}\noptional_names: [controller]\n"
+        "rolling_rules:\n  roles: {compute: 1}\nrole_dependencies: {compute: [controller]}\noptional_names: [controller]\n"
     )
-    first, second = run(
+    inline = {"rolling_rules": {"global": "unlimited"}}
+    first, refused, second, third = run(
         [
             plan(version="2", instructions_file=str(as_json)),
-            plan(
-                instructions_file=str(as_yaml),
-                instructions={"rolling_rules": {"global": "unlimited", "roles": {"compute": 1}}},
-            ),
+            plan(instructions_file=str(as_json), instructions=inline),
+            plan(instructions_file=str(as_yaml), instructions=inline),
+            plan(),
         ]
     )
+    assert refused["failure"]["code"] == "conflicting_rules"
+    assert f"rolling_rules.global is 'unlimited' in instructions, and 1 in {as_json}." in refused["msg"]
+    assert first["sources"] == {"rolling_rules.global": str(as_json), "rolling_rules.fleet": str(as_json)}
+    assert second["sources"] == {
+        "rolling_rules.global": "instructions",
+        "rolling_rules.roles.compute": str(as_yaml),
+        "role_order.compute": str(as_yaml),
+        "optional_names": str(as_yaml),
+    }
+    assert third["sources"] == dict.fromkeys(second["sources"], "the ledger")
     assert first["instructions"] == {"rolling_rules": {"global": 1, "fleet": "50%"}}
     assert second["instructions"] == {
         "rolling_rules": {"global": "unlimited", "roles": {"compute": 1}},
@@ -175,7 +187,7 @@ def test_rules_end_by_an_empty_value_and_not_by_being_left_out(run: Runner, cons
 
 
 def test_the_default_file_is_read_where_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "DEFAULT_FILE", str(tmp_path / "jio-upgrade.json"))
+    monkeypatch.setattr(rules, "DEFAULT_FILES", (str(tmp_path / "jio-upgrade.json"), str(tmp_path / "other.json")))
     assert rules.given_rules(None, None) is None
     (tmp_path / "jio-upgrade.json").write_text('{"rolling_rules": {"global": 3}}')
     assert rules.given_rules(None, None) == {"rolling_rules": {"global": 3}}

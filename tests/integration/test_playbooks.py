@@ -153,7 +153,7 @@ def test_a_file_of_rules_is_named_from_where_the_command_is_given(play: Shipped,
     before = consul.tree()
     done = play("upgrade", "--check", environ={"PWD": str(play.folder)}, version="2", instructions_file="rules.yml")
     assert done.returncode == 0, done.stdout
-    assert "  rolling_rules.global: 1\n" in done.stdout
+    assert f"  rolling_rules.global: 1 (from {play.folder}/rules.yml)\n" in done.stdout
     assert consul.tree() == before
 
 

@@ -184,7 +184,7 @@ def test_rollback_shows_its_own_plan_before_it_begins(play: Shipped, store: Stor
     assert dry.returncode == 0, dry.stdout
     assert consul.tree() == before
     head, waves = dry.stdout[dry.stdout.index("Plan: to 1 from 2") :].split("\n\n")[:2]
-    assert "  failure_rules.fleet: 1" in head.splitlines()
+    assert "  failure_rules.fleet: 1 (from instructions)" in head.splitlines()
     control.roll_back(store, control.Word("slow", fleet=fleet))
     order = {"compute": ["controller"]}
     real = make_pass(store, Request("1", fleet=fleet, role_order=order), dry=True).plan

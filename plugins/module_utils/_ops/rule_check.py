@@ -16,7 +16,7 @@ from .._model.fleet import place
 from .._model.instructions import merge, parse, with_order
 from .._model.mistakes import Mistake, mistake_in, mistakes_of
 from .rule_lines import Lines
-from .rules import DEFAULT_FILE, read_file
+from .rules import DEFAULT_FILES, default_file, read_file, sources_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,22 @@ def check(
 
     Whether they fit the fleet is looked at once they can be read.
 
-    :param inline: wins over the file, key by key.
+    :param inline: laid on the file, key by key.
     :param path: a JSON or YAML file; None for the default one, where it exists.
     :param fleet: host -> role; None or empty where it is not known.
     :param more_order: order that is added to theirs.
     :raises UpgradeError: ``no_instructions`` where there is nothing to look at; ``bad_name`` for the fleet.
     """
-    file = path or (DEFAULT_FILE if Path(DEFAULT_FILE).exists() else "")
+    try:
+        file = path or default_file()
+    except UpgradeError as error:
+        return Checked(
+            ({"key": str(error.details.get("key", "")), "message": error.message, "file": "", "line": 0},), (), {}
+        )
     if inline is None and not file:
         raise UpgradeError(
             "no_instructions",
-            f"Neither instructions nor instructions_file is given, and there is no {DEFAULT_FILE}: nothing was checked. "
+            f"Neither instructions nor instructions_file is given, and there is no {' and no '.join(DEFAULT_FILES)}: nothing was checked. "
             "Name the file with -e instructions_file=FILE, or give the inventory that has them.",
         )
     members = place(fleet or {}, (), None)
@@ -67,6 +72,7 @@ def check(
     found = mistakes_of(given)
     if not found:
         try:
+            sources_of(inline, path)
             rules = with_order(given, more_order or {})
             found, warnings = fit(given, parse(rules), members, more_order) if members else ([], ())
         except UpgradeError as error:

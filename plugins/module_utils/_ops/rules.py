@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .._model.errors import UpgradeError
 from .._model.instructions import Instructions, merge, name_of, parse, with_order
-from .._model.shown import cut
+from .._model.names import some
+from .._model.rule_sources import Source, disagreements, leaves
+from .._model.shown import cut, shown
 
 try:
     import yaml
@@ -37,7 +39,9 @@ try:
 except ImportError:
     HAS_YAML = False
 
-DEFAULT_FILE = "/etc/jio-upgrade.json"
+# What the README of python-jiocloud names, and what its code reads.
+DEFAULT_FILES = ("/etc/jio-upgrade.json", "/etc/jiocloud-upgrade.json")
+INLINE = "instructions"
 
 
 def given_rules(inline: Mapping[str, Any] | None, path: str | None) -> dict[str, Any] | None:
@@ -45,21 +49,84 @@ def given_rules(inline: Mapping[str, Any] | None, path: str | None) -> dict[str,
 
     Keys that are empty on purpose are kept, as they end what a running rollout has.
 
-    :param inline: wins over the file, key by key.
+    :param inline: rules that are given as such; they may add to those of a file, and win over those of the default one.
     :param path: a JSON or YAML file; None for the default one, which may be missing.
-    :raises UpgradeError: ``bad_instructions``, ``bad_instructions_file``.
+    :raises UpgradeError: ``bad_instructions``, ``bad_instructions_file``, ``conflicting_rules``.
     """
-    from_file = read_file(path or DEFAULT_FILE) if path or Path(DEFAULT_FILE).exists() else None
-    if inline is None and from_file is None:
-        return None
+    sources = sources_of(inline, path)
+    return merged(sources) if sources else None
+
+
+def sources_of(inline: Mapping[str, Any] | None, path: str | None) -> tuple[Source, ...]:
+    """Return the sources of the rules that a call brings, the strongest last.
+
+    :raises UpgradeError: as :func:`given_rules`.
+    """
+    file = path or default_file()
+    from_file = read_file(file) if file else None
+    if from_file is None:
+        return () if inline is None else (Source(INLINE, _stored(inline)),)
     try:
-        given = merge(from_file or {}, inline or {})
-        plain = parse(given).plain()
+        # Together they may disagree in ways that none of them shows alone, such as about role_order.
+        _stored(merge(from_file, inline or {}))
+        below = Source(file, _stored(from_file))
+        above = Source(INLINE, _stored(inline or {}))
     except UpgradeError as error:
-        if from_file is None:
-            raise
-        where = f" (inline and {path or DEFAULT_FILE})" if inline else f" (in {path or DEFAULT_FILE})"
+        where = f" (inline and {file})" if inline else f" (in {file})"
         raise UpgradeError(error.code, error.message + where, **error.details) from error
+    if path:
+        _refuse_disagreement(above, below)
+    return (below, above) if inline is not None else (below,)
+
+
+def merged(sources: Sequence[Source]) -> dict[str, Any]:
+    """Return the rules of all sources, the last of them over the others, in their stored form."""
+    found: dict[str, Any] = {}
+    for one in sources:
+        found = merge(found, one.rules)
+    return _stored(found)
+
+
+def default_file() -> str:
+    """Return the file that is read where none is named, empty where there is none.
+
+    :raises UpgradeError: ``conflicting_rules`` where there are two, and they say different things; ``bad_instructions``,
+        ``bad_instructions_file`` where one of two is none.
+    """
+    files = [file for file in DEFAULT_FILES if Path(file).exists()]
+    if len(files) == 2:
+        one, other = (dict(leaves(_stored(read_file(file)))) for file in files)
+        for key in sorted({*one, *other}):
+            if one.get(key) != other.get(key):
+                first, second = (shown(rules[key]) if key in rules else "not given" for rules in (one, other))
+                raise UpgradeError(
+                    "conflicting_rules",
+                    f"instructions: {key} is {first} in {files[0]}, and {second} in {files[1]}. Both are read where no file is named, so "
+                    "nothing is changed. Remove one of them, or name one with -e instructions_file=FILE.",
+                    key=key,
+                    files=files,
+                )
+    return files[0] if files else ""
+
+
+def _refuse_disagreement(inline: Source, file: Source) -> None:
+    found = list(disagreements(inline.rules, file.rules))
+    if not found:
+        return
+    key, mine, yours = found[0]
+    more = f" The same goes for {some([name for name, _mine, _yours in found[1:]])}." if found[1:] else ""
+    raise UpgradeError(
+        "conflicting_rules",
+        f"instructions: {key} is {shown(mine)} in {inline.name}, and {shown(yours)} in {file.name}.{more} Nothing is changed, as neither "
+        "of the two is known to be meant. Take it out of one of them; or give -e '{\"instructions\": {}}' for the file alone, or "
+        "-e instructions_file= for instructions alone.",
+        key=key,
+        keys=[name for name, _mine, _yours in found],
+    )
+
+
+def _stored(given: Mapping[str, Any]) -> dict[str, Any]:
+    plain = parse(given).plain()
     return plain | {key: value for key, value in given.items() if value is not None and name_of(key) not in plain}
 
 

@@ -44,6 +44,16 @@ def test_a_plan_shows_its_rules_its_waves_and_what_is_not_expected_to_go() -> No
     ]
 
 
+def test_each_rule_stands_with_where_it_came_from() -> None:
+    rules = {"rolling_rules": {"global": 1}, "role_order": {"web": ["db"]}}
+    sources = {"rolling_rules.global": "rules.yml", "role_order.web": "upgrade_roles"}
+    assert plan(result({}, [], instructions=rules, sources=sources))[1:4] == [
+        "Rules:",
+        '  role_order.web: ["db"] (from upgrade_roles)',
+        "  rolling_rules.global: 1 (from rules.yml)",
+    ]
+
+
 def test_a_plan_says_which_rollout_it_replaces() -> None:
     replaces = {"version": "v0", "state": "paused", "who": "ann@admin1", "since": 7}
     assert plan(result({}, [], replaces=replaces))[1] == (
@@ -66,7 +76,7 @@ def test_times_are_shown_where_hosts_have_told_how_long_they_took() -> None:
 def test_a_long_plan_is_cut_and_says_what_is_left() -> None:
     waves: list[list[str]] = [[], *([f"c{number}"] for number in range(20))]
     lines = plan(result({f"c{number}": view("pending") for number in range(20)}, waves))
-    assert lines[1] == "Rules: none, so all at once"
+    assert lines[1] == "Rules: none"
     assert lines[4] == " now      0  nobody: every slot is taken"
     assert lines[-1] == "and 9 waves more with 9 hosts"
 
@@ -79,7 +89,7 @@ def test_stage_and_brake_stand_below_the_rules_and_the_brake_says_why_nobody_goe
     shown = plan(result({"c1": view("pending")}, [[], ["c1"]], stage="canary", wants_approval=False, brake=PAUSED))
     assert shown == [
         "Plan: to v2 from v1: 0 of 1 host upgraded",
-        "Rules: none, so all at once",
+        "Rules: none",
         "Stage canary",
         "Nothing opens: the rollout is paused by ann; resume.yml lets it go on",
         "",
@@ -95,7 +105,7 @@ def test_what_an_abort_leaves_is_not_expected_to_go() -> None:
     stopped = {"brake": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "wants_approval": False}
     assert plan(result(hosts, [], **stopped)) == [
         "Plan: to v2 from v1: 0 of 2 hosts upgraded",
-        "Rules: none, so all at once",
+        "Rules: none",
         f"Nothing opens: {reason}",
         "Nothing is left to open.",
         "",

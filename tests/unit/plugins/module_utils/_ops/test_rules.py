@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._ops.rules import e
 def default_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put the default file where a test may write it; there is none at first."""
     path = tmp_path / "jio-upgrade.json"
-    monkeypatch.setattr(rules, "DEFAULT_FILE", str(path))
+    monkeypatch.setattr(rules, "DEFAULT_FILES", (str(path), str(tmp_path / "jiocloud-upgrade.json")))
     return path
 
 
@@ -162,19 +162,75 @@ def test_keys_that_are_empty_on_purpose_are_kept_and_a_null_is_not() -> None:
     assert given_rules(given, None) == {name: value for name, value in given.items() if name != "health"}
 
 
-def test_inline_rules_win_over_the_file_key_by_key(file: Path) -> None:
+def test_inline_rules_and_those_of_a_file_add_up(file: Path) -> None:
     file.write_text("rolling_rules: {global: 1, roles: {compute: 5, network: 2}}\nrole_order: {compute: network}\n")
 
-    assert given_rules({"rolling_rules": {"roles": {"compute": "10%"}}}, str(file)) == {
-        "rolling_rules": {"global": 1, "roles": {"compute": "10%", "network": 2}},
+    assert given_rules({"rolling_rules": {"roles": {"web": "10%"}, "global": "1"}}, str(file)) == {
+        "rolling_rules": {"global": 1, "roles": {"compute": 5, "network": 2, "web": "10%"}},
         "role_order": {"compute": ["network"]},
     }
 
 
-def test_the_default_file_is_read_where_it_is(default_file: Path) -> None:
-    default_file.write_text(json.dumps({"rolling_rules": {"global": 1}}))
+@pytest.mark.parametrize(
+    ("inline", "in_file", "told"),
+    [
+        (
+            {"rolling_rules": {"global": 10}},
+            "rolling_rules: {global: 1}",
+            "rolling_rules.global is 10 in instructions, and 1 in",
+        ),
+        ({"stages": []}, "stages: [{hosts: 1}]", "stages is [] in instructions, and [{"),
+        (
+            {"role_dependencies": {"a": "b"}},
+            "role_dependencies: {a: c}",
+            "role_order.a is ['b'] in instructions, and ['c'] in",
+        ),
+        (
+            {"rolling_rules": {"global": 10, "fleet": 3}},
+            "rolling_rules: {global: 1, fleet: 4}",
+            "The same goes for rolling_rules.global. Nothing is changed",
+        ),
+    ],
+)
+def test_of_two_sources_that_disagree_neither_wins_silently(
+    file: Path, inline: dict[str, Any], in_file: str, told: str
+) -> None:
+    file.write_text(in_file)
 
-    assert given_rules(None, None) == {"rolling_rules": {"global": 1}}
+    with pytest.raises(UpgradeError) as caught:
+        given_rules(inline, str(file))
+
+    assert caught.value.code == "conflicting_rules"
+    assert told in caught.value.message
+    assert str(file) in caught.value.message
+    # What the message offers does as it says.
+    assert given_rules(None, str(file))
+    assert given_rules({}, str(file)) == given_rules(None, str(file))
+    assert given_rules(inline, "")
+
+
+@pytest.mark.parametrize("name", ["jio-upgrade.json", "jiocloud-upgrade.json"])
+def test_the_default_files_of_the_original_are_read_where_they_are(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(json.dumps({"rolling_rules": {"global": 1, "fleet": 5}}))
+
+    assert given_rules(None, None) == {"rolling_rules": {"global": 1, "fleet": 5}}
+    assert given_rules({"rolling_rules": {"global": 2}}, None) == {"rolling_rules": {"global": 2, "fleet": 5}}
+
+
+def test_two_default_files_have_to_say_the_same(tmp_path: Path, file: Path) -> None:
+    one, other = tmp_path / "jio-upgrade.json", tmp_path / "jiocloud-upgrade.json"
+    one.write_text('{"rolling_rules": {"global": "1"}, "role_order": {"a": "b"}}')
+    other.write_text('{"role_dependencies": {"a": ["b"]}, "rolling_rules": {"global": 1}}')
+    assert given_rules(None, None) == {"rolling_rules": {"global": 1}, "role_order": {"a": ["b"]}}
+
+    other.write_text('{"rolling_rules": {"global": 1}}')
+    with pytest.raises(UpgradeError) as caught:
+        given_rules({"rolling_rules": {"global": 3}}, None)
+    assert caught.value.code == "conflicting_rules"
+    assert f"role_order.a is ['b'] in {one}, and not given in {other}" in caught.value.message
+
+    file.write_text("rolling_rules: {fleet: 2}\n")
+    assert given_rules(None, str(file)) == {"rolling_rules": {"fleet": 2}}, "which are not read where a file is named"
 
 
 def test_a_file_that_is_named_takes_the_place_of_the_default_one(default_file: Path, file: Path) -> None:

@@ -1,0 +1,67 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rules from several sources: where two of them disagree, and from which one each rule in force came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Where rules come from that a call does not bring, and the order that it adds.
+LEDGER, ADDED_ORDER = "the ledger", "upgrade_roles"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rules from one place.
+
+    :param name: of the place, such as ``instructions`` or a file.
+    :param rules: in their stored form, and keys that are empty on purpose.
+    """
+
+    name: str
+    rules: Mapping[str, Any]
+
+
+def leaves(rules: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each rule with the key that messages name it by, such as ``rolling_rules.roles.compute``."""
+    for name, value in sorted(rules.items()):
+        key = f"{above}.{name}" if above else str(name)
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, key)
+        elif isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+            yield from ((f"{key}[{at}]", one) for at, one in enumerate(value))
+        else:
+            yield key, value
+
+
+def disagreements(one: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield key and both values where two sources give one rule differently. What only one of them gives is no disagreement."""
+    for name in sorted({*one} & {*other}):
+        key, mine, yours = f"{above}.{name}" if above else str(name), one[name], other[name]
+        if isinstance(mine, Mapping) and isinstance(yours, Mapping):
+            yield from disagreements(mine, yours, key)
+        elif mine != yours:
+            yield key, mine, yours
+
+
+def origins(in_force: Mapping[str, Any], sources: Sequence[Source], more_order: Mapping[str, Any]) -> dict[str, str]:
+    """Return key -> where a rule in force came from.
+
+    :param sources: the strongest last; what none of them gives comes from the ledger.
+    :param more_order: order that was added, in its stored form.
+    """
+    given = [(one.name, dict(leaves(one.rules))) for one in sources]
+    given.append((ADDED_ORDER, dict(leaves(more_order))))
+    found = {}
+    for key, value in leaves(in_force):
+        whole = [name for name, rules in given if key in rules and rules[key] == value]
+        parts = [name for name, rules in given if isinstance(value, list) and _is_part(rules.get(key), value)]
+        found[key] = whole[-1] if whole else " and ".join(parts) or LEDGER
+    return found
+
+
+def _is_part(some: Any, value: list[Any]) -> bool:
+    return isinstance(some, list) and bool(some) and all(one in value for one in some)
