@@ -27,7 +27,7 @@ CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
     "client_key": {"type": "path", "no_log": False},
     "datacenter": {"type": "str"},
     "timeout": {"type": "float", "default": DEFAULT_TIMEOUT},
-    "pass_limit": {"type": "float", "default": DEFAULT_PASS_LIMIT},
+    "pass_limit": {"type": "float", "default": DEFAULT_PASS_LIMIT, "no_log": False},
     "kv_prefix": {"type": "str", "default": "", "no_log": False},
 }
 # For actions on the controller, where what is wrong with a value is said by read_settings, which knows its source too.
