@@ -36,6 +36,8 @@ MARK = {"version": "2", "since": NOW - 5000, "upgraded": True}
 APPROVAL = {"by": "ann", "at": NOW - 900, "reason": "looks well"}
 
 # compute1 is on its way, compute5 is held, controller1 is done, and the others wait; the next pass opens compute2.
+# Consul takes requests up to half a mebibyte.
+LARGE = 10_000
 DONE, HELD = "controller1", "compute5"
 WAITING = ("compute2", "compute3", "compute4", "controller2")
 HOSTS = ("compute1", *WAITING, HELD, DONE)
@@ -69,10 +71,9 @@ class Site:
         self.lay({key: value for key, value in SITE.items() if key not in without})
 
     def lay(self, keys: Mapping[str, bytes]) -> None:
-        """Make these the only keys there are."""
+        """Make these the only keys there are: all of them in one write, and after it those of more than ``LARGE`` bytes."""
         operations: list[Any] = [{"KV": {"Verb": "delete-tree", "Key": ""}}]
-        # Consul takes requests up to half a mebibyte.
-        large = {key for key, value in keys.items() if len(value) > 10_000}
+        large = {key for key, value in keys.items() if len(value) > LARGE}
         for key, value in keys.items():
             if key in large:
                 continue
