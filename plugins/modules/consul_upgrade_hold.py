@@ -62,7 +62,7 @@ options:
     default: {}
   allow_unknown:
     description:
-      - Whether O(hosts) and O(roles) may name what nobody knows, such as a host that is still to come. Without it, a name that is of no
+      - Whether O(hosts) and O(roles) may name unknown hosts and roles, such as a host that is still to come. Without it, a name that is of no
         host or role that has reported or that O(fleet) has, and that is not held, is an error.
     type: bool
     default: false

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The failures of a host on the way to one version, those that it has recovered from too: for whoever looks back. No plan depends on it."""
+"""The failures of a host on the way to one version, those that it has recovered from too. Reports show them; no plan depends on them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .errors import UpgradeError
-from .shown import shown
+from .shown import bare, shown
 
 OPEN = "True"
 CLOSED = "False"
@@ -36,6 +36,10 @@ class GateValue:
     def is_true(self) -> bool:
         """Whether it is ``True``, however that is spelled."""
         return _WORDS.get((self.text or "").strip().lower(), False)
+
+    def shown(self) -> str:
+        """Return the value as a sentence shows it."""
+        return bare((self.text or "").strip())
 
     def is_open(self, current_version: str | None) -> bool:
         """Return whether the value opens the gate.
@@ -146,9 +150,7 @@ class Gates:
             ("global", self.everywhere),
         ):
             if gate is not None:
-                return GateAnswer(
-                    gate.is_open(current_version), scope, gate.key, (gate.text or "").strip(), gate.at, gate.index
-                )
+                return GateAnswer(gate.is_open(current_version), scope, gate.key, gate.shown(), gate.at, gate.index)
         return NOTHING_SET
 
     def values(self) -> Iterator[GateValue]:

@@ -79,7 +79,7 @@ def other_machine(snapshot: Snapshot, host: str) -> str:
         return ""
     return (
         f"{host}: two machines have reported under this name, {record.machine} and {record.other_machine}. If both are there, rename one. "
-        f"If the host was installed anew, it is well after its next upgrade, or forget.yml -e host={host}"
+        f"If the host was reinstalled, this warning ends with its next upgrade, or with forget.yml -e host={host}"
     )
 
 

@@ -43,7 +43,9 @@ def forget(store: Store, word: Word, hosts: Sequence[str], *, force: bool = Fals
     """
     names = [check_name("host", host, "hosts") for host in dict.fromkeys(hosts)]
     if not names:
-        raise UpgradeError("nobody", "Nobody is named: give hosts.")
+        raise UpgradeError(
+            "nobody", "hosts is empty, so no host is forgotten. Name the hosts: forget.yml -e host=HOST."
+        )
     changes: list[Change] = []
     remarks: dict[str, list[str]] = {}
     for _try in range(_MOST_TRIES):
@@ -71,9 +73,11 @@ def forget(store: Store, word: Word, hosts: Sequence[str], *, force: bool = Fals
             hosts=in_order(gone),
             remarks=[line for host in names for line in remarks[host]],
         )
+    gone = [host for host in names if host in remarks]
     raise UpgradeError(
         "busy",
-        f"{some(names)}: the ledger or a record changed under each of {_MOST_TRIES} tries. End the agent of the host, then run it again.",
+        f"{some([host for host in names if host not in remarks])}: the ledger or a record changed under each of {_MOST_TRIES} tries."
+        f"{f' Forgotten already: {some(gone)}.' if gone else ''} End the agent of the host, then run the same command again.",
     )
 
 

@@ -154,7 +154,7 @@ def _other_machine(key: str, before: Record, word: Word) -> UpgradeError:
         "other_machine",
         f"{word.host} reports {word.state} from the machine {word.machine}, but {key} says that the machine {before.machine} has begun the "
         f"upgrade to {before.version} and has not ended it. Nothing is reported. If two machines have this name, rename one. If the other "
-        f"one is gone, as where the host was installed anew, run forget.yml -e host={word.host} -e force=true.",
+        f"one is gone, because the host was reinstalled, run forget.yml -e host={word.host} -e force=true.",
     )
 
 
@@ -255,8 +255,9 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
         said = replace(said, post=before.post, trail=before.trail, failures=before.failures, former=before.former)
     else:
         said = replace(said, former=moved_on(before))
-    if said == before:
-        return before
+    if replace(said, reported=before.reported) == before:
+        # Only where the report is published is new: the move is as old as it was.
+        return said
     times = {**(before.times if same_move else {}), word.state: now}
     if same_move and before.state == word.state == STARTED:
         # The next service or step of the same start.

@@ -53,9 +53,7 @@ def spare(writer: LedgerWriter, snapshot: Snapshot, move: Move) -> tuple[Move, l
     at = time.strftime("%Y-%m-%d %H:%M:%S %z")
     keys = writer.store.keys
     holds = {
-        (scope, name): Hold(
-            keys.hold(scope, name), f"{gate.key} was {(gate.text or '').strip()} when it began", FIRST_ROLLOUT, at
-        )
+        (scope, name): Hold(keys.hold(scope, name), f"{gate.key} was {gate.shown()} when it began", FIRST_ROLLOUT, at)
         for (scope, name), gate in closed.items()
     }
     texts = [(one.key, encode_hold(one)) for one in holds.values()]

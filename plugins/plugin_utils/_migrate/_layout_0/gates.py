@@ -13,6 +13,7 @@ from ....module_utils._model.fleet import DEFAULT_ROLE_PATTERN, compile_role_pat
 from ....module_utils._model.gates import GateValue
 from ....module_utils._model.holds import MIGRATION, Hold
 from ....module_utils._model.names import check_name, in_order, some
+from ....module_utils._model.shown import bare
 from ....module_utils._store.client import Entry
 from ....module_utils._store.codec import bare_text, encode_hold, text_of
 from ....module_utils._store.old_keys import OldKeys
@@ -72,7 +73,7 @@ def _hold(found: Found, old: Mapping[_Place, _Gate], place: _Place, gate: _Gate)
     if target in found.entries:
         return []
     key, index = gate.entry.key, gate.entry.modify_index
-    reason = f"{key} was {gate.text.strip()} when the keys were migrated to layout 1"
+    reason = f"{key} was {bare(gate.text.strip())} when the keys were migrated to layout 1"
     if exempt := _exempt(old, place):
         reason += f"; python-jiocloud exempted {some(exempt)}, and a hold does not"
     text = encode_hold(Hold(target, reason, MIGRATION))

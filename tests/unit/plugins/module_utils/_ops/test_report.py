@@ -70,3 +70,9 @@ def test_a_first_or_an_unreadable_record_has_none() -> None:
 
 def test_the_same_word_again_changes_nothing() -> None:
     assert next_record(BEFORE, Word("compute1", "2", STARTED), 9) is BEFORE
+
+
+def test_an_upgrade_that_only_a_planner_may_publish_keeps_its_time() -> None:
+    before = Record("2", UPGRADED, times={"upgraded": 5})
+    after = next_record(before, Word("compute1", "2", UPGRADED), 9)
+    assert (after.reported, after.times) == ("2", {"upgraded": 5})
