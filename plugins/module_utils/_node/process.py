@@ -73,7 +73,7 @@ def _end(process: subprocess.Popen[bytes]) -> bytes:
     end_family(process, _SECONDS_TO_END)
     try:
         output: bytes = process.communicate(timeout=_SECONDS_TO_END)[0]
-    except subprocess.TimeoutExpired:
-        # Something that got away has the output open: what came so far can't be had then.
-        return b""
+    except subprocess.TimeoutExpired as late:
+        # Something that got away has the output open: what came so far is all there is.
+        return late.output or b""
     return output

@@ -255,9 +255,9 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
         said = replace(said, post=before.post, trail=before.trail, failures=before.failures, former=before.former)
     else:
         said = replace(said, former=moved_on(before))
-    if replace(said, reported=before.reported) == before:
-        # Only where the report is published is new: the move is as old as it was.
-        return said
+    unchanged = replace(before, reported=said.reported)
+    if said == unchanged:
+        return unchanged
     times = {**(before.times if same_move else {}), word.state: now}
     if same_move and before.state == word.state == STARTED:
         # The next service or step of the same start.

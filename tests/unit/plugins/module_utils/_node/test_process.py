@@ -77,3 +77,12 @@ def test_what_cannot_be_run_is_told() -> None:
 def test_last_lines_leaves_empty_ones_out() -> None:
     assert last_lines("a\n\nb  \n\n c\n\n", 2) == "b\n c"
     assert last_lines("") == ""
+
+
+def test_output_is_kept_though_something_that_got_away_has_it_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ansible_collections.convoy.upgrade.plugins.module_utils._node.process._SECONDS_TO_END", 0.5)
+    script = f"echo begun; (setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 60' &); sleep 60"
+    assert run(["sh", "-c", script], 2).output == "begun\n"
+    os.kill(int((tmp_path / "pid").read_text()), 9)

@@ -53,7 +53,7 @@ def test_failures_are_kept_when_a_host_recovers_and_until_it_goes_elsewhere() ->
     now = next_record(BEFORE, Word("web1", "2", FAILED, "nova", "stop", "no \x1b" + "x" * 300), 9)
     assert now.failures == (Failure(9, 2, "nova", "stop", "x" * 200),)
     again = next_record(now, Word("web1", "2", FAILED, "nova", "stop", "no \x1b" + "x" * 300), 10)
-    assert again is now
+    assert again == now
     put_back = put_back_record(now, "2", None, 11)
     started = next_record(put_back, Word("web1", "2", STARTED), 12)
     healed = next_record(next_record(started, Word("web1", "2", FAILED), 13), Word("web1", "2", UPGRADED), 14)
@@ -69,7 +69,7 @@ def test_a_first_or_an_unreadable_record_has_none() -> None:
 
 
 def test_the_same_word_again_changes_nothing() -> None:
-    assert next_record(BEFORE, Word("compute1", "2", STARTED), 9) is BEFORE
+    assert next_record(BEFORE, Word("compute1", "2", STARTED), 9) == BEFORE
 
 
 def test_an_upgrade_that_only_a_planner_may_publish_keeps_its_time() -> None:
