@@ -20,6 +20,7 @@ from integration.support.fleet import GATES, names, seed
 from integration.support.seen import documentation
 from integration.support.shelf import Shelf
 from integration.support.words import UNLIMITED
+from thorough import quick
 
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane", "services": []}}
 STATES = {f"state_{name}" for name in ("upgraded", "failed", "lost", "upgrading", "held", "pending")}
@@ -248,24 +249,36 @@ def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: S
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [
-        ({"upgrade_role": {}}, "upgrade_role: there is no such option; did you mean 'upgrade_roles'?"),
-        ({"upgrade_roles": {"compute": {"stage": "data"}}}, "upgrade_roles.compute.stage: 'data' is no stage"),
-        ({"upgrade_roles": {"compute": {"stge": 1}}}, "upgrade_roles.compute.stge: unknown key; did you mean 'stage'?"),
-        ({"roles": {"gw": "computer"}, "upgrade_roles": ROLES}, "roles.gw: 'computer' is not in upgrade_roles"),
-        ({"role_pattern": "("}, "role_pattern: '(' is no regular expression"),
-        ({"unplaced": "drop"}, "unplaced"),
-        ({"address": "ipv6"}, "address"),
-        ({"roles": ["compute1"]}, "roles"),
-        ({"port": "http"}, "port"),
-        ({"token": "s3cret", "host": "{{ nobody }}"}, "host: its template can't be evaluated: 'nobody' is undefined"),
-        ({"token": ["s3cret"]}, "token: it is no text but a list or a mapping, and not shown here. Put it in quotes."),
-        ({"datacenter": "dc9", "timeout": 0.2}, "No path to datacenter"),
-        (
-            {"kv_prefix": "x", "ca_path": "/no/such.pem", "scheme": "https"},
-            "ca_path: /no/such.pem is no file that can be read",
-        ),
-    ],
+    quick(
+        2,
+        [
+            ({"upgrade_role": {}}, "upgrade_role: there is no such option; did you mean 'upgrade_roles'?"),
+            ({"upgrade_roles": {"compute": {"stage": "data"}}}, "upgrade_roles.compute.stage: 'data' is no stage"),
+            (
+                {"upgrade_roles": {"compute": {"stge": 1}}},
+                "upgrade_roles.compute.stge: unknown key; did you mean 'stage'?",
+            ),
+            ({"roles": {"gw": "computer"}, "upgrade_roles": ROLES}, "roles.gw: 'computer' is not in upgrade_roles"),
+            ({"role_pattern": "("}, "role_pattern: '(' is no regular expression"),
+            ({"unplaced": "drop"}, "unplaced"),
+            ({"address": "ipv6"}, "address"),
+            ({"roles": ["compute1"]}, "roles"),
+            ({"port": "http"}, "port"),
+            (
+                {"token": "s3cret", "host": "{{ nobody }}"},
+                "host: its template can't be evaluated: 'nobody' is undefined",
+            ),
+            (
+                {"token": ["s3cret"]},
+                "token: it is no text but a list or a mapping, and not shown here. Put it in quotes.",
+            ),
+            ({"datacenter": "dc9", "timeout": 0.2}, "No path to datacenter"),
+            (
+                {"kv_prefix": "x", "ca_path": "/no/such.pem", "scheme": "https"},
+                "ca_path: /no/such.pem is no file that can be read",
+            ),
+        ],
+    ),
 )
 def test_options_that_cannot_be_right(shelf: Shelf, options: dict[str, Any], sentence: str) -> None:
     refusal = shelf.refusal("-vvv", **options)

@@ -19,6 +19,7 @@ from integration.support.fleet import gates, history, ledger, names, opened, see
 from integration.support.nodes import living_nodes
 from integration.support.shipped import Shipped, inventory
 from integration.support.words import UNLIMITED
+from thorough import quick
 
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
 RULES = {"rolling_rules": {"global": 1, "roles": {"compute": 2}}}
@@ -92,34 +93,40 @@ def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: Raw
 @pytest.mark.one_release
 @pytest.mark.parametrize(
     ("variables", "sentence"),
-    [
-        ({}, "version is not given: say which one the fleet should run, with -e version=X."),
-        ({"version": 2.10}, "version: 2.1 is not text but a number"),
-        ({"version": "3", "replace": 2.10}, "replace: 2.1 is not text but a number"),
-        (
-            {"version": "2", "instructions": {"rolling_rules": {"globl": 1}}},
-            "rolling_rules.globl: unknown key; did you mean 'global'?",
-        ),
-        ({"version": "2", "instructions_file": "/nonexistent.yml"}, "/nonexistent.yml can't be used: No such file"),
-        (
-            {"version": "2", "upgrade_limit": ["computer"]},
-            "'computer' is no host, role or group of this fleet; did you mean 'compute'?",
-        ),
-        (
-            {"version": "2", "upgrade_roles": {"compute": {"stage": "data"}}},
-            "upgrade_roles.compute.stage: 'data' is no stage",
-        ),
-        ({"version": "2", "upgrade_roles": {"computer": {}}}, "no host of the inventory is in a group named computer"),
-        (
-            {"version": "2", "upgrade_roles": {"compute": {}, "web": {}}},
-            "the host 'compute1' is in the groups 'compute' and 'web'",
-        ),
-        ({"version": "2", "upgrade_consul_kv_prefix": "elsewhere"}, "There is no host to upgrade"),
-        (
-            {"version": "2", "upgrade_consul_port": 1, "upgrade_consul_timeout": 0.2},
-            "http://127.0.0.1:1 can't be reached",
-        ),
-    ],
+    quick(
+        4,
+        [
+            ({}, "version is not given: say which one the fleet should run, with -e version=X."),
+            ({"version": 2.10}, "version: 2.1 is not text but a number"),
+            ({"version": "3", "replace": 2.10}, "replace: 2.1 is not text but a number"),
+            (
+                {"version": "2", "instructions": {"rolling_rules": {"globl": 1}}},
+                "rolling_rules.globl: unknown key; did you mean 'global'?",
+            ),
+            ({"version": "2", "instructions_file": "/nonexistent.yml"}, "/nonexistent.yml can't be used: No such file"),
+            (
+                {"version": "2", "upgrade_limit": ["computer"]},
+                "'computer' is no host, role or group of this fleet; did you mean 'compute'?",
+            ),
+            (
+                {"version": "2", "upgrade_roles": {"compute": {"stage": "data"}}},
+                "upgrade_roles.compute.stage: 'data' is no stage",
+            ),
+            (
+                {"version": "2", "upgrade_roles": {"computer": {}}},
+                "no host of the inventory is in a group named computer",
+            ),
+            (
+                {"version": "2", "upgrade_roles": {"compute": {}, "web": {}}},
+                "the host 'compute1' is in the groups 'compute' and 'web'",
+            ),
+            ({"version": "2", "upgrade_consul_kv_prefix": "elsewhere"}, "There is no host to upgrade"),
+            (
+                {"version": "2", "upgrade_consul_port": 1, "upgrade_consul_timeout": 0.2},
+                "http://127.0.0.1:1 can't be reached",
+            ),
+        ],
+    ),
 )
 def test_what_is_wrong_is_told_before_anything_is_written(
     play: Shipped, consul: RawKV, variables: dict[str, Any], sentence: str

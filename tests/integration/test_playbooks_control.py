@@ -18,6 +18,7 @@ from integration.support.fleet import gates, history, ledger, names, seed
 from integration.support.nodes import living_nodes
 from integration.support.shipped import Shipped, inventory
 from integration.support.words import UNLIMITED
+from thorough import quick
 
 FLEET = names(controller=1, compute=3)
 ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
@@ -103,16 +104,19 @@ def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
 @pytest.mark.one_release
 @pytest.mark.parametrize(
     ("name", "given"),
-    [
-        ("hold", {"host": "", "everything": True, "reason": "RAM test"}),
-        ("hold", {"role": " ", "host": "compute1", "reason": "RAM test"}),
-        ("unhold", {"host": ",", "everything": True}),
-        ("unhold", {"host": "compute1", "role": ""}),
-        ("retry", {"host": " , "}),
-        ("forget", {"host": " , "}),
-        ("approve", {"stage": ""}),
-        ("status", {"host": ""}),
-    ],
+    quick(
+        1,
+        [
+            ("hold", {"host": "", "everything": True, "reason": "RAM test"}),
+            ("hold", {"role": " ", "host": "compute1", "reason": "RAM test"}),
+            ("unhold", {"host": ",", "everything": True}),
+            ("unhold", {"host": "compute1", "role": ""}),
+            ("retry", {"host": " , "}),
+            ("forget", {"host": " , "}),
+            ("approve", {"stage": ""}),
+            ("status", {"host": ""}),
+        ],
+    ),
 )
 def test_a_name_that_is_given_and_empty_is_refused(
     play: Shipped, store: Store, consul: RawKV, name: str, given: dict[str, Any]

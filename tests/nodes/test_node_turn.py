@@ -192,6 +192,7 @@ def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
     wait_for(lambda: fleet.checks(NODE)["puppet"][0] == "passing", "it is well again")
 
 
+@pytest.mark.thorough
 def test_a_full_disk_fails_the_unit_and_is_reported(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -224,6 +225,7 @@ while os.path.exists("/root/locked"):
 """
 
 
+@pytest.mark.thorough
 def test_a_lock_of_dpkg_is_waited_for_and_spends_no_failure(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")

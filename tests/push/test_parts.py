@@ -57,6 +57,7 @@ def test_the_parts_are_run_by_themselves_in_the_order_that_the_rules_allow(fleet
     assert fleet.consul.get("config_state/enable_puppet/global") == b"True"
 
 
+@pytest.mark.thorough
 def test_a_canary_goes_through_both_planes_and_a_rollback_goes_the_other_way(site: Site) -> None:
     allow = "allow_downgrade: true\n"
     site.service("api", ["upgrade"], meta=allow)

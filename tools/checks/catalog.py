@@ -63,7 +63,7 @@ OTHERS = (
     _same("types", ("tools/checks/types.sh",)),
     _same("changelog", ("antsibull-changelog", "lint")),
     _same("docs", ("antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=self", ".")),
-    _same("unit", ("pytest", "-q", "-n", "2", "tests/unit")),
+    _tests("unit", ("-n", "2", "tests/unit")),
     _same("lint", ("ansible-lint",)),
     # The last file looks back on what all others have used and seen.
     Check(
