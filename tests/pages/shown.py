@@ -21,7 +21,7 @@ _RULES = (
     (re.compile(r"^About (?:\d+[ms] ?)+ in all", re.M), "About N in all"),
     (re.compile(r"^wave  hosts +begins +takes", re.M), "wave  hosts  begins  takes"),
     # The folder that a run makes for itself, and lines in the collection's own files.
-    (re.compile(r"/tmp/convoy-\w+/"), "/tmp/convoy-ID/"),
+    (re.compile(r"/tmp/(?:[^/\s]+/)*convoy-\w+/"), "/tmp/convoy-ID/"),
     (re.compile(r"(/convoy/upgrade/\S+\.yml):\d+\)"), r"\1:N)"),
 )
 
