@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     FAILED,
     STARTED,
     Record,
@@ -17,15 +17,15 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import
     Snapshot,
     place,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import Gates, GateValue
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold, Holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import merge, parse
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import Plan
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.planner import make_plan
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import HostState, read_states
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import HostState, read_states
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import merge, parse
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 
 KEYS = Keys()
 OLD, NEW = "1.0", "2.0"

@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 from urllib.parse import unquote
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._store import transport
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul import transport
 
 
 @dataclass

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import Snapshot
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import printable
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Entry
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.snapshot import decode_snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import printable
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import Entry
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.snapshot import decode_snapshot
 from hypothesis import strategies as st
 
 KEYS = Keys("cloud/")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import FAILED, STARTED, UPGRADED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, Record
 from fleets import NEW, OLD, Fleet, fleet
 from hypothesis import strategies as st
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._command_line.run import Run
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver import watch
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import watch as notices
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import run_watch as notices
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import lost_hosts
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import Run
 
 DOCUMENTATION = r"""
 name: convoy_watch
@@ -45,7 +45,7 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Say that it is at work, and look at the command line."""
-        watch.announce()
+        lost_hosts.announce()
         self._run = Run(str(playbook._file_name), self._say)
         self._run.check_options(playbook.get_plays()[0].get_variable_manager().extra_vars)
         self._run.begin()
@@ -58,7 +58,7 @@ class CallbackModule(CallbackBase):
         """Take note of the driver, the notifier, and where the fleet stands."""
         self._run.remember(result._result)
         if result._task.action in _PREPARES:
-            watch.remember(result._result)
+            lost_hosts.remember(result._result)
         elif result._task.action in _NOTIFIES:
             notices.remember(result._result)
 
@@ -75,7 +75,7 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Tell the driver of a host that is lost."""
         if not getattr(result._task, "ignore_unreachable", False):
-            why = watch.tell_lost(result._host.get_name(), result._result)
+            why = lost_hosts.tell_lost(result._host.get_name(), result._result)
             if why is not None:
                 self._display.warning(why)
 

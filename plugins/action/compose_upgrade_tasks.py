@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import compose
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.finder import RoleFinder
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import Difference, compare, fill, write
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.selection import refuse_empty
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import refuse_empty
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.role_finder import RoleFinder
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "upgrade_roles": {"type": "dict", "required": True},

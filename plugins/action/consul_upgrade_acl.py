@@ -10,12 +10,19 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import ACTION_CONNECTION_OPTIONS, changed
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import bounded, printable
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.acl import KINDS, NODE, Granted, Part, grant, revoke
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import bounded, printable
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS, changed
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import (
+    KINDS,
+    NODE,
+    Granted,
+    Part,
+    grant,
+    revoke,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,

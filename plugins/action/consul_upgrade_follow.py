@@ -10,15 +10,15 @@ import time
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import ACTION_CONNECTION_OPTIONS
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import ABORTED
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.standing import Standing
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import News, follow
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import Teller, folder_of
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.story import Story, plain
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.words import about, ending, stamped
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import Standing
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import News, follow
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import Teller, folder_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import Story, plain
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import about, ending, stamped
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,

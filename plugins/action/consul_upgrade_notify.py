@@ -12,18 +12,18 @@ from typing import Any
 from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import ACTION_CONNECTION_OPTIONS
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.notices import EVENTS
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import BROKEN
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.notices import Sight, news, remember, see
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.process import make_folder
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.watch import SIGN
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import watch
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import BROKEN
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import EVENTS
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import Sight, news, remember, see
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import run_watch
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import Hook
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.process import Notifier, start
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.notifier import Notifier, start
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.daemon import make_folder
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import SIGN
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
             return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
 
     def _act(self, options: dict[str, Any]) -> dict[str, Any]:
-        known = watch.known()
+        known = run_watch.known()
         if known is not None:
             # A playbook that goes on with another one has it already.
             return {"notifier": known[1], "process": known[0], "untold": []}

@@ -16,11 +16,11 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.opening import MOST_SLOW, SlowTries
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._progress import Progress, count
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.feeder import feed, settings_from
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import is_fed, wait_until_shown
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.admission import MOST_SLOW, SlowTries
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import Progress, count
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import is_fed, wait_until_shown
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.feeder import feed, settings_from
 
 # Without any change, the count is shown this often (seconds), so that nobody has to wonder.
 _SHOW_EVERY = 30

@@ -9,8 +9,8 @@ import os
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._processes import start_of
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import whoami
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import start_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import whoami
 
 
 class ActionModule(ActionBase):

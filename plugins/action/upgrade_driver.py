@@ -12,15 +12,15 @@ from typing import Any
 
 from ansible import context
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import ACTION_CONNECTION_OPTIONS
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver import process
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.line import SOCKET, call
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.run import Run, units_from
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.watch import SIGN
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.feeder import feed
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.line import is_fed
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import is_fed
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import daemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.feeder import feed
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.ipc import SOCKET, call
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import SIGN
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import Run, units_from
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -67,7 +67,7 @@ class ActionModule(ActionBase):
                 "any more. It lies in callback_plugins beside the playbooks of convoy.upgrade and is found there by itself; "
                 "for a playbook elsewhere, set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to that folder.",
             )
-        return {"driver": process.make_folder(os.getppid())}
+        return {"driver": daemon.make_folder(os.getppid())}
 
     def _start(self, options: dict[str, Any]) -> dict[str, Any]:
         run = Run(
@@ -86,7 +86,7 @@ class ActionModule(ActionBase):
             patience=options["wait_timeout"],
             forks=int(context.CLIARGS.get("forks") or 1),
         )
-        process.start(run, os.getppid())
+        daemon.start(run, os.getppid())
         feed(os.getppid(), lambda: run.settings, run.fleet, run.version)
         return {"driver": run.folder}
 
@@ -119,7 +119,7 @@ class ActionModule(ActionBase):
     def _stop(self, options: dict[str, Any]) -> dict[str, Any]:
         folder = _needed(options, "driver")
         if (Path(folder) / SOCKET).exists():
-            process.stop(folder)
+            daemon.stop(folder)
         return {"driver": folder}
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.selection import chosen
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.line import call
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import chosen
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.ipc import call
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "driver": {"type": "path", "required": True},

@@ -42,11 +42,11 @@ from typing import Any
 from ansible import constants as C
 from ansible import context
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import printable
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.process import make_folder
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.failures import failure_lines
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.said import told_by_debug
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.view import View
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import printable
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.debug_output import told_by_debug
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.failed_task import failure_lines
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view import View
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.daemon import make_folder
 
 _COLOUR = re.compile(r"(\033\[[0-9;]*m)")
 _DEBUG = ("ansible.builtin.debug", "ansible.legacy.debug", "debug")

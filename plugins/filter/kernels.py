@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._kernels import newest_kernel
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.kernels import newest_kernel
 
 
 class FilterModule:

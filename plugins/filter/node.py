@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._failure import failure_text
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.failure_text import failure_text
 
 
 class FilterModule:

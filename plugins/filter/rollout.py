@@ -9,15 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils import (
-    _inventory,
-    _plan_text,
-    _routes,
-    _scope,
-    _text,
-    _ways,
-)
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose import inventory_roles
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import plan_text, status_text
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run import scope
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path import allowed_moves, routes
 
 
 def _telling(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,17 +32,17 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return name -> filter."""
         return {
-            "fleet": _telling(_inventory.fleet_of),
-            "stage_order": _telling(_inventory.stage_order),
-            "roles_of_stage": _telling(_inventory.roles_of_stage),
-            "upgrade_scope": _telling(_scope.scope_of),
-            "after_scope": _telling(_scope.after_scope),
-            "unknown_hosts": _telling(_routes.unknown_hosts),
-            "upgrade_ways": _telling(_routes.ways_of),
-            "forbidden_moves": _telling(_ways.forbidden_moves),
-            "composition_text": _text.composition,
-            "status_text": _text.status,
-            "plan_text": _plan_text.plan,
-            "story_text": _text.story,
-            "mistakes_text": _text.mistakes,
+            "fleet": _telling(inventory_roles.fleet_of),
+            "stage_order": _telling(inventory_roles.stage_order),
+            "roles_of_stage": _telling(inventory_roles.roles_of_stage),
+            "upgrade_scope": _telling(scope.scope_of),
+            "after_scope": _telling(scope.after_scope),
+            "unknown_hosts": _telling(routes.unknown_hosts),
+            "upgrade_ways": _telling(routes.ways_of),
+            "forbidden_moves": _telling(allowed_moves.forbidden_moves),
+            "composition_text": status_text.composition,
+            "status_text": status_text.status,
+            "plan_text": plan_text.plan,
+            "story_text": status_text.story,
+            "mistakes_text": status_text.mistakes,
         }

@@ -169,13 +169,13 @@ from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.inventory.group import to_safe_group_name
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.utils.unsafe_proxy import wrap_var
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.names import nearest, some
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import STATES
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.inventory import Survey, Wanted, survey
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings, read_settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._inventory import STAGES, stage_order
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import nearest, some
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Survey, Wanted, survey
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import STAGES, stage_order
 
 UNPLACED = "unplaced"
 

@@ -115,10 +115,10 @@ failure:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.names import plural
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.rule_check import check
-from ansible_collections.convoy.upgrade.plugins.module_utils._outcome import end
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import plural
+from ansible_collections.convoy.upgrade.plugins.module_utils._result import end
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_check import check
 
 
 def checked(options: dict[str, Any]) -> dict[str, Any]:

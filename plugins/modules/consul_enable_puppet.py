@@ -114,10 +114,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import reset_gates, set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import SCOPES
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import SCOPES
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
 def main() -> None:

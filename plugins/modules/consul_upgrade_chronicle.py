@@ -91,10 +91,10 @@ failure:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.chronicle import files_of, paths_in, told
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.text_file import text_in, write
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import text_in, write
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import files_of, paths_in, told
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
 def main() -> None:

@@ -145,10 +145,15 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Held, Whom, end_holds, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
+    Held,
+    Whom,
+    end_holds,
+    set_holds,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
 def held_from_now_on(keys: Keys, held: Held, *, dry: bool) -> list[str]:

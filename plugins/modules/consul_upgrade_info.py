@@ -360,12 +360,12 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import obstacles, what_stops
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import View, look
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.metrics import metrics_text
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.text_file import text_in, write
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import text_in, write
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import obstacles, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import View, look
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
 def as_result(view: View, name: str | None) -> dict[str, Any]:

@@ -446,15 +446,15 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import with_order
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.plan import obstacles, what_stops
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.rule_sources import Source, origins
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.states import STATES, UPGRADING
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Outcome, Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.roll_back import as_rollback
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.rules import merged, sources_of
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES, UPGRADING
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import obstacles, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import as_rollback
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Outcome, Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import merged, sources_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import Source, origins
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import with_order
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
 def as_result(

@@ -221,18 +221,18 @@ from dataclasses import replace
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._frame import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import check_name
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     DEFAULT_ROLE_PATTERN,
     HELD,
     RELEASED,
     REPORTED_STATES,
     STARTED,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.names import check_name
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import role_of
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import role_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
 def main() -> None:

@@ -119,13 +119,9 @@ failure:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import (
-    Claim,
-    release,
-    take,
-)
-from ansible_collections.convoy.upgrade.plugins.module_utils._outcome import end
-from ansible_collections.convoy.upgrade.plugins.module_utils._processes import connection_process
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import connection_process
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import Claim, release, take
+from ansible_collections.convoy.upgrade.plugins.module_utils._result import end
 
 
 def main() -> None:

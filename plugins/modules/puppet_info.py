@@ -51,9 +51,9 @@ machine:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import machine_id
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import disabled_for
-from ansible_collections.convoy.upgrade.plugins.module_utils._outcome import end
-from ansible_collections.convoy.upgrade.plugins.module_utils._processes import machine_id
+from ansible_collections.convoy.upgrade.plugins.module_utils._result import end
 
 
 def main() -> None:

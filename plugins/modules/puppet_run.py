@@ -133,7 +133,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import Wish, run_puppet
-from ansible_collections.convoy.upgrade.plugins.module_utils._outcome import end
+from ansible_collections.convoy.upgrade.plugins.module_utils._result import end
 
 
 def main() -> None:

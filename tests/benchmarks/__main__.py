@@ -23,12 +23,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask  # noqa: E402  the path comes first
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import reset_gates  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask  # noqa: E402  the path comes first
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store  # noqa: E402
 from devkit.agent import Agent  # noqa: E402
 
 SIZES = [100, 1_000, 10_000, 100_000]

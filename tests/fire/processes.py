@@ -17,7 +17,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from devkit.child import die_with_parent
 
 # How a planner ends that finds Consul put back to an earlier time.

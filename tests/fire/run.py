@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from lab.lab import Lab
 
 from .actors import be_holder, be_nodes, be_operator, be_planner

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.windows import parse_windows, shut
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.windows import parse_windows, shut
 
 from .rules import closed_window
 

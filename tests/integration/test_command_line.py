@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._command_line.limit import honours_limit
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.limit import honours_limit
 from devkit.agent import ROOT
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed

@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.acl import Part, grant
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask as ask_store
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.claims import claim, open_session
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import News, follow
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.health import Check, publish
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.inventory import Wanted, survey
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report as report_to
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.operations import put
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import put
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask as ask_store
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import Check, publish
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import report as report_to
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import claim, open_session
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import News, follow
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Wanted, survey
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import Part, grant
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe

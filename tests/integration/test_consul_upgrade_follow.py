@@ -10,13 +10,13 @@ import threading
 import time
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word, abort
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import News
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import follow as follow_in_process
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word as Said
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import report
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import News
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import follow as follow_in_process
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Word, abort
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
 from integration.support.playbook import Runner, Task

@@ -9,10 +9,10 @@ import json
 import re
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import MOST_EARLIER, look
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store, whoami
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import MOST_EARLIER, look
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store, whoami
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, seed
 from integration.support.playbook import Runner, info

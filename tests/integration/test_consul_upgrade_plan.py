@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops import rules
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import rule_input
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.playbook import Runner, plan
@@ -168,17 +168,17 @@ def test_instructions_come_from_a_file_and_inline_and_each_is_told_with_its_sour
 
 def test_rules_end_by_an_empty_value_and_not_by_being_left_out(run: Runner, consul: RawKV) -> None:
     seed(consul, names(compute=3))
-    rules = {**ONE_BY_ONE, "failure_rules": {"fleet": 1}}
+    rule_input = {**ONE_BY_ONE, "failure_rules": {"fleet": 1}}
     nothing = {**UNLIMITED, "failure_rules": {}}
     begun, left_out, emptied, ended = run(
         [
-            plan(version="2", instructions=rules),
+            plan(version="2", instructions=rule_input),
             plan(version="2", instructions={"failure_rules": {"fleet": 3}}),
             plan(version="2", instructions={}),
             plan(version="2", instructions=nothing),
         ]
     )
-    assert begun["instructions"] == rules
+    assert begun["instructions"] == rule_input
     for refused, missing in ((left_out, ["rolling_rules"]), (emptied, ["failure_rules", "rolling_rules"])):
         assert refused["failure"]["code"] == "rules_left_out"
         assert sorted(refused["failure"]["details"]["missing"]) == missing
@@ -187,11 +187,11 @@ def test_rules_end_by_an_empty_value_and_not_by_being_left_out(run: Runner, cons
 
 
 def test_the_default_file_is_read_where_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "DEFAULT_FILES", (str(tmp_path / "jio-upgrade.json"), str(tmp_path / "other.json")))
-    assert rules.given_rules(None, None) is None
+    monkeypatch.setattr(rule_input, "DEFAULT_FILES", (str(tmp_path / "jio-upgrade.json"), str(tmp_path / "other.json")))
+    assert rule_input.given_rules(None, None) is None
     (tmp_path / "jio-upgrade.json").write_text('{"rolling_rules": {"global": 3}}')
-    assert rules.given_rules(None, None) == {"rolling_rules": {"global": 3}}
-    assert rules.given_rules({"rolling_rules": {"global": 4}}, None) == {"rolling_rules": {"global": 4}}
+    assert rule_input.given_rules(None, None) == {"rolling_rules": {"global": 3}}
+    assert rule_input.given_rules({"rolling_rules": {"global": 4}}, None) == {"rolling_rules": {"global": 4}}
 
 
 def test_role_order_is_added_to_that_of_the_instructions(run: Runner, consul: RawKV) -> None:

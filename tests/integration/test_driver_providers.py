@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops import provider
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.run import Unit
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.server import Driver
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._host import provider
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import Unit
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.server import Driver
 from devkit.kv import RawKV
 from integration.support.drivers import Begin, Drivers, admit, admit_apart, end, entry, finish, step
 from integration.support.fleet import seed

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.run import Unit
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.server import Driver
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import Unit
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.server import Driver
 from devkit.kv import RawKV
 from integration.support.drivers import Drivers, admit, admit_apart, end, entry, finish, step
 from integration.support.fleet import gates, seed

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed

@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word, abort, pause, resume
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word as Said
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import (
+    Word,
+    abort,
+    pause,
+    resume,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
 from integration.support.fleet import gates, ledger, names, seed

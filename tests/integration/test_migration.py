@@ -9,13 +9,13 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors import Unreachable
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import SCHEMA
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, end_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import SCHEMA
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import Outcome
 from devkit.agent import Agent

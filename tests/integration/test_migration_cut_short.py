@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors import Unreachable
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import Outcome
 from devkit.agent import Agent

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word as Said
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.retry import retry
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Word as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import retry
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, names, record
 from integration.support.old_fleet import load, migrated, old_gates, old_reports

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import reset_gates, set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate import finder
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate import step_finder
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -32,7 +32,7 @@ HOSTS = list(names(compute=70))
 REMOVAL = {"remove_old": True}
 
 TO_2 = """
-from ....module_utils._store.operations import Change, compare, compare_and_put, remove
+from ....module_utils._consul.operations import Change, compare, compare_and_put, remove
 from ..step import Found, Move, Obstacle, Step
 
 
@@ -75,13 +75,13 @@ STEP = ToTwo()
 @pytest.fixture(autouse=True)
 def second_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put one more file among the steps, where nobody else sees it."""
-    steps = import_module(f"{finder.__package__}.steps")
+    steps = import_module(f"{step_finder.__package__}.steps")
     (own,) = list(steps.__path__)
     for path in Path(own).glob("to_*.py"):
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / "to_2.py").write_text(TO_2)
     monkeypatch.setattr(steps, "__path__", [str(tmp_path)])
-    monkeypatch.setattr(finder, "_FOLDER", tmp_path)
+    monkeypatch.setattr(step_finder, "_FOLDER", tmp_path)
 
 
 @pytest.fixture

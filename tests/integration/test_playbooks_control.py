@@ -9,10 +9,10 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store, whoami
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store, whoami
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, seed
 from integration.support.nodes import living_nodes

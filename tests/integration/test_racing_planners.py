@@ -10,7 +10,7 @@ import os
 import random
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, history, ledger, names, seed
 from integration.support.nodes import be_nodes, be_planner, end_of, spawn

@@ -11,13 +11,13 @@ from itertools import count
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import OPEN
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops import control as operator
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.after import make_after_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import OPEN
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.post_upgrade_pass import make_after_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, names, record, seed
 

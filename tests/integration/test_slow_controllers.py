@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.after import make_after_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word as Said
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.roll_back import roll_back
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.word import Word
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.ledger_writer import MOST_GATES
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Word
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import roll_back
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.post_upgrade_pass import make_after_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import MOST_GATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, names, seed

@@ -9,17 +9,17 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import Word as Said
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import abort, retry
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import reset_gates, set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, end_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.inventory import Wanted, survey
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Wanted, survey
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Word as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import abort, retry
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, end_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, names, seed

@@ -23,10 +23,10 @@ from ansible.plugins.loader import init_plugin_loader, lookup_loader
 # Before anything of a collection is imported, or Ansible does not know it for one.
 init_plugin_loader()
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import STARTED, UPGRADED  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import read_settings  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store  # noqa: E402
 from devkit.child import die_with_parent  # noqa: E402
 
 FLEET = [("controller", number) for number in (1, 2, 3)] + [("compute", number) for number in range(1, 10)]

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .._model.errors import UpgradeError
+from .._common.errors import UpgradeError
 from .lock_file import FOLDER, opened
 
 DRAINED, MAINTENANCE, READY = "drained", "maintenance", "ready"

@@ -18,9 +18,9 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .._model.errors import UpgradeError
-from .._model.shown import bounded, printable
-from .._processes import leave_all_but, start_of, wait_for_end
+from .._common.errors import UpgradeError
+from .._common.processes import leave_all_but, start_of, wait_for_end
+from .._common.sanitize import bounded, printable
 from .lock_file import opened
 
 _SECONDS_TO_GO = 2.0

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from .._model.errors import UpgradeError
+from .._common.errors import UpgradeError
 
 # Root's own. It goes with each boot, and is made by whoever needs it first.
 FOLDER = "/run/convoy"

@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .._model.errors import UpgradeError
-from .._processes import end_family
+from .._common.errors import UpgradeError
+from .._common.processes import end_family
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SECONDS_TO_END = 5

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._model.errors import UpgradeError
-from .._model.shown import bounded, printable
+from .._common.errors import UpgradeError
+from .._common.sanitize import bounded, printable
 from .lock_file import FOLDER, opened
 from .process import Ended, last_lines, run
 

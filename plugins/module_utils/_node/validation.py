@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._model.errors import UpgradeError
-from .._model.names import in_order
+from .._common.errors import UpgradeError
+from .._common.names import in_order
 from .process import last_lines, run
 
 

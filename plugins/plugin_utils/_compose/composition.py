@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils._model.names import in_order, nearest, some
-from ...module_utils._model.points import MOST_DONE
-from .._inventory import check_roles
-from .errors import refusal
-from .order import Among, Needs, among, refuse_cycle, within
-from .paths import by_version, in_order_of
-from .service import Entry, Finder, Service, load, read_entry, ways_of
-from .steps import POST, STEPS
-from .taskfile import Piece
-from .twins import Use, are_twins
-from .units import Unit, units_of
+from ...module_utils._common.names import in_order, nearest, some
+from ...module_utils._fleet.checkpoints import MOST_DONE
+from .._services.refusal import refusal
+from .._services.service import Entry, Finder, Service, load, read_entry, ways_of
+from .._services.service_paths import by_version, in_order_of
+from .._services.steps import POST, STEPS
+from .._services.task_file import Piece
+from .duplicates import Use, are_twins
+from .inventory_roles import check_roles
+from .task_groups import Unit, units_of
+from .task_order import Among, Needs, among, refuse_cycle, within
 
 _FOLDER = re.compile(r"[\w-]+")
 

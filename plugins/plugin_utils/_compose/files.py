@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from ...module_utils._model.points import point_name
+from ...module_utils._fleet.checkpoints import point_name
+from .._services.refusal import refusal
+from .._services.service import Entry, Service
+from .._services.steps import POST, STEPS, file_of, tags_of
 from .composition import Composition, Role
-from .errors import refusal
 from .folder import SIGN
-from .service import Entry, Service
-from .steps import POST, STEPS, file_of, tags_of
-from .units import Unit
+from .task_groups import Unit
 
 _NOT_COPIED = frozenset(("meta", "tests", "molecule", "__pycache__", ".git"))
 _HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; the next composition replaces it.\n"

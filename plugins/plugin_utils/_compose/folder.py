@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...module_utils._model.errors import UpgradeError
+from ...module_utils._common.errors import UpgradeError
 
 # By this file a folder is known to be a composition, and none of somebody's own things.
 SIGN = "composition.json"

@@ -12,15 +12,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from ...module_utils._model.errors import UpgradeError
-from ...module_utils._model.migration import Migration
-from ...module_utils._ops.claims import RENEW_EVERY, SESSION_SECONDS, Holder, holder_in
-from ...module_utils._processes import start_of, this_machine
-from ...module_utils._store.client import MOST_OPERATIONS, ConsulClient, Operation
-from ...module_utils._store.errors import Conflict
-from ...module_utils._store.migration_codec import encode_migration
-from ...module_utils._store.operations import check_lock, compare, lock, put, remove, unlock
-from ...module_utils._store.store import Store, whoami
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.processes import start_of, this_machine
+from ...module_utils._consul.client import MOST_OPERATIONS, ConsulClient, Operation
+from ...module_utils._consul.errors import Conflict
+from ...module_utils._consul.operations import check_lock, compare, lock, put, remove, unlock
+from ...module_utils._fleet.migration import Migration
+from ...module_utils._host.leases import RENEW_EVERY, SESSION_SECONDS, Holder, holder_in
+from ...module_utils._state.migration_codec import encode_migration
+from ...module_utils._state.store import Store, whoami
 
 # Beside what it moves, a transaction has the check of the lock and the progress.
 MOST_MOVED = MOST_OPERATIONS - 2

@@ -17,23 +17,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ...module_utils._model.errors import UpgradeError
-from ...module_utils._model.migration import KEPT, REMOVING, RUNNING, Migration
-from ...module_utils._store.client import Operation
-from ...module_utils._store.codec import decode_ledger, encode_ledger, text_of
-from ...module_utils._store.errors import Conflict, Unreachable
-from ...module_utils._store.event_codec import encode_event
-from ...module_utils._store.ledger_writer import shown_ledger
-from ...module_utils._store.migration_codec import release_number
-from ...module_utils._store.operations import Change, compare_and_put, put
-from ...module_utils._store.store import Store, whoami
-from .finder import find_steps
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._consul.client import Operation
+from ...module_utils._consul.errors import Conflict, Unreachable
+from ...module_utils._consul.operations import Change, compare_and_put, put
+from ...module_utils._fleet.migration import KEPT, REMOVING, RUNNING, Migration
+from ...module_utils._state.codec import decode_ledger, encode_ledger, text_of
+from ...module_utils._state.event_codec import encode_event
+from ...module_utils._state.ledger_writer import shown_ledger
+from ...module_utils._state.migration_codec import release_number
+from ...module_utils._state.store import Store, whoami
 from .lock import Lock
 from .mover import carry_out
 from .outcome import Done, Outcome
 from .preview import preview
 from .status import Status, read_status
 from .step import Move, Step
+from .step_finder import find_steps
 from .validate import validate
 
 _MOST_TRIES = 10

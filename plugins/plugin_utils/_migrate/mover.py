@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ...module_utils._model.errors import UpgradeError
-from ...module_utils._model.migration import Migration
-from ...module_utils._store.errors import Conflict, Unreachable
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._consul.errors import Conflict, Unreachable
+from ...module_utils._fleet.migration import Migration
 from .lock import MOST_MOVED, Lock
 from .outcome import Done, Outcome
 from .step import Move

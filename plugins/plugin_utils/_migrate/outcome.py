@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils._model.migration import KEPT, Migration
-from ...module_utils._model.names import plural, some
-from ...module_utils._store.migration_codec import encode_migration
-from ...module_utils._store.operations import Change, real_changes
+from ...module_utils._common.names import plural, some
+from ...module_utils._consul.operations import Change, real_changes
+from ...module_utils._fleet.migration import KEPT, Migration
+from ...module_utils._state.migration_codec import encode_migration
 from .status import Status
 from .step import Move, Step
 

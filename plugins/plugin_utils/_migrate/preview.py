@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...module_utils._model.migration import REMOVING
-from ...module_utils._store.client import Entry
-from ...module_utils._store.operations import Change
+from ...module_utils._consul.client import Entry
+from ...module_utils._consul.operations import Change
+from ...module_utils._fleet.migration import REMOVING
 from .outcome import Done, Outcome
 from .status import Status
 from .step import Found, Move, Step

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...module_utils._model.migration import Migration
-from ...module_utils._store.codec import text_of
-from ...module_utils._store.layout import refuse_newer
-from ...module_utils._store.migration_codec import decode_migration, decode_schema, release_of
-from ...module_utils._store.store import Store
-from .heard import is_anybody_heard
+from ...module_utils._fleet.migration import Migration
+from ...module_utils._state.codec import text_of
+from ...module_utils._state.layout import refuse_newer
+from ...module_utils._state.migration_codec import decode_migration, decode_schema, release_of
+from ...module_utils._state.store import Store
+from .active_hosts import is_anybody_heard
 from .step import Found, Step
 
 

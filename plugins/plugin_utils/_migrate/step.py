@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...module_utils._store.client import Entry, Operation
-from ...module_utils._store.keys import Keys
-from ...module_utils._store.operations import Change
+from ...module_utils._consul.client import Entry, Operation
+from ...module_utils._consul.operations import Change
+from ...module_utils._state.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ...module_utils._model.errors import UpgradeError
+from ...module_utils._common.errors import UpgradeError
 from .step import Found, Step
 
 # So many are in the sentence; all are in its details.

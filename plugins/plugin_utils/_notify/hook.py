@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...module_utils._model.shown import bounded, printable
-from ...module_utils._processes import end_family
+from ...module_utils._common.processes import end_family
+from ...module_utils._common.sanitize import bounded, printable
 
 PLAYBOOK = Path(__file__).resolve().parents[3] / "playbooks/tell.yml"
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.run import Run, Unit
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._driver.server import Driver
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import Run, Unit
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.server import Driver
 from devkit.kv import RawKV
 
 Begin = Callable[..., Driver]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from integration.support.fleet import names
 from integration.support.playbook import Task
 from integration.support.writes import Write, around_writes

@@ -13,11 +13,12 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model import fleet, ledger, states
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import parse
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.old_keys import OldKeys
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet import fleet, ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states import states
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import OldKeys
 from devkit.agent import ROOT
 from devkit.sources import entry, trees, words
 from messages.index import Index

@@ -17,27 +17,27 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import MOST_EPOCH
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.notices import Told
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops import notices
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.chronicle import files_of, told
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.claims import holder_in
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import approve, pause
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.follow import _news
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.inventory import Wanted, survey
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.metrics import metrics_text
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.plan import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.word import Word
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import MOST_EPOCH
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import holder_in
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import Told
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries import notifications
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import _news
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Wanted, survey
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import files_of, told
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Word
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import approve, pause
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_info import as_result
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import as_result as plan_result
-from ansible_collections.convoy.upgrade.plugins.plugin_utils import _plan_text, _text
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.screen import picture
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._view.story import Story
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import plan_text, status_text
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen import picture
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import Story
 from memory_consul import MemoryConsul
 from rich.console import Console
 from thorough import quick
@@ -346,13 +346,13 @@ def _info(store: Store) -> None:
     """Look at all, and at one host that is always there, as its role is given."""
     view = look(store, fleet={"web1": "web"}, history=20, name="web1")
     result = as_result(view, "web1")
-    _check([result, _text.status(result), _text.story(result["host"]), view.warnings])
+    _check([result, status_text.status(result), status_text.story(result["host"]), view.warnings])
 
 
 def _plan(store: Store) -> None:
     result = plan_result(make_pass(store, Request(), dry=True))
     diff = result.pop("diff")
-    _check([result, _plan_text.plan(result)])
+    _check([result, plan_text.plan(result)])
     _check_file(diff["before"] + diff["after"])
 
 
@@ -369,9 +369,9 @@ def _metrics(store: Store) -> None:
 
 
 def _notices(store: Store) -> None:
-    sight = notices.see(store, None)
-    kept = notices.recall(store) or notices.remember(store, sight, dry=True)
-    found, after = notices.news(store, sight, kept)
+    sight = notifications.see(store, None)
+    kept = notifications.recall(store) or notifications.remember(store, sight, dry=True)
+    found, after = notifications.news(store, sight, kept)
     _check([[sight.payload(one), asdict(one)] for one in found])
     _check(after.plain())
 
@@ -448,8 +448,8 @@ def test_a_ledger_with_an_epoch_that_no_planner_counted_to_is_paused_and_told(ep
         # Where no epoch can follow, the history goes on, and no entry of it is written over.
         assert done.ledger.epoch == (7 if epoch == MOST_EPOCH else epoch + 1)
         assert json.loads(consul.keys[f"upgrade/history/{done.ledger.epoch}"])["what"] == "pause"
-        sight = notices.see(store, None)
-        _found, kept = notices.news(store, sight, Told(2))
+        sight = notifications.see(store, None)
+        _found, kept = notifications.news(store, sight, Told(2))
         assert kept.epoch == done.ledger.epoch
         assert consul.requests < 50
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.instructions import KEYS, parse
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import KEYS, parse
 from devkit.agent import ROOT
 from hypothesis import given
 from hypothesis import strategies as st

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.meta import KEYS
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.service import load
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.meta import KEYS
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.service import load
 from devkit.agent import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st

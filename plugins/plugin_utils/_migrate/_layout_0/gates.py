@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....module_utils._model.errors import UpgradeError
-from ....module_utils._model.fleet import DEFAULT_ROLE_PATTERN, compile_role_pattern, role_by_name
-from ....module_utils._model.gates import GateValue
-from ....module_utils._model.holds import MIGRATION, Hold
-from ....module_utils._model.names import check_name, in_order, some
-from ....module_utils._model.shown import bare
-from ....module_utils._store.client import Entry
-from ....module_utils._store.codec import bare_text, encode_hold, text_of
-from ....module_utils._store.old_keys import OldKeys
-from ....module_utils._store.operations import Change, compare, compare_and_put, remove
-from ..heard import heard
+from ....module_utils._common.errors import UpgradeError
+from ....module_utils._common.names import check_name, in_order, some
+from ....module_utils._common.sanitize import bare
+from ....module_utils._consul.client import Entry
+from ....module_utils._consul.operations import Change, compare, compare_and_put, remove
+from ....module_utils._fleet.fleet import DEFAULT_ROLE_PATTERN, compile_role_pattern, role_by_name
+from ....module_utils._fleet.gates import GateValue
+from ....module_utils._fleet.holds import MIGRATION, Hold
+from ....module_utils._state.codec import bare_text, encode_hold, text_of
+from ....module_utils._state.legacy_keys import OldKeys
+from ..active_hosts import heard
 from ..step import Found, Move, Obstacle
 
 _Place = tuple[str, str | None]

@@ -9,15 +9,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ....module_utils._model.errors import UpgradeError
-from ....module_utils._model.fleet import is_of_the_past
-from ....module_utils._model.names import check_name, check_version, in_order
-from ....module_utils._model.shown import shown
-from ....module_utils._store.client import Entry
-from ....module_utils._store.codec import text_of
-from ....module_utils._store.old_keys import OldKeys
-from ....module_utils._store.operations import Change, compare, compare_and_put, remove
-from ..heard import heard
+from ....module_utils._common.errors import UpgradeError
+from ....module_utils._common.names import check_name, check_version, in_order
+from ....module_utils._common.sanitize import shown
+from ....module_utils._consul.client import Entry
+from ....module_utils._consul.operations import Change, compare, compare_and_put, remove
+from ....module_utils._fleet.fleet import is_of_the_past
+from ....module_utils._state.codec import text_of
+from ....module_utils._state.legacy_keys import OldKeys
+from ..active_hosts import heard
 from ..step import Found, Move, Obstacle
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from ....module_utils._model.names import in_order
-from ....module_utils._store.keys import Keys
-from ....module_utils._store.old_keys import OldKeys
+from ....module_utils._common.names import in_order
+from ....module_utils._state.keys import Keys
+from ....module_utils._state.legacy_keys import OldKeys
 from .._layout_0 import gates, reports, version
 from ..step import Found, Move, Obstacle, Step
 

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import haproxy
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.haproxy import (
     Runtime,

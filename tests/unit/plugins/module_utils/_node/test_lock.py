@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils import _processes
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import processes
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import connection_process, start_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import Claim, Holder, release, take
-from ansible_collections.convoy.upgrade.plugins.module_utils._processes import connection_process, start_of
 
 Process = subprocess.Popen[bytes]
 
@@ -109,7 +109,7 @@ def test_it_goes_with_the_run_where_the_kernel_can_t_tell_of_its_end(
     path: str, run: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
-    monkeypatch.setattr(_processes, "_SECONDS_BETWEEN_LOOKS", 0.05)
+    monkeypatch.setattr(processes, "_SECONDS_BETWEEN_LOOKS", 0.05)
     take(path, claim("a", run))
     assert not is_free(path)
     run.kill()
@@ -247,7 +247,7 @@ def test_the_connection_is_the_nearest_sshd_above(tmp_path: Path) -> None:
     sshd = tmp_path / "sshd"
     sshd.symlink_to("/bin/sh")
     code = (
-        "import os; from ansible_collections.convoy.upgrade.plugins.module_utils._processes import connection_process; "
+        "import os; from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import connection_process; "
         "print(connection_process())"
     )
     script = f"echo $$; sh -c '\"{sys.executable}\" -c \"$0\"; :' '{code}'; :"

@@ -9,21 +9,21 @@ import json
 from collections.abc import Callable, Mapping
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.acl import Part, grant, revoke
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.ask import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.control import pause
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.gate import reset_gates, set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.hold import Whom, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.inventory import Wanted, survey
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.look import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import Word as Report
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.report import report
-from ansible_collections.convoy.upgrade.plugins.module_utils._ops.word import Word
-from ansible_collections.convoy.upgrade.plugins.module_utils._store import client
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.errors import Unreachable
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul import client
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word as Report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import report
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Wanted, survey
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import Part, grant, revoke
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Word
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import pause
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from memory_consul import Answer, MemoryConsul
 
 _PAGE = "<html><body>\x1b[2JWelcome to the proxy</body></html>"

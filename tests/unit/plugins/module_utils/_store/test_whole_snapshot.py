@@ -9,27 +9,27 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.fleet import (
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import Entry
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     RECORD_STATES,
     STARTED,
     Record,
     Report,
     Snapshot,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.gates import Gates, GateValue
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.holds import Hold, Holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.ledger import Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.marks import Approval, Mark
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Entry
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.codec import (
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.codec import (
     decode_approval,
     decode_hold,
     decode_mark,
     encode_ledger,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.records import decode_record
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.snapshot import decode_snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.record_codec import decode_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.snapshot import decode_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_keys import KEYS, NOT_TEXT, read

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from ansible_collections.convoy.upgrade.plugins.module_utils._model.shown import printable
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import printable
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import as_data
 from hypothesis import given
 from hypothesis import strategies as st

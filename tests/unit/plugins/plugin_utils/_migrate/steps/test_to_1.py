@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.client import Entry
-from ansible_collections.convoy.upgrade.plugins.module_utils._store.keys import Keys
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import Entry
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.lock import MOST_MOVED
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.mover import chunks
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.preview import after_moves

@@ -1,0 +1,99 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Strict reading of what operators write: every refusal names the key and the value, and says what would fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .errors import UpgradeError
+from .names import nearest
+from .sanitize import bare, shown
+
+_DURATION = re.compile(r"([0-9]{1,12})\s*([smhd]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = 3650 * 86400
+
+
+def refused(key: str, value: object, why: str) -> UpgradeError:
+    """Return the error for a value that is not taken."""
+    return UpgradeError(
+        "bad_instructions", f"instructions: {bare(key)}: {shown(value)} {why}.", key=key, value=bare(value)
+    )
+
+
+def only(raw: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
+    """Refuse keys that are not known.
+
+    :param prefix: what stands before them, such as ``rolling_rules.``.
+    :raises UpgradeError: ``bad_instructions``, with the nearest of those that are.
+    """
+    for key in raw:
+        if key not in known:
+            names = ", ".join(prefix + name for name in known)
+            raise UpgradeError(
+                "bad_instructions",
+                f"instructions: {prefix}{bare(key)}: unknown key{nearest(bare(key), known) or '.'} Known are: {names}.",
+                key=f"{prefix}{key}",
+                value=bare(raw[key]),
+            )
+
+
+def mapping(value: object, key: str) -> Mapping[str, Any]:
+    """Return a mapping of names to values, empty for None.
+
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise refused(key, value, "is not a mapping of names to values")
+    for name in value:
+        if not isinstance(name, str) or not name:
+            raise refused(key, name, "is not a name; put it in quotes")
+    return value
+
+
+def texts(value: object, key: str) -> tuple[str, ...]:
+    """Return a text or a list of texts as a tuple, each once.
+
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, (list, tuple)) or not found or not all(isinstance(t, str) and t for t in found):
+        raise refused(key, value, "is neither a text nor a list of texts")
+    return tuple(dict.fromkeys(found))
+
+
+def flag(value: object, key: str) -> bool:
+    """Return a boolean.
+
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    if not isinstance(value, bool):
+        raise refused(key, value, "is neither true nor false")
+    return value
+
+
+def number_text(value: object) -> str:
+    """Return what may be a number as text, and nothing for what can be none."""
+    if isinstance(value, str):
+        return value.strip()
+    return bare(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+
+
+def duration(value: object, key: str) -> int:
+    """Return a time in seconds, from a number of seconds or a text such as ``90s``, ``15m``, ``2h`` or ``1d``.
+
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    found = _DURATION.fullmatch(number_text(value))
+    if not found:
+        raise refused(key, value, "is no time: give whole seconds, or a number with s, m, h or d, such as 15m")
+    seconds = int(found[1]) * _UNITS[found[2]]
+    if seconds > _LONGEST:
+        raise refused(key, value, "is longer than ten years; leave it out for no such rule")
+    return seconds

@@ -1,0 +1,478 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The only place that talks to Consul: requests in, values or one of four kinds of error out."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from .._common.errors import UpgradeError
+from .._common.sanitize import printable
+from .answers import (
+    Shape,
+    are_asked_for,
+    are_errors,
+    are_results,
+    are_written,
+    is_entry,
+    list_of,
+    mapping_of,
+    names_below,
+    with_texts,
+)
+from .errors import Conflict, Unreachable
+from .settings import Settings
+from .transport import Reply, Transport
+
+T = TypeVar("T")
+Operation = dict[str, Any]
+
+# Consul 1.8 refuses transactions of more than 64 operations; 1.13 and later take 128.
+MOST_OPERATIONS = 64
+
+# Every read is consistent. A server that replays its log after a restart answers Consul's default reads with old values: a closed
+# gate that reads as missing is open, and an old version is the wrong one.
+_CONSISTENT = (("consistent", "1"),)
+
+# By this header, Consul 1.11 and later tell that they left something out which the token may not read.
+_FILTERED = "X-Consul-Results-Filtered-By-ACLs"
+
+# By these words, Consul tells that something is not as a transaction wants it.
+_CONFLICTS = ("stale", "index", "exist", "lock is already held", "lock isn't held", "failed session check")
+
+# So many characters of an answer that is an error are shown.
+_MOST_WORDS = 300
+
+
+# From the best to the worst; a check that was not seen is none at all.
+_BADNESS = ("", "passing", "warning", "critical", "maintenance")
+
+
+def _badness(status: str) -> int:
+    # Consul takes any word for a status.
+    return _BADNESS.index(status) if status in _BADNESS else len(_BADNESS)
+
+
+# What is made of a check, and of a token.
+_IS_CHECK = with_texts("Node", "CheckID", "Name", "Status")
+_IS_TOKEN = with_texts("AccessorID", "SecretID", "Description")
+# By this header, Consul tells how new an answer is, also of a key that is not there.
+_INDEX = "X-Consul-Index"
+
+
+def _is_page(reply: Reply) -> bool:
+    """Return whether a web page came back, whatever its code says. Consul's interface has some; its API has none."""
+    return reply.body.lstrip()[:1] == "<"
+
+
+class Entry(NamedTuple):
+    """A key as it was read; ``flags`` is a number that its writer may put beside the value."""
+
+    key: str
+    value: bytes
+    modify_index: int
+    flags: int = 0
+
+
+class ConsulClient:
+    """A connection to one agent. Not for use by several threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepare the connection; nothing is sent yet.
+
+        :raises UpgradeError: ``missing_library``.
+        """
+        self.settings = settings
+        self._transport = Transport(settings)
+        self._send = self._transport.send
+
+    @property
+    def requests(self) -> int:
+        """How many requests were sent."""
+        return self._transport.requests
+
+    def read(self, prefixes: Iterable[str], known: Iterable[str] = ()) -> list[Entry]:
+        """Return all entries under the prefixes, as they were at one moment: one request.
+
+        :param known: single keys that are known to be there, read in the same moment.
+        :raises Conflict: if one of these is not there.
+        :raises UpgradeError: ``unreachable``, ``denied``, ``tls``, ``consul_error``.
+        """
+        operations = [{"KV": {"Verb": "get-tree", "Key": prefix}} for prefix in prefixes]
+        operations += [{"KV": {"Verb": "get", "Key": key}} for key in known]
+        return self._entries(self._retrying(lambda: self._transact_reading(operations)))
+
+    def read_known(self, keys: Sequence[str]) -> list[Entry]:
+        """Return entries that are known to be there: one request for up to 64 of them.
+
+        :raises Conflict: if one is not.
+        """
+        operations = [{"KV": {"Verb": "get", "Key": key}} for key in keys]
+        return self._entries(self._retrying(lambda: self._transact_reading(operations)))
+
+    def get(self, key: str) -> Entry | None:
+        """Return one entry, None where there is none. Unlike :meth:`read`, an ACL that forbids it is an error."""
+
+        def ask() -> Entry | None:
+            reply = self._send("get", f"/v1/kv/{key}", _CONSISTENT)
+            if self._is_nothing(reply):
+                return None
+            found = self._json(
+                self._checked(reply), lambda found: isinstance(found, list) and len(found) == 1 and is_entry(found[0])
+            )
+            return self._entries(found)[0]
+
+        return self._retrying(ask)
+
+    def folders(self, prefix: str) -> list[str]:
+        """Return the names right below a prefix; those that have something below them end with a slash."""
+        keys = self._retrying(lambda: self._keys(prefix, "/")[0])
+        return [key[len(prefix) :] for key in keys if key != prefix]
+
+    def names(self, prefix: str) -> list[str]:
+        """Return all key names below a prefix, without it."""
+        keys = self._retrying(lambda: self._keys(prefix, None)[0])
+        return [key[len(prefix) :] for key in keys]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes of the catalog: one request.
+
+        Nodes that the token may not read are left out by Consul. From 1.11 on it says so to those who give a token;
+        else that is seen only where none is left, as a catalog has at least the node that answers.
+
+        :raises UpgradeError: ``denied`` where nodes are hidden, else what :meth:`read` raises.
+        """
+        nodes, whole = self._list("/v1/catalog/nodes", with_texts("Node"))
+        if not nodes or not whole:
+            raise self._hidden()
+        return nodes
+
+    def health(self, check: str) -> dict[str, str]:
+        """Return node -> status (passing, warning, critical) of one check of nodes, such as ``serfHealth``: one request.
+
+        Nodes whose check the token may not read are left out. That other checks are hidden, as those of services, is
+        said of the answer too, so nothing can be told from it.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+        found, _whole = self._list("/v1/health/state/any", _IS_CHECK, (("filter", f'CheckID == "{check}"'),))
+        return {one["Node"]: one["Status"] for one in found if one["CheckID"] == check}
+
+    def statuses(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return node -> check -> the worst of its statuses, for checks of nodes and of services: one request.
+
+        A check is found by its ID or its name. What the token may not read is left out, and so is not passing.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+        wanted = set(names)
+        # As they are: Consul reads no surrogates.
+        quoted = [json.dumps(name, ensure_ascii=False) for name in sorted(wanted)]
+        terms = " or ".join(f"CheckID == {name} or Name == {name}" for name in quoted)
+        found, _whole = self._list("/v1/health/state/any", _IS_CHECK, (("filter", terms),))
+        statuses: dict[str, dict[str, str]] = {}
+        for one in found:
+            of_node = statuses.setdefault(one["Node"], {})
+            for name in wanted & {one["CheckID"], one["Name"]}:
+                of_node[name] = max(of_node.get(name, ""), one["Status"], key=_badness)
+        return statuses
+
+    def checks(self) -> dict[str, dict[str, Any]]:
+        """Return the checks of the agent's own node, by their IDs: one request.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+
+        def ask() -> dict[str, dict[str, Any]]:
+            found: dict[str, dict[str, Any]] = self._json(
+                self._checked(self._send("get", "/v1/agent/checks")), mapping_of(lambda one: isinstance(one, dict))
+            )
+            return found
+
+        return self._retrying(ask)
+
+    def tell_agent(self, what: str, facts: dict[str, Any]) -> None:
+        """Tell the agent something of its own node that does no harm when it is told twice, as ``check/register``.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+        self._retrying(lambda: self._checked(self._send("put", f"/v1/agent/{what}", data=json.dumps(facts))))
+
+    def look_out(self, prefix: str, index: int, seconds: float) -> tuple[int, bool]:
+        """Return the index of a prefix as soon as it is above ``index``, or whatever it is after ``seconds``.
+
+        A blocking query that brings back next to nothing: names up to the first slash, no values.
+
+        :returns: the index, and whether there is anything below the prefix. Where there is nothing and nothing was removed of
+            late, the index is that of all keys, so any change anywhere ends the waiting.
+        """
+        params = (("index", str(max(1, index))), ("wait", f"{max(1, int(seconds * 1000))}ms"))
+        names, found = self._keys(prefix, "/", params, seconds)
+        return found, bool(names)
+
+    def read_acl(self, what: str, **params: str) -> Any:
+        """Return what ``/v1/acl/<what>`` has.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+        return self._retrying(
+            lambda: self._json(
+                self._checked(self._send("get", f"/v1/acl/{what}", (*_CONSISTENT, *params.items()))),
+                list_of(with_texts("AccessorID", "Description")) if what == "tokens" else _IS_TOKEN,
+            )
+        )
+
+    def policy(self, name: str) -> dict[str, Any] | None:
+        """Return a policy, found by its name in one request; None where there is none.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+
+        def ask() -> dict[str, Any] | None:
+            reply = self._send("get", f"/v1/acl/policy/name/{name}", _CONSISTENT)
+            if (reply.code == 404 and not _is_page(reply)) or "ACL not found" in reply.body:
+                return None
+            found: dict[str, Any] | None = self._json(self._checked(reply), with_texts("ID", "Rules", "Description"))
+            return found
+
+        found = self._retrying(ask)
+        if found is None:
+            # Consul says the same of a token that it does not know.
+            self.read_acl("token/self")
+        return found
+
+    def write_acl(self, what: str, facts: dict[str, Any]) -> dict[str, Any]:
+        """Create or change a policy or a token; return it as it is then. Never sent twice.
+
+        :raises UpgradeError: what :meth:`write` raises.
+        """
+        found: dict[str, Any] = self._json(
+            self._checked(self._send("put", f"/v1/acl/{what}", data=json.dumps(facts))),
+            with_texts("ID") if what.startswith("policy") else _IS_TOKEN,
+        )
+        return found
+
+    def delete_acl(self, what: str) -> None:
+        """Delete a policy or a token.
+
+        :raises UpgradeError: what :meth:`write` raises.
+        """
+        self._checked(self._send("delete", f"/v1/acl/{what}"))
+
+    def open_session(self, name: str, seconds: int, *, keeps_keys: bool = False) -> str:
+        """Begin a session that ends when it is not renewed for so long; keys that it has locked are deleted then.
+
+        :param seconds: 10 at least; Consul may take twice as long to notice.
+        :param keeps_keys: let go of the keys then, instead of deleting them.
+        :raises UpgradeError: what :meth:`write` raises.
+        """
+        behavior = "release" if keeps_keys else "delete"
+        facts = {"Name": name, "TTL": f"{seconds}s", "Behavior": behavior, "LockDelay": "0s"}
+        session: str = self._json(
+            self._checked(self._send("put", "/v1/session/create", data=json.dumps(facts))), with_texts("ID")
+        )["ID"]
+        return session
+
+    def renew_session(self, session: str) -> bool:
+        """Keep a session from ending; return False where it has ended already."""
+        reply = self._send("put", f"/v1/session/renew/{session}")
+        if reply.code == 404 and not _is_page(reply):
+            return False
+        self._checked(reply)
+        return True
+
+    def is_session(self, session: str) -> bool:
+        """Return whether a session lives: one request.
+
+        :raises UpgradeError: what :meth:`read` raises.
+        """
+        return bool(self._list(f"/v1/session/info/{session}", with_texts("ID"))[0])
+
+    def close_session(self, session: str) -> None:
+        """End a session; the keys that it has locked are deleted."""
+        self._checked(self._send("put", f"/v1/session/destroy/{session}"))
+
+    def write(self, operations: Sequence[Operation]) -> list[dict[str, Any]]:
+        """Carry out a transaction, and return the entries that it set. Never sent twice.
+
+        :raises UpgradeError: ``conflict`` (:class:`Conflict`), ``unreachable`` (:class:`Unreachable`: it may have
+            been done), ``denied``, ``tls``, ``consul_error``.
+        """
+        reply = self._transact(operations)
+        if not are_written(operations, reply):
+            raise self._not_consul("what it says of a transaction is of another one")
+        return reply
+
+    def settle(self, operations: Sequence[Operation]) -> None:
+        """Carry out a transaction; where no answer tells whether that was done, find out by reading.
+
+        For callers who read again and decide anew at a conflict, and whose writes may be found done by what stands there.
+
+        :raises Conflict: also where it was not done, and where that can't be told.
+        :raises UpgradeError: what :meth:`write` raises; ``unreachable`` where nothing can be read either.
+        """
+        try:
+            self.write(operations)
+        except Unreachable as error:
+            if not self._is_done(operations):
+                raise Conflict("conflict", f"{error.message} It was not done.") from None
+
+    def _is_done(self, operations: Sequence[Operation]) -> bool:
+        """Return whether the keys are as a transaction leaves them."""
+        found = {entry.key: entry.value for entry in self.read([one["KV"]["Key"] for one in operations])}
+        left: dict[str, bytes | None] = {}
+        for one in operations:
+            key, verb = one["KV"]["Key"], one["KV"]["Verb"]
+            if verb == "delete-tree":
+                left |= {name: None for name in found if name.startswith(key)}
+            elif verb == "delete":
+                left[key] = None
+            elif verb in ("set", "cas"):
+                left[key] = base64.b64decode(one["KV"]["Value"])
+        return all(found.get(key) == value for key, value in left.items())
+
+    def _keys(
+        self, prefix: str, separator: str | None, more: Iterable[tuple[str, str]] = (), seconds: float = 0
+    ) -> tuple[list[str], int]:
+        params = [("keys", ""), *_CONSISTENT, *more] + ([("separator", separator)] if separator else [])
+        reply = self._send("get", f"/v1/kv/{prefix}", params, seconds=seconds)
+        is_nothing = self._is_nothing(reply)
+        names: list[str] = [] if is_nothing else self._json(self._checked(reply), names_below(prefix))
+        index = str(reply.headers.get(_INDEX) or 0)
+        if not re.fullmatch("[0-9]{1,20}", index):
+            raise self._not_consul("its index is no number")
+        return names, int(index)
+
+    def _is_nothing(self, reply: Reply) -> bool:
+        """Return whether Consul says that there is no such key.
+
+        A missing gate is an open one, and whoever knows nothing of keys says 404 too. Consul tells its index with it.
+        """
+        if reply.code == 404 and _INDEX not in reply.headers:
+            raise self._not_consul("it knows nothing of keys")
+        return reply.code == 404
+
+    def _list(
+        self, path: str, shape: Shape, params: Iterable[tuple[str, str]] = ()
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """Return a list, and whether Consul says nothing of having left something out."""
+
+        def ask() -> tuple[list[dict[str, Any]], bool]:
+            reply = self._checked(self._send("get", path, (*_CONSISTENT, *params)))
+            return self._json(reply, list_of(shape)) or [], str(reply.headers.get(_FILTERED)).lower() != "true"
+
+        return self._retrying(ask)
+
+    @staticmethod
+    def _entries(found: Iterable[dict[str, Any]]) -> list[Entry]:
+        return [
+            Entry(one["Key"], base64.b64decode(one["Value"] or ""), one["ModifyIndex"], one.get("Flags") or 0)
+            for one in found
+        ]
+
+    def _transact(
+        self, operations: Sequence[Operation], params: Iterable[tuple[str, str]] = ()
+    ) -> list[dict[str, Any]]:
+        reply = self._send("put", "/v1/txn", params, json.dumps(operations))
+        if reply.code == 409:
+            raise self._refused(operations, self._json(reply, are_errors(len(operations)))["Errors"])
+        results = self._json(self._checked(reply), are_results)["Results"] or []
+        return [result["KV"] for result in results if "KV" in result]
+
+    def _transact_reading(self, operations: Sequence[Operation]) -> list[dict[str, Any]]:
+        results = self._transact(operations, _CONSISTENT)
+        if not are_asked_for(operations, results):
+            raise self._not_consul("it tells of keys that were not asked for, or not of those that were")
+        return results
+
+    def _refused(self, operations: Sequence[Operation], errors: Sequence[dict[str, Any]]) -> UpgradeError:
+        first = errors[0]
+        what, operation = printable(first["What"])[:_MOST_WORDS], operations[first.get("OpIndex", 0)]["KV"]
+        if "Permission denied" in what:
+            return self._denied(f"{operation['Verb']} {operation['Key']}", what)
+        if any(sign in what for sign in _CONFLICTS):
+            changed = [
+                operations[int(one.get("OpIndex", 0))]["KV"]["Key"]
+                for one in errors
+                if any(sign in str(one.get("What")) for sign in _CONFLICTS)
+            ]
+            return Conflict("conflict", f"Consul refused the transaction: {what}.", key=operation["Key"], keys=changed)
+        return UpgradeError(
+            "consul_error",
+            f"Consul at {self.settings.url} refused to {operation['Verb']} {operation['Key']}: {what}.",
+        )
+
+    def _checked(self, reply: Reply) -> Reply:
+        # Not everything that answers is Consul; of a whole web page the beginning says enough.
+        if _is_page(reply):
+            raise self._not_consul(f"it is a page with code {reply.code}")
+        text = printable(reply.body.strip()[:_MOST_WORDS])
+        if reply.code == 200:
+            return reply
+        if reply.code == 403 or "Permission denied" in text or "ACL not found" in text:
+            raise self._denied("answer", text)
+        if reply.code == 429 or reply.code >= 500:
+            raise self._transport.unreachable(f"it answered {reply.code}, {text or 'without a reason'}")
+        if "HTTP request to an HTTPS server" in text:
+            raise UpgradeError(
+                "tls", f"Consul at {self.settings.url} speaks HTTPS: set scheme to https (or CONSUL_HTTP_SSL=true)."
+            )
+        raise UpgradeError("consul_error", f"Consul at {self.settings.url} answered {reply.code}: {text}.")
+
+    def _json(self, reply: Reply, shape: Shape) -> Any:
+        try:
+            found = json.loads(reply.body)
+        except (ValueError, RecursionError) as error:
+            raise self._not_consul("it is no JSON") from error
+        if not shape(found):
+            raise self._not_consul("it is JSON of another shape")
+        return found
+
+    def _not_consul(self, why: str) -> Unreachable:
+        # A proxy or a restarting service may answer for a while; of a write nobody knows then whether it was done.
+        return self._transport.unreachable(f"what answers there is not Consul's API ({why})")
+
+    def _denied(self, what: str, text: str) -> UpgradeError:
+        if "ACL not found" in text:
+            message = (
+                f"Consul at {self.settings.url} does not know the token that it was given (ACL not found). "
+                "Set token (or CONSUL_HTTP_TOKEN) to one that exists."
+            )
+        else:
+            whose = (
+                "the token that it was given may not" if self.settings.token else "no token was given, and without it"
+            )
+            message = (
+                f"Consul at {self.settings.url} refused to {what}: permission denied; {whose} do that. "
+                "Set token (or CONSUL_HTTP_TOKEN) to one whose policy allows it."
+            )
+        return UpgradeError("denied", message)
+
+    def _hidden(self) -> UpgradeError:
+        whom = "the token that it was given" if self.settings.token else "those who give no token"
+        return UpgradeError(
+            "denied",
+            f"Consul at {self.settings.url} hides nodes of its catalog from {whom}, and a host that is hidden would be "
+            "missing from the fleet. Set token (or CONSUL_HTTP_TOKEN) to one whose policy has "
+            'node_prefix "" { policy = "read" }.',
+        )
+
+    def _retrying(self, ask: Callable[[], T]) -> T:
+        # For reads alone: a lost leader or a restarting agent is back within seconds.
+        until = time.monotonic() + self.settings.timeout
+        pause = 0.05
+        while True:
+            try:
+                return ask()
+            except Unreachable:
+                if time.monotonic() + pause > until:
+                    raise
+                time.sleep(pause * random.uniform(0.5, 1))
+                pause = min(pause * 2, 1.0)

@@ -1,0 +1,16 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The two errors of the store that callers act on; all others are plain :class:`UpgradeError`."""
+
+from __future__ import annotations
+
+from .._common.errors import UpgradeError
+
+
+class Unreachable(UpgradeError):
+    """Consul gave no answer; whether a write was done is not known."""
+
+
+class Conflict(UpgradeError):
+    """A transaction was refused, because something that it checked has changed."""

@@ -1,0 +1,184 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The gates under ``config_state/enable_puppet``: what a value means and which one decides for a host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from .._common.errors import UpgradeError
+from .._common.sanitize import bare, shown
+
+OPEN = "True"
+CLOSED = "False"
+
+_WORDS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class GateValue:
+    """One stored value.
+
+    :param key: the Consul key, for messages.
+    :param text: the value as text, or None where the bytes are not UTF-8.
+    :param at: when a planner set it (unix seconds), 0 where something else did.
+    :param index: the key's ModifyIndex in Consul.
+    """
+
+    key: str
+    text: str | None
+    at: int = field(default=0, compare=False)
+    index: int = field(default=0, compare=False)
+
+    @property
+    def is_true(self) -> bool:
+        """Whether it is ``True``, however that is spelled."""
+        return _WORDS.get((self.text or "").strip().lower(), False)
+
+    def shown(self) -> str:
+        """Return the value as a sentence shows it."""
+        return bare((self.text or "").strip())
+
+    def is_open(self, current_version: str | None) -> bool:
+        """Return whether the value opens the gate.
+
+        ``True`` and ``False`` count in any case (the original wrote both Python's and JSON's); a version
+        opens while it equals ``current_version``.
+
+        :raises UpgradeError: ``unreadable_gate`` for anything else: an unknown value is never a yes.
+        """
+        text = (self.text or "").strip()
+        word = _WORDS.get(text.lower())
+        if word is not None:
+            return word
+        if text and text == current_version:
+            return True
+        if looks_like_version(text):
+            return False
+        held = "bytes that are not UTF-8 text" if self.text is None else shown(self.text)
+        raise UpgradeError(
+            "unreadable_gate",
+            f"The gate {self.key} holds {held}, which is neither True, False nor a version. "
+            "Set it with consul_enable_puppet, or delete the key.",
+            key=self.key,
+        )
+
+    def was_closed_by_hand(self, current_version: str | None) -> bool:
+        """Return whether something else than a planner closed the gate: False, or another version. One that can't be read was not."""
+        try:
+            return not self.at and not self.is_open(current_version)
+        except UpgradeError:
+            return False
+
+    def is_pause(self, current_version: str | None) -> bool:
+        """Return whether it is an operator's pause, where it stands at ``config_state/<scope>/<name>/enable_puppet``.
+
+        In python-jiocloud such a key is combined with the rollout's gates by AND, and all that is not true pauses. What a planner
+        wrote there has a mark of its own: it repeats a gate for nodes that look there alone.
+        """
+        try:
+            return not self.at and not self.is_open(current_version)
+        except UpgradeError:
+            return not self.at
+
+
+def looks_like_version(text: str) -> bool:
+    """Return whether a gate value that is not the current version can be another one.
+
+    Versions have a digit somewhere (``2.10``, ``v673``); without that rule a typo such as ``Flase`` would pass.
+    """
+    return text.isprintable() and any(c.isdigit() for c in text) and text[0] not in "{[\"'"
+
+
+def written_value(value: object, current_version: str | None) -> str:
+    """Return the text that a gate is written with.
+
+    :param value: a boolean, True or False in any case, or a version.
+    :raises UpgradeError: ``bad_gate_value``.
+    """
+    text = str(value).strip()
+    word = _WORDS.get(text.lower())
+    if word is not None:
+        return OPEN if word else CLOSED
+    if text and (text == current_version or looks_like_version(text)):
+        return text
+    raise UpgradeError(
+        "bad_gate_value",
+        f"value: {shown(value)} is neither true, false nor a version (a version has a digit in it, or is the current one).",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GateAnswer:
+    """Which gate decides for a host, and how.
+
+    :param is_open: None where nothing is set.
+    :param scope: host, role or global; None where nothing is set.
+    :param at: when a planner set it (unix seconds), 0 where something else did.
+    :param index: the key's ModifyIndex in Consul.
+    """
+
+    is_open: bool | None
+    scope: str | None = None
+    key: str | None = None
+    value: str | None = None
+    at: int = field(default=0, compare=False)
+    index: int = field(default=0, compare=False)
+
+
+NOTHING_SET = GateAnswer(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """All gates that were read."""
+
+    everywhere: GateValue | None = None
+    roles: Mapping[str, GateValue] = field(default_factory=dict)
+    hosts: Mapping[str, GateValue] = field(default_factory=dict)
+
+    def answer(self, host: str, role: str | None, current_version: str | None) -> GateAnswer:
+        """Return the first gate that is set: host, then role, then global (the original's order).
+
+        :raises UpgradeError: ``unreadable_gate`` if the deciding one can't be read.
+        """
+        for scope, gate in (
+            ("host", self.hosts.get(host)),
+            ("role", self.roles.get(role) if role is not None else None),
+            ("global", self.everywhere),
+        ):
+            if gate is not None:
+                return GateAnswer(gate.is_open(current_version), scope, gate.key, gate.shown(), gate.at, gate.index)
+        return NOTHING_SET
+
+    def values(self) -> Iterator[GateValue]:
+        """Yield all of them: the global one, those of roles, those of hosts."""
+        yield from (self.everywhere,) if self.everywhere is not None else ()
+        yield from self.roles.values()
+        yield from self.hosts.values()
+
+    def at(self, scope: str, name: str | None) -> GateValue | None:
+        """Return one gate, None where it is not set."""
+        if name is None:
+            return self.everywhere
+        return (self.roles if scope == "role" else self.hosts).get(name)
+
+    def paused(self, current_version: str | None) -> Iterator[tuple[str, str | None, GateValue]]:
+        """Yield scope, name and value of each pause among them; they stand where python-jiocloud keeps those."""
+        named = (("role", self.roles), ("host", self.hosts))
+        places = [(scope, name, gate) for scope, found in named for name, gate in found.items()]
+        for scope, name, gate in ([("global", None, self.everywhere)] if self.everywhere is not None else []) + places:
+            if gate.is_pause(current_version):
+                yield scope, name, gate
+
+    def unreadable(self, current_version: str | None) -> list[UpgradeError]:
+        """Return an error for every gate that can't be read, so that they are all told at once."""
+        errors = []
+        for gate in self.values():
+            try:
+                gate.is_open(current_version)
+            except UpgradeError as error:
+                errors.append(error)
+        return errors

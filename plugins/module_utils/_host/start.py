@@ -1,0 +1,141 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The start of a host's upgrade: one transaction that succeeds only while the admission that it rests on still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from .._common.errors import UpgradeError
+from .._common.names import check_name, check_version
+from .._consul.client import Entry, Operation
+from .._consul.errors import Conflict
+from .._consul.operations import Change, compare, compare_and_put, put, remove, see
+from .._fleet.fleet import Record
+from .._state.codec import text_of
+from .._state.layout import refuse_newer
+from .._state.record_codec import decode_record, encode_record
+from .._state.snapshot import decode_snapshot
+from .._state.store import Store
+from .gate_question import permission, rests_on
+
+# A conflict means that a gate, a hold, the version or the record was written between the read and the start.
+_MOST_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A start that is asked for.
+
+    :param default: whether the host may start where no gate is set.
+    """
+
+    host: str
+    role: str
+    version: str
+    default: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A start that was made, or in check mode would be.
+
+    :param index: the ModifyIndex of the record.
+    """
+
+    record: Record
+    index: int = 0
+    changes: list[Change] = field(default_factory=list)
+
+
+def start(store: Store, asked: Start, change: Callable[[Record | None], Record], *, dry: bool = False) -> Started:
+    """Write that a host starts, if it is admitted at that moment: one request to read, one to write.
+
+    The write compares the indexes of ``current_version``, of every gate and hold that the answer may depend on, and of the folder
+    of holds, which each hold that is set or ended writes. Consul lets a node's token compare only keys that are there, so keys
+    that are not are read in the same transaction. A start that finds one of them there after all is taken back before anything is
+    done on the host.
+
+    :param change: returns the host's record after the start.
+    :raises UpgradeError: ``not_admitted``, ``busy``, ``bad_name``, ``newer_schema``, ``unreadable_gate``.
+    """
+    check_name("host", asked.host, "name")
+    check_name("role", asked.role, "role")
+    check_version(asked.version, "version")
+    for _try in range(_MOST_TRIES):
+        try:
+            return _start(store, asked, change, dry=dry)
+        except Conflict:
+            continue
+    raise UpgradeError(
+        "busy",
+        f"{asked.host} does not start: its record, its gates or its holds were written under each of {_MOST_TRIES} tries. "
+        "Start it again.",
+    )
+
+
+def _start(store: Store, asked: Start, change: Callable[[Record | None], Record], *, dry: bool) -> Started:
+    keys = store.keys
+    key = keys.record(asked.host)
+    entries = {entry.key: entry for entry in _read(store, asked, key)}
+    _refuse_unless_admitted(store, asked, entries.values())
+    entry = entries.get(key)
+    before = decode_record(key, entry.value) if entry is not None else None
+    after = change(before)
+    text = encode_record(after)
+    changes = [Change(key, text_of(entry.value) if entry else None, text)] if after != before else []
+    if dry:
+        return Started(after, changes=changes)
+    rests = {keys.current_version, keys.holds, *rests_on(keys, asked.host, asked.role)}
+    absent = rests - entries.keys()
+    operations = [
+        compare_and_put(key, text, entry.modify_index if entry is not None else 0),
+        *(compare(one, entries[one].modify_index) for one in sorted(rests & entries.keys())),
+        *(see(one) for one in sorted(absent - {keys.holds})),
+    ]
+    written = store.client.write(operations)
+    index = next(int(one["ModifyIndex"]) for one in written if one["Key"] == key)
+    if not absent.isdisjoint(one["Key"] for one in written):
+        store.client.write(_back(key, entry, index))
+        raise Conflict("conflict", f"A gate or a hold of {asked.host} came while it started.", key=key)
+    return Started(after, index, changes)
+
+
+def _read(store: Store, asked: Start, record: str) -> list[Entry]:
+    keys = store.keys
+    prefixes = sorted({record, keys.schema, keys.current_version, *rests_on(keys, asked.host, asked.role)})
+    try:
+        # The folder's own key is there once a rollout has begun. Read as a tree, it would bring the holds of all hosts along.
+        entries = store.client.read(prefixes, known=[keys.holds])
+    except Conflict:
+        entries = store.client.read(prefixes)
+    store.distrust_silence(entries, (keys.gates, keys.holds))
+    return entries
+
+
+def _refuse_unless_admitted(store: Store, asked: Start, entries: Iterable[Entry]) -> None:
+    snapshot = decode_snapshot(store.keys, entries)
+    refuse_newer(store.keys, snapshot.schema, snapshot.release)
+    current = snapshot.current_version
+    found = permission(snapshot, asked.host, asked.role, default=asked.default, current=current)
+    reason = found.reason
+    if found.value and current != asked.version:
+        reason = f"{store.keys.current_version} is {current or 'not set'}"
+    elif found.value:
+        return
+    raise UpgradeError(
+        "not_admitted",
+        f"{asked.host} does not start {asked.version}, as it is not admitted: {reason}. Nothing was done. See with status.yml what "
+        "it waits for; it starts by itself once it is admitted.",
+        host=asked.host,
+        reason=reason,
+    )
+
+
+def _back(key: str, before: Entry | None, index: int) -> list[Operation]:
+    """Return what makes a record what it was before a start, unless it was written since."""
+    if before is None:
+        return [compare(key, index), remove(key)]
+    return [compare(key, index), put(key, before.value.decode("utf-8", "replace"))]

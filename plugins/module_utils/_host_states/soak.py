@@ -1,0 +1,113 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a host that reported the version is well, and has been for long enough; whether a silent one is lost.
+
+All times are those of the planners, never of the hosts, but for the host's own signs of life: a host whose clock is
+behind gets no less than the deadline from the moment at which it was let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .._fleet.health_marks import Mark
+from .._rules.health_rules import HealthRules
+
+PASSING = "passing"
+# Checks wake nobody up, so who waits for one looks again after so many seconds.
+LOOK_AGAIN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the rules of health say of a host that reported the version.
+
+    :param is_well: whether it counts as upgraded.
+    :param is_broken: whether it was, and is not well any more.
+    :param reason: why it does not count as upgraded.
+    :param mark: what is to be remembered of it; None for nothing.
+    :param wake_at: when it may count as upgraded, if nothing happens meanwhile (unix seconds).
+    """
+
+    is_well: bool
+    is_broken: bool = False
+    reason: str = ""
+    mark: Mark | None = None
+    wake_at: float | None = None
+
+
+def judge(
+    rules: HealthRules,
+    now: float,
+    version: str,
+    mark: Mark | None,
+    checks: Mapping[str, str] | None,
+    reported: int | None = None,
+    *,
+    was_there: bool = False,
+) -> Judgement:
+    """Judge a host.
+
+    :param mark: what planners remembered of it, for whatever version.
+    :param was_there: whether it reported the version before the rollout began: it has nothing to prove then, but its checks
+        have to pass.
+    :param reported: when the host reported the version, by its own clock; None where it keeps no record.
+    :param checks: check -> status, for those of the host; None where nobody asked Consul, so that the mark has to do.
+    """
+    known = mark if mark is not None and (mark.version, mark.reported) == (version, reported) else None
+    if known is None and was_there:
+        known = Mark(version, int(now) - rules.soak, True, reported)
+    been = known is not None and known.upgraded
+    lost = known is not None and known.lost
+    again = now + LOOK_AGAIN if rules.consul_checks else None
+    failing = [] if checks is None else failing_checks(rules, checks)
+    if failing:
+        seen = Mark(version, None, been, reported, lost=been) if known is not None else None
+        reason = f"{'was upgraded, and now ' if been else f'reported {version}, and '}{', '.join(failing)}"
+        return Judgement(False, is_broken=been, reason=reason, mark=seen, wake_at=again)
+    # A time to come is of a planner whose clock is wrong, or was.
+    since = min(known.since, int(now)) if known is not None and known.since is not None else None
+    if since is None:
+        if checks is None and rules.consul_checks:
+            return Judgement(
+                False, is_broken=lost, reason=f"reported {version}; its checks are not known yet", mark=known
+            )
+        since = int(now)
+    ready = since + rules.soak
+    if now >= ready:
+        return Judgement(True, mark=Mark(version, since, True, reported))
+    did = "had lost its health" if lost else f"reported {version}"
+    return Judgement(
+        False,
+        is_broken=lost,
+        reason=f"{did} and soaks for {int(ready - now + 0.999)} s more",
+        mark=Mark(version, since, been, reported, lost),
+        wake_at=ready if again is None else min(ready, again),
+    )
+
+
+def failing_checks(rules: HealthRules, checks: Mapping[str, str]) -> list[str]:
+    """Return what is wrong with the checks of a host, in words; nothing where all pass."""
+    failing = []
+    for name in rules.consul_checks:
+        status = checks.get(name)
+        if status is None:
+            failing.append(f"has no check {name} in Consul")
+        elif status != PASSING:
+            failing.append(f"its check {name} is {status}")
+    return failing
+
+
+def silent_since(now: float, opened_at: float | None, times: Mapping[str, Any] | None) -> float | None:
+    """Return when an open host was last heard of, None where nobody knows.
+
+    :param opened_at: when a planner let it through.
+    :param times: of its record for this version; what lies in the future is passed over.
+    """
+    heard = [float(at) for at in (times or {}).values() if at <= now]
+    if opened_at:
+        heard.append(min(now, opened_at))
+    return max(heard, default=None)

@@ -1,0 +1,52 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What all modules of this collection share: the connection options, and how a call ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule, env_fallback
+
+from ._consul.operations import Change, as_diff
+from ._consul.settings import DEFAULT_PASS_LIMIT, DEFAULT_TIMEOUT, read_settings
+from ._result import end
+from ._state.store import Store
+
+CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
+    "host": {"type": "str"},
+    "port": {"type": "int"},
+    "scheme": {"type": "str", "choices": ["http", "https"]},
+    "token": {"type": "str", "no_log": True, "fallback": (env_fallback, ["CONSUL_HTTP_TOKEN"])},
+    "validate_certs": {"type": "bool"},
+    "ca_path": {"type": "path"},
+    "client_cert": {"type": "path"},
+    "client_key": {"type": "path", "no_log": False},
+    "datacenter": {"type": "str"},
+    "timeout": {"type": "float", "default": DEFAULT_TIMEOUT},
+    "pass_limit": {"type": "float", "default": DEFAULT_PASS_LIMIT, "no_log": False},
+    "kv_prefix": {"type": "str", "default": "", "no_log": False},
+}
+# For actions on the controller, where what is wrong with a value is said by read_settings, which knows its source too.
+ACTION_CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
+    **{name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()},
+    "kv_prefix": {"type": "str", "default": ""},
+}
+
+
+def run(module: AnsibleModule, act: Callable[[Store], dict[str, Any]]) -> None:
+    """Connect, do what the module does, and end the call: with its result, or with the sentence of its failure."""
+
+    def connected() -> dict[str, Any]:
+        return act(Store(read_settings(module.params.get, os.environ)))
+
+    end(module, connected)
+
+
+def changed(changes: Iterable[Change]) -> dict[str, Any]:
+    """Return ``changed`` and ``diff`` of a result."""
+    found = list(changes)
+    return {"changed": bool(found), "diff": as_diff(found)}

@@ -1,0 +1,221 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One host explained in sentences: where it is and since when, why, by which rule, who could change that, what comes next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .._common.names import plural
+from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
+from .._fleet.holds import Hold
+from .._host_states import states
+from .._planner import blockers, reasons, stage_progress
+from .._planner.plan import HostView, Plan
+from .._rule_checks.rule_text import rule_line
+from .._rule_checks.unknown_targets import other_machine, other_name
+
+# Events that give a rollout its rules.
+_RULES_GIVEN = ("begin", "adopt", "rules")
+
+# What an operator could do, by the cause for which a host waits. {rule} is the key of the instructions.
+_ORDER_AGAIN = "An operator could change it: give all rules again to upgrade.yml with another {rule}."
+_CHANGES: Mapping[str, str] = {
+    reasons.NO_VERSION: "An operator could change it: upgrade.yml -e version=X begins a rollout.",
+    reasons.MAY_GO: "",
+    blockers.PAUSE: "An operator could change it: resume.yml.",
+    blockers.ABORT: "Only an operator could change it.",
+    blockers.BUDGET: "An operator could change it: retry.yml, once those hosts are mended.",
+    reasons.ROLE_BUDGET: "An operator could change it: retry.yml, once those hosts are mended.",
+    blockers.HOURS: _ORDER_AGAIN,
+    stage_progress.STAGE: _ORDER_AGAIN,
+    stage_progress.SOAK: _ORDER_AGAIN,
+    stage_progress.APPROVAL: "An operator could change it: approve.yml.",
+    stage_progress.ROLLBACK: "",
+    reasons.ORDER: _ORDER_AGAIN,
+    reasons.CAP: "An operator could change it: give all rules again to upgrade.yml with a higher {rule}.",
+    reasons.CAP_ZERO: "An operator could change it: give all rules again to upgrade.yml with {rule} above 0.",
+    reasons.SETS: _ORDER_AGAIN,
+}
+
+
+def explain(host: str, plan: Plan, snapshot: Snapshot, events: Iterable[Mapping[str, Any]] = ()) -> tuple[str, ...]:
+    """Return sentences on one host of a plan. Takes time linear in hosts.
+
+    :param plan: without a limit, as of now.
+    :param snapshot: what the plan was made from.
+    :param events: the history of the rollout, the newest first; it tells who gave the rules.
+    """
+    view = _with_rule(plan.hosts[host], snapshot)
+    return tuple(
+        sentence
+        for sentence in (
+            _where(host, view, snapshot),
+            _since(host, view, snapshot),
+            _why(view),
+            _rule(view, snapshot, events),
+            _who(host, view, snapshot),
+            _machines(host, snapshot),
+            _next(host, view, plan),
+        )
+        if sentence
+    )
+
+
+def _machines(host: str, snapshot: Snapshot) -> str:
+    return " ".join(f"{text}." for text in (other_machine(snapshot, host), other_name(snapshot, host)) if text)
+
+
+def _with_rule(view: HostView, snapshot: Snapshot) -> HostView:
+    """Return the view with the rule as it stands in the instructions, where an order may be that of the host's group."""
+    rules = snapshot.ledger.instructions if snapshot.ledger is not None else {}
+    if view.cause == reasons.ORDER and view.group and not rule_line(rules, view.rule):
+        return replace(view, rule=f"role_order.{view.group}")
+    return view
+
+
+def ago(seconds: float) -> str:
+    """Return how long ago something was, in the largest unit that fits: ``12 minutes ago``."""
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= 2 * size:
+            return f"{plural(int(seconds // size), unit)} ago"
+    return f"{plural(max(0, int(seconds)), 'second')} ago"
+
+
+def _when(at: float, now: float) -> str:
+    shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    # A host's clock may be ahead.
+    return f"{shown} ({ago(now - at)})" if at <= now else shown
+
+
+def _where(host: str, view: HostView, snapshot: Snapshot) -> str:
+    wanted = snapshot.current_version
+    report = snapshot.reports.get(host)
+    runs = f"{host} runs {view.version}" if view.version else f"{host} has never reported a version"
+    if view.version and report is not None and report.version == view.version and report.at:
+        runs += f", as it reported at {_when(report.at, snapshot.now)}"
+    if wanted is None:
+        return f"{runs}."
+    return (
+        f"{runs}. The fleet is to run {wanted}."
+        if view.version != wanted
+        else f"{runs}. That is the version of the fleet."
+    )
+
+
+def _since(host: str, view: HostView, snapshot: Snapshot) -> str:
+    found = _beginning(host, view, snapshot)
+    if found is None:
+        return f"It is {view.state}."
+    at, what = found
+    return f"It is {view.state} since {at if isinstance(at, str) else _when(at, snapshot.now)}: {what}."
+
+
+def _beginning(host: str, view: HostView, snapshot: Snapshot) -> tuple[float | str, str] | None:
+    """Return when a host came into its state, and by what; None where nothing stored says so."""
+    record, ledger = snapshot.records.get(host), snapshot.ledger
+    current = snapshot.current_version
+    times = record.times if record is not None and record.version == current else {}
+    if view.state == states.HELD:
+        hold = _hold(host, view, snapshot)
+        return (hold.at, "the hold was set then") if hold is not None and hold.at else None
+    if view.state == states.FAILED and record is not None and record.state == FAILED and FAILED in times:
+        return times[FAILED], "it failed then"
+    if view.state in (states.UPGRADED, states.UPGRADING) and view.version == current and UPGRADED in times:
+        return times[UPGRADED], "it reported the version then"
+    if view.state == states.UPGRADING and view.started and record is not None and STARTED in record.times:
+        return record.times[STARTED], "it said then that it had begun"
+    gate = snapshot.gates.hosts.get(host) or snapshot.gates.roles.get(view.role)
+    if view.state == states.UPGRADING and gate is not None and gate.at:
+        return gate.at, "its gate was opened then"
+    if view.state == states.PENDING and record is not None and record.state == RETRIED and RETRIED in times:
+        return times[RETRIED], "an operator put it back among those that wait"
+    if view.state == states.PENDING and ledger is not None and ledger.version == current and ledger.since:
+        return ledger.since, f"the rollout to {current} began then"
+    return None
+
+
+def _hold(host: str, view: HostView, snapshot: Snapshot) -> Hold | None:
+    return snapshot.holds.covering(host, view.role)
+
+
+def _why(view: HostView) -> str:
+    if view.state == states.UPGRADED:
+        return ""
+    reason = view.reason.rstrip()
+    return f"Why: {reason}" if reason.endswith((".", "?", "!")) else f"Why: {reason}."
+
+
+def _rule(view: HostView, snapshot: Snapshot, events: Iterable[Mapping[str, Any]]) -> str:
+    if not view.rule or snapshot.ledger is None:
+        return ""
+    line = rule_line(snapshot.ledger.instructions, view.rule)
+    if not line:
+        return ""
+    for event in events:
+        if event.get("what") in _RULES_GIVEN:
+            who, at = event.get("by") or event.get("who"), event.get("at")
+            given = f" by {who}" if who else ""
+            given += f" at {_when(at, snapshot.now)}" if isinstance(at, (int, float)) else ""
+            return f"The rule is {line}, given{given}." if given else f"The rule is {line}."
+    return f"The rule is {line}."
+
+
+def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
+    if view.state == states.PENDING:
+        return _CHANGES.get(view.cause, "").format(rule=view.rule)
+    hold = _hold(host, view, snapshot)
+    if hold is not None and view.state != states.UPGRADED:
+        return f"An operator could change it: unhold.yml{_held_by(hold, snapshot)}."
+    if view.state in (states.FAILED, states.LOST):
+        return f"An operator could change it: mend the host, then retry.yml -e host={host}."
+    if view.state == states.UPGRADING and not view.soaking:
+        return "It is the host's turn, or that of the run of Ansible that drives it: no rule keeps it waiting."
+    return ""
+
+
+def _held_by(hold: Hold, snapshot: Snapshot) -> str:
+    for name, found in snapshot.holds.hosts.items():
+        if found is hold:
+            return f" -e host={name}"
+    for name, found in snapshot.holds.roles.items():
+        if found is hold:
+            return f" -e role={name}"
+    return " -e everything=true"
+
+
+def _next(host: str, view: HostView, plan: Plan) -> str:
+    if view.state == states.UPGRADED:
+        return "Nothing is left to be done on it."
+    if view.state == states.UPGRADING:
+        if view.soaking:
+            return "Next: it counts as upgraded, and gives its slot back, once that is over."
+        if view.held and not view.started:
+            return "Next: nothing, until then. It keeps its slot, as it was let through."
+        did = "says that it is done" if view.started else "begins, upgrades, and reports"
+        return f"Next: it {did}. Until then it keeps its slot."
+    if view.state in (states.FAILED, states.LOST):
+        return "Next: nothing, until then. It keeps its slot, so that trouble does not spread."
+    if view.state == states.HELD:
+        return "Next: nothing, until then. It takes no slot."
+    if plan.missing:
+        return "Next: nothing, until the fleet is given whole: " + "; ".join(plan.missing) + "."
+    return _turn(host, view, plan.waves, plan.hosts)
+
+
+def _turn(host: str, view: HostView, waves: Sequence[Sequence[str]], hosts: Mapping[str, HostView]) -> str:
+    before = 0
+    for number, wave in enumerate(waves):
+        if host in wave:
+            if number == 0:
+                return "Next: the next pass of upgrade.yml lets it through; where none is running, begin one."
+            return (
+                f"Next: if all goes well it goes in wave {number + 1} of {len(waves)}, after "
+                f"{plural(before, 'host')} of role {view.role} and those that are under way."
+            )
+        before += sum(1 for one in wave if hosts[one].role == view.role)
+    return "Next: nothing, until that has changed. It is in no wave that is expected."

@@ -1,0 +1,146 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where a fleet stands as numbers, for whoever draws curves and sounds alarms.
+
+Times are unix seconds and not ages, so that the same standing gives the same text: ``time() - x`` is the age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._fleet.fleet import Snapshot
+from .._host_states.states import BROKEN, STATES, UPGRADING
+from .._planner.blockers import ABORT, APPROVAL, BUDGET, HOURS, PAUSE, SOAK
+from .._planner.plan import HostView, Plan
+from .openmetrics import Gauge
+
+_PREFIX = "convoy_upgrade_"
+_STOPS = (PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK)
+
+
+@dataclass(slots=True)
+class Openings:
+    """What the history of a rollout says of openings.
+
+    :param hosts: hosts with a gate of their own, and when that was opened last.
+    :param roles: roles that were opened as a whole: how many hosts had to be, and when.
+    """
+
+    hosts: dict[str, int] = field(default_factory=dict)
+    roles: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take in an entry of the history, the newest first; what is no opening is passed over."""
+        if event.get("what") != "open":
+            return
+        at = event.get("at")
+        when = int(at) if isinstance(at, (int, float)) else 0
+        for host in _mapping(event.get("hosts")):
+            self.hosts.setdefault(host, when)
+        for role, opened in _mapping(event.get("roles")).items():
+            count = _mapping(opened).get("hosts")
+            self.roles.setdefault(role, (count if isinstance(count, int) else 0, when))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def gauges_of(snapshot: Snapshot, plan: Plan, openings: Openings, warnings: int) -> list[Gauge]:
+    """Return all that is told of a fleet. Takes time linear in hosts.
+
+    :param openings: those of the current rollout.
+    :param warnings: how many things were found that somebody should look at.
+    """
+    return [*_rollout(snapshot, plan, warnings), *_openings(plan, openings), *_hosts(snapshot, plan, openings)]
+
+
+def _rollout(snapshot: Snapshot, plan: Plan, warnings: int) -> Iterable[Gauge]:
+    ledger = snapshot.ledger
+    about = {
+        "version": plan.version or "",
+        "previous_version": (ledger.previous_version if ledger else None) or "",
+        "state": ledger.state if ledger else "none",
+    }
+    stopped = plan.brake.code if plan.brake else ""
+    yield _one("rollout_info", "The rollout in the ledger; its state is none where there is no ledger.", 1, about)
+    if ledger is not None:
+        yield _one("rollout_begun_timestamp_seconds", "When the rollout began.", ledger.since)
+        yield _one("planner_writes", "Writes of planners so far, the epoch of the ledger.", ledger.epoch)
+    yield _one("complete", "Whether every host is upgraded.", plan.complete)
+    yield _one(
+        "can_move", "Whether anything can still change, or an operator is expected to let it go on.", plan.can_move
+    )
+    yield _one("wants_approval", "Whether a stage is done, and somebody has to approve.", plan.wants_approval)
+    yield Gauge(
+        f"{_PREFIX}stopped",
+        "What keeps the whole rollout from opening anything now.",
+        [({"reason": code}, float(code == stopped)) for code in _STOPS],
+    )
+    yield _one("warnings", "Things that were found and that somebody should look at; status.yml tells them.", warnings)
+
+
+def _openings(plan: Plan, openings: Openings) -> Iterable[Gauge]:
+    counts = dict.fromkeys((view.role for view in plan.hosts.values()), 0)
+    for host in openings.hosts:
+        if host in plan.hosts:
+            counts[plan.hosts[host].role] += 1
+    for role, (hosts, _at) in openings.roles.items():
+        if role in counts:
+            counts[role] += hosts
+    times = [*openings.hosts.values(), *(at for _hosts, at in openings.roles.values())]
+    yield Gauge(
+        f"{_PREFIX}opened_hosts",
+        "Hosts that this rollout has let through so far.",
+        [({"role": role}, count) for role, count in counts.items()],
+    )
+    if times:
+        yield _one("last_opening_timestamp_seconds", "When this rollout has let a host through last.", max(times))
+
+
+def _hosts(snapshot: Snapshot, plan: Plan, openings: Openings) -> Iterable[Gauge]:
+    counts: dict[tuple[str, str], int] = {}
+    oldest: dict[str, int] = {}
+    broken = []
+    for host, view in plan.hosts.items():
+        if (view.role, STATES[0]) not in counts:
+            counts |= {(view.role, state): 0 for state in STATES}
+        counts[view.role, view.state] += 1
+        at = _since(snapshot, openings, host, view)
+        if view.state == UPGRADING and at:
+            oldest[view.role] = min(at, oldest.get(view.role, at))
+        elif view.state in BROKEN:
+            record = snapshot.records.get(host)
+            where = {"service": (record and record.service) or "", "step": (record and record.step) or ""}
+            broken.append(({"host": host, "role": view.role, "state": view.state, **where}, at))
+    yield Gauge(
+        f"{_PREFIX}hosts",
+        "Hosts of a role that are in a state.",
+        [({"role": role, "state": state}, count) for (role, state), count in counts.items()],
+    )
+    yield Gauge(
+        f"{_PREFIX}oldest_upgrading_timestamp_seconds",
+        "Since when the host that has been upgrading for the longest is.",
+        [({"role": role}, at) for role, at in oldest.items()],
+    )
+    yield Gauge(
+        f"{_PREFIX}broken_host_timestamp_seconds",
+        "Hosts that failed or are lost, and when they were heard of last; 0 where nobody knows.",
+        broken,
+    )
+
+
+def _since(snapshot: Snapshot, openings: Openings, host: str, view: HostView) -> int:
+    """Return the host's last word in this rollout, or when it was let through; 0 where neither is known."""
+    record = snapshot.records.get(host)
+    said = record.times.get(record.state, 0) if record is not None and record.version == snapshot.current_version else 0
+    _count, by_role = openings.roles.get(view.role, (0, 0))
+    return said or openings.hosts.get(host, by_role)
+
+
+def _one(name: str, text: str, value: float, labels: Mapping[str, str] | None = None) -> Gauge:
+    return Gauge(f"{_PREFIX}{name}", text, [(labels or {}, float(value))])

@@ -1,0 +1,194 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rollout as it is watched: a row for each role, the hosts on their way, what stops it, and how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .._fleet.fleet import POST_FAILED, POST_OPEN, POST_STARTED, Record, Snapshot
+from .._fleet.ledger import ABORTED, COMPLETE
+from .._host_states.states import BROKEN, FAILED, UPGRADED, UPGRADING
+from .._planner.blockers import BUDGET
+from .._planner.plan import HostView, Plan
+from .time_left import began_at, seconds_left
+
+# More than a terminal has rows; the others are counted.
+MOST_FLIGHTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """How many hosts of a role are done, on their way, waiting (held ones too), and failed or lost."""
+
+    role: str
+    hosts: int
+    done: int
+    upgrading: int
+    failed: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A host on its way.
+
+    :param service, step: where it is, as far as it says.
+    :param doing: the same in a word where it says neither.
+    :param since: when it was let through (unix seconds), None where that is not known.
+    """
+
+    host: str
+    role: str
+    service: str
+    step: str
+    doing: str
+    since: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All that is shown, as plain values, so that it can be handed on as JSON.
+
+    :param came_from: the version before, empty where nobody knows.
+    :param state: of the ledger, empty where no rollout has begun.
+    :param notes: what stands above all hosts, a sentence each: the stage, and what keeps everything from going on.
+    :param flights: the hosts on their way, those that take longest first; ``more`` are not among them.
+    :param left: seconds that the rest may take, None where that can't be told; ``judged_by`` hosts that are done.
+    :param at: when it was read (unix seconds).
+    :param over: whether the rollout is over; ``done`` once it is complete, and tasks after the upgrade may follow.
+    """
+
+    version: str
+    came_from: str
+    state: str
+    bars: tuple[Bar, ...]
+    flights: tuple[Flight, ...]
+    more: int
+    notes: tuple[str, ...]
+    left: float | None
+    judged_by: int
+    at: float
+    over: bool
+    done: bool
+
+    @staticmethod
+    def from_plain(data: Mapping[str, Any]) -> Standing:
+        """Return it from what :func:`dataclasses.asdict` made of it."""
+        bars = tuple(Bar(**one) for one in data["bars"])
+        flights = tuple(Flight(**one) for one in data["flights"])
+        return Standing(**{**data, "bars": bars, "flights": flights, "notes": tuple(data["notes"])})
+
+
+def watched(snapshot: Snapshot, plan: Plan) -> dict[str, HostView]:
+    """Return the hosts as they are watched: one that is at its tasks after the upgrade is on its way again."""
+    return {host: _watched(view, snapshot.records.get(host), plan.version) for host, view in plan.hosts.items()}
+
+
+def _watched(view: HostView, record: Record | None, version: str | None) -> HostView:
+    if view.state != UPGRADED or record is None or not record.readable or record.version != version:
+        return view
+    if record.post in (POST_OPEN, POST_STARTED):
+        return replace(view, state=UPGRADING, reason=f"is at its tasks after the upgrade{record.where()}")
+    if record.post == POST_FAILED:
+        error = record.error or "no error was given"
+        return replace(view, state=FAILED, reason=f"failed after the upgrade{record.where()}: {error}")
+    return view
+
+
+def standing(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView], soak: int = 0) -> Standing:
+    """Return what there is to show. Takes time linear in hosts, but for those on their way, which are sorted.
+
+    :param hosts: what :func:`watched` returns.
+    :param soak: ``health.soak`` of the rules (seconds).
+    """
+    ledger = snapshot.ledger
+    moving = {host: began_at(snapshot, host, view.role) for host, view in hosts.items() if view.state == UPGRADING}
+    # Tasks after the upgrade have no time of their own in the record.
+    moving = {host: since if plan.hosts[host].state == UPGRADING else None for host, since in moving.items()}
+    left, judged_by = seconds_left(snapshot, plan, soak, moving)
+    order = sorted(moving, key=lambda host: (moving[host] is None, moving[host] or 0.0))
+    at_work = any(plan.hosts[host].state == UPGRADED for host in moving)
+    is_current = ledger is not None and ledger.version == snapshot.current_version
+    done = is_current and ledger is not None and ledger.state == COMPLETE and not at_work
+    everywhere = snapshot.gates.everywhere
+    is_open = everywhere is None or (everywhere.text or "").strip().lower() == "true"
+    return Standing(
+        version=plan.version or "",
+        came_from=(ledger.previous_version if ledger is not None else None) or "",
+        state=ledger.state if ledger is not None else "",
+        bars=_bars(hosts),
+        flights=tuple(
+            _flight(host, hosts[host], snapshot.records.get(host), moving[host]) for host in order[:MOST_FLIGHTS]
+        ),
+        more=max(0, len(order) - MOST_FLIGHTS),
+        notes=tuple(_notes(plan, moves=bool(moving))),
+        left=left if ledger is not None and ledger.state not in (COMPLETE, ABORTED) else None,
+        judged_by=judged_by,
+        at=snapshot.now,
+        over=plan.version is None or ledger is None or (ledger.state == ABORTED and is_current) or (done and is_open),
+        done=done,
+    )
+
+
+def _bars(hosts: Mapping[str, HostView]) -> tuple[Bar, ...]:
+    # The hosts come in natural order, and so do the roles, nearly always.
+    counts: dict[str, dict[str, int]] = {}
+    for view in hosts.values():
+        what = "failed" if view.state in BROKEN else view.state if view.state in (UPGRADED, UPGRADING) else "waiting"
+        of_role = counts.setdefault(view.role, {})
+        of_role[what] = of_role.get(what, 0) + 1
+    return tuple(
+        Bar(
+            role,
+            sum(found.values()),
+            found.get(UPGRADED, 0),
+            found.get(UPGRADING, 0),
+            found.get("failed", 0),
+            found.get("waiting", 0),
+        )
+        for role, found in counts.items()
+    )
+
+
+def _flight(host: str, view: HostView, record: Record | None, since: float | None) -> Flight:
+    is_said = record is not None and record.readable and (view.started or record.post is not None)
+    service = (record.service if record is not None and is_said else None) or ""
+    step = (record.step if record is not None and is_said else None) or ""
+    if view.soaking:
+        return Flight(host, view.role, "", "", view.reason, since)
+    doing = "at work" if is_said else "let through"
+    return Flight(host, view.role, service, step, doing, since)
+
+
+def _notes(plan: Plan, *, moves: bool) -> list[str]:
+    notes = []
+    if plan.stage:
+        notes.append(f"Stage {plan.stage}" + ("; it waits for approval" if plan.wants_approval else ""))
+    if plan.brake is not None:
+        # As a budget's own reason says it already.
+        reason = (
+            plan.brake.reason.removeprefix("nothing opens any more: ")
+            if plan.brake.code == BUDGET
+            else plan.brake.reason
+        )
+        notes.append(f"Nothing opens{'; hosts on their way finish' if moves else ''}: {reason}")
+    return notes
+
+
+def segments(row: Bar, width: int) -> tuple[int, int, int, int]:
+    """Return how many of ``width`` cells are done, upgrading, failed and waiting; whatever there is has one at least.
+
+    :param width: 4 or more.
+    """
+    counts = (row.done, row.upgrading, row.failed, row.waiting)
+    total = sum(counts)
+    if not total:
+        return 0, 0, 0, width
+    cells = [max(1, count * width // total) if count else 0 for count in counts]
+    # What rounding leaves or lacks is the largest part's.
+    cells[max(range(4), key=lambda at: cells[at])] += width - sum(cells)
+    return cells[0], cells[1], cells[2], cells[3]

@@ -1,0 +1,54 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether rules fit a fleet, told for all of them at once, where a planner stops at the first that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .._common.errors import UpgradeError
+from .._rule_checks.mistakes import Mistake, mistake_in
+from .._rule_checks.stage_hosts import nobody_after, refuse_empty
+from .._rules.instructions import Instructions
+from .._rules.role_order import resolve
+from .._rules.unknown_names import not_declared
+from .slots import refuse_uncapped
+from .stage_progress import stage_of_hosts
+
+
+def fit(
+    raw: Mapping[str, Any],
+    rules: Instructions,
+    members: Mapping[str, str],
+    more_order: Mapping[str, Any] | None = None,
+) -> tuple[list[Mistake], tuple[str, ...]]:
+    """Return what a planner would refuse in this fleet, and what it would warn of.
+
+    :param raw: the rules as they were given, to tell where a mistake stands.
+    :param rules: the same, with all order that is added to them.
+    :param members: host -> role, in natural order.
+    :param more_order: the order that is added.
+    """
+    by_role: dict[str, list[str]] = {}
+    for host, role in members.items():
+        by_role.setdefault(role, []).append(host)
+    try:
+        order = resolve(rules, by_role, members)
+    except UpgradeError as error:
+        return [mistake_in(raw, error)], ()
+    unknown = not_declared(order.unknown, more_order)
+    found = [mistake_in(raw, UpgradeError("unknown_names", one.text, key=one.key)) for one in unknown]
+    try:
+        refuse_uncapped(rules, order)
+    except UpgradeError as error:
+        found.append(mistake_in(raw, error))
+    for at in range(len(rules.stages)):
+        try:
+            refuse_empty(rules.stages[: at + 1], order, by_role, rules.optional_names, first=at)
+        except UpgradeError as error:
+            if all(one.key != error.details["key"] for one in unknown):
+                found.append(mistake_in(raw, error))
+    after = nobody_after(rules.stages, stage_of_hosts(rules.stages, order, by_role)) if rules.stages else ()
+    return found, after

@@ -1,0 +1,188 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Stages at work: which hosts belong to which, how far the fleet is, and what the next one waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .._common.names import plural, some
+from .._fleet.fleet import Snapshot
+from .._fleet.ledger import Ledger
+from .._host_states.states import PENDING, HostState, in_rollback
+from .._rule_checks.stage_hosts import refuse_empty
+from .._rules.caps import Cap
+from .._rules.role_order import RoleOrder
+from .._rules.stages import Stage
+
+# Why a host waits whose stage has not come.
+STAGE, SOAK, APPROVAL, ROLLBACK = "stage", "soak", "approval", "rollback"
+
+
+def stage_of_hosts(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Return host -> index of its stage. Takes time linear in hosts for each stage.
+
+    :param by_role: role -> its hosts in natural order; a stage takes the first ones that no earlier stage has.
+    """
+    found: dict[str, int] = {}
+    for at, stage in enumerate(stages):
+        roles = [role for name in stage.roles for role in order.roles_of(name)] if stage.roles else order.roles
+        for role in roles:
+            hosts = by_role.get(role, ())
+            left = [host for host in hosts if host not in found]
+            if isinstance(stage.hosts, Cap):
+                left = left[: stage.hosts.limit(len(hosts))]
+            elif stage.hosts is not None:
+                named = frozenset(stage.hosts)
+                left = [host for host in left if host in named]
+            found.update(dict.fromkeys(left, at))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Where a rollout is in its stages.
+
+    :param number: index of the current stage; hosts of later ones are not let through.
+    :param of_host: host -> index of its stage.
+    :param reason: why hosts of later stages wait.
+    :param until: when that ends by itself (unix seconds), None where it does not.
+    :param waits: whether the current stage is done, and time or an approval is all that is missing.
+    :param mark: what the ledger has to say of it.
+    :param in_rollback: whether it is a rollback: hosts that were broken before it come after the last stage.
+    """
+
+    stages: tuple[Stage, ...] = ()
+    number: int = 0
+    of_host: Mapping[str, int] | None = None
+    reason: str = ""
+    until: float | None = None
+    waits: bool = False
+    mark: Mapping[str, int] | None = None
+    in_rollback: bool = False
+
+    @property
+    def name(self) -> str | None:
+        """The name of the current stage; None without stages, and for the hosts that come after the last one."""
+        return self.stages[self.number].name if self.number < len(self.stages) else None
+
+    def reason_of(self, host: str) -> tuple[str, str, str]:
+        """Return why a host of a later stage waits: in words, as a stable word, and the key of the instructions behind it."""
+        if self.of_host is not None and self.of_host[host] >= len(self.stages):
+            return "was broken before this rollback, and goes once the others have been let through", ROLLBACK, ""
+        cause = STAGE if not self.waits else APPROVAL if self.until is None else SOAK
+        number = len(self.stages) - 1 - self.number if self.in_rollback else self.number
+        return self.reason, cause, f"stages[{number}]" + {APPROVAL: ".approve", SOAK: ".soak"}.get(cause, "")
+
+    @property
+    def last(self) -> int:
+        """Index of the last stage that has a host."""
+        return max(self.of_host.values(), default=0) if self.of_host is not None else 0
+
+    def is_due(self, host: str) -> bool:
+        """Return whether a host's stage has come."""
+        return self.of_host is None or self.of_host[host] <= self.number
+
+
+def read_staging(
+    snapshot: Snapshot,
+    stages: tuple[Stage, ...],
+    order: RoleOrder,
+    by_role: Mapping[str, Sequence[HostState]],
+    optional_names: Collection[str] = (),
+) -> Staging:
+    """Return where the fleet is in its stages, going on by itself as far as nothing has to be waited for.
+
+    :param by_role: role -> its hosts in natural order.
+    :param optional_names: names in the stages that may be absent.
+    :raises UpgradeError: ``bad_instructions`` for a stage that is still to come and whose names fit nobody.
+    """
+    if in_rollback(snapshot):
+        return _in_rollback(stages if order.is_reversed else (), order, by_role)
+    if not stages or snapshot.current_version is None:
+        return Staging()
+    names = {role: [one.host for one in hosts] for role, hosts in by_role.items()}
+    of_host = stage_of_hosts(stages, order, names)
+    left: dict[int, list[str]] = {}
+    for hosts in by_role.values():
+        for one in hosts:
+            if one.is_in_the_way:
+                left.setdefault(of_host[one.host], []).append(one.host)
+    kept = _kept(snapshot.ledger, snapshot.current_version)
+    last = len(stages) - 1
+    number = min(kept.get("number", 0), last)
+    if left:
+        refuse_empty(stages, order, names, optional_names, first=number)
+    done_at = kept.get("done_at") if number == kept.get("number") else None
+    while True:
+        unfinished = [host for at in range(number + 1) for host in left.get(at, ())]
+        stage = stages[number]
+        if unfinished:
+            return Staging(stages, number, of_host, _waits_for(stage, unfinished), mark={"number": number})
+        if number == last:
+            return Staging(stages, number, of_host, mark={"number": number})
+        # A time to come is of a planner whose clock is wrong, or was.
+        done_at = int(snapshot.now) if done_at is None else min(done_at, int(snapshot.now))
+        ready = done_at + stage.soak
+        mark = {"number": number, "done_at": done_at}
+        if snapshot.now < ready:
+            shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
+            return Staging(stages, number, of_host, f"stage {stage.name} soaks until {shown}", ready, True, mark)
+        if stage.approve and stage.name not in snapshot.approvals:
+            reason = f"waits for somebody's approval after stage {stage.name}: approve.yml -e stage={stage.name}"
+            return Staging(stages, number, of_host, reason, None, True, mark)
+        number, done_at = number + 1, None
+
+
+def carried(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[str, int]) -> dict[str, int]:
+    """Return where a rollout is in its stages once others are given.
+
+    From the first one that is not what it was, nothing is taken for done: its hosts go before those after it, it soaks, and
+    it wants its approval.
+
+    :param kept: what the ledger says of the stages before.
+    """
+    same = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), None)
+    if same is None:
+        same = min(len(before), len(after))
+    number = kept.get("number", 0)
+    if number < same:
+        return dict(kept)
+    return {"number": same} if same else {}
+
+
+def _in_rollback(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[HostState]]) -> Staging:
+    """Return the stages of a rollback: the last one goes first, and hosts that were broken before it come after them all.
+
+    They neither soak nor want an approval: the version of a rollout has to prove itself, and a rollback goes back to one that has.
+    """
+    every = [one for hosts in by_role.values() for one in hosts]
+    if not stages and not any(one.is_excused for one in every):
+        return Staging()
+    turned = tuple(replace(stage, soak=0, approve=False) for stage in reversed(stages))
+    forward = stage_of_hosts(stages, order, {role: [one.host for one in hosts] for role, hosts in by_role.items()})
+    last = max(0, len(turned) - 1)
+    broken = last + 1 if turned else 1
+    of_host = {one.host: broken if one.is_excused else last - forward.get(one.host, last) for one in every}
+    left: dict[int, list[str]] = {}
+    for one in every:
+        if one.is_in_the_way:
+            left.setdefault(of_host[one.host], []).append(one.host)
+    if not any(one.state == PENDING and not one.is_excused for one in every):
+        return Staging(
+            turned, broken if any(at == broken for at in of_host.values()) else last, of_host, in_rollback=True
+        )
+    number = min(left)
+    reason = f"{_waits_for(turned[number], left[number])}, as stages are reversed in a rollback" if turned else ""
+    return Staging(turned, number, of_host, reason, in_rollback=True)
+
+
+def _waits_for(stage: Stage, hosts: Sequence[str]) -> str:
+    return f"waits for stage {stage.name} ({plural(len(hosts), 'host')} to go: {some(hosts, 3)})"
+
+
+def _kept(ledger: Ledger | None, version: str) -> Mapping[str, int]:
+    return ledger.stage if ledger is not None and ledger.version == version else {}

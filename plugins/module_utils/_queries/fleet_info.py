@@ -1,0 +1,141 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Looking, and touching nothing: what `consul_upgrade_info` tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from .._common.errors import UpgradeError
+from .._common.names import nearest
+from .._consul.client import MOST_OPERATIONS
+from .._fleet.fleet import Snapshot, place
+from .._host_states.states import PENDING
+from .._observe.explain import explain
+from .._planner.plan import Plan
+from .._planner.reconcile import make_plan
+from .._rollout.host_health_notes import with_checks
+from .._rules.instructions import Instructions, parse
+from .._state.layout import refuse_to_plan
+from .._state.store import Store
+
+# Of the history before the current rollout, so much is told with the story of a host: a hold may have been set then.
+MOST_EARLIER = 50
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What there is to see.
+
+    :param history: the newest first.
+    :param story: of the host that was asked for: what there is to say of it in sentences, its record, the entries of the history that touched it in the current
+        rollout and shortly before that, and whether the history has older ones.
+    """
+
+    snapshot: Snapshot
+    plan: Plan
+    history: list[dict[str, Any]] = field(default_factory=list)
+    story: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def look(
+    store: Store,
+    *,
+    fleet: Mapping[str, str] | None = None,
+    role_pattern: str | None = None,
+    history: int = 0,
+    name: str | None = None,
+) -> View:
+    """Return where the fleet stands, what the next pass would open, and what is in the history.
+
+    :param fleet: host -> role.
+    :param history: how many entries of the history to bring; 0 costs no request.
+    :param name: a host whose whole story is wanted.
+    :raises UpgradeError: ``unknown_host``, or what :meth:`Store.snapshot` raises.
+    """
+    snapshot = store.snapshot()
+    ledger = snapshot.ledger
+    pattern = role_pattern or (ledger.role_pattern if ledger else None)
+    members = place(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
+    plan, warnings = _plan(store, snapshot, members)
+    warnings += [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
+    warnings += _on_layout(store, snapshot)
+    if name is not None and name not in members:
+        raise UpgradeError(
+            "unknown_host",
+            f"name: {name!r} has not reported, and the fleet that was given does not name it{nearest(name, members) or '.'}",
+        )
+    newest = 0
+    if history or name is not None:
+        newest = ledger.epoch if ledger is not None else max(store.epochs(), default=0)
+    events = list(islice(store.history(newest, min(history, MOST_OPERATIONS)), history)) if history else []
+    story = None
+    if name is not None:
+        record = snapshot.records.get(name)
+        found, has_older = _current(store, newest)
+        story = {
+            "record": record.plain() if record else None,
+            "explanation": explain(name, plan, snapshot, found),
+            "events": [event for event in found if _touches(event, name, members[name])],
+            "older_events": has_older,
+        }
+    return View(snapshot, plan, events, story, (*warnings, *plan.warnings, *plan.missing))
+
+
+def _on_layout(store: Store, snapshot: Snapshot) -> list[str]:
+    """Return why planners are refused, where the layout of the keys or its migration is the reason."""
+    try:
+        refuse_to_plan(store.keys, snapshot)
+    except UpgradeError as error:
+        return [error.message]
+    return []
+
+
+def _touches(event: Mapping[str, Any], host: str, role: str) -> bool:
+    hosts, roles = event.get("hosts"), event.get("roles")
+    if not isinstance(hosts, dict) and not isinstance(roles, dict):
+        return True
+    return (isinstance(hosts, dict) and host in hosts) or (isinstance(roles, dict) and role in roles)
+
+
+def _plan(store: Store, snapshot: Snapshot, members: Mapping[str, str]) -> tuple[Plan, list[str]]:
+    """Return the plan and warnings; one that opens nothing where the rules can't be obeyed."""
+    try:
+        rules = parse(snapshot.ledger.instructions if snapshot.ledger is not None else {})
+    except UpgradeError as error:
+        return _no_plan(store, snapshot, members, error)
+    seen = with_checks(store, snapshot, rules)
+    try:
+        return make_plan(seen, members, rules), []
+    except UpgradeError as error:
+        return _no_plan(store, snapshot, members, error)
+
+
+def _no_plan(
+    store: Store, snapshot: Snapshot, members: Mapping[str, str], error: UpgradeError
+) -> tuple[Plan, list[str]]:
+    plan = make_plan(snapshot, members, Instructions())
+    reason = "the rules can't be obeyed, so nothing is opened"
+    hosts = {host: replace(view, reason=reason) if view.state == PENDING else view for host, view in plan.hosts.items()}
+    warning = f"The rules in {store.keys.ledger} can't be obeyed, so nothing will be opened: {error.message}"
+    return replace(plan, hosts=hosts, openings=(), open_roles=(), open_hosts=(), waves=(), wave_seconds=()), [warning]
+
+
+def _current(store: Store, newest: int) -> tuple[list[dict[str, Any]], bool]:
+    """Return the entries of the current rollout and some that are older, and whether there are still older ones."""
+    events: list[dict[str, Any]] = []
+    earlier = None
+    for event in store.history(newest):
+        if earlier == MOST_EARLIER:
+            return events, True
+        events.append(event)
+        if earlier is not None:
+            earlier += 1
+        elif event.get("what") in ("begin", "adopt"):
+            earlier = 0
+    return events, False

@@ -1,0 +1,25 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Metrics of a fleet, for node_exporter's textfile collector."""
+
+from __future__ import annotations
+
+from .._observe.metrics import Openings, gauges_of
+from .._observe.openmetrics import text_of
+from .._state.store import Store
+from .fleet_info import View
+
+
+def metrics_text(store: Store, view: View) -> str:
+    """Return the metrics of what was seen: a request for each 64 entries that the history of the current rollout has.
+
+    :raises UpgradeError: what :meth:`Store.history` raises.
+    """
+    openings = Openings()
+    ledger = view.snapshot.ledger
+    for event in store.history(ledger.epoch if ledger is not None else 0):
+        openings.add(event)
+        if event.get("what") in ("begin", "adopt"):
+            break
+    return text_of(gauges_of(view.snapshot, view.plan, openings, len(view.warnings)))

@@ -1,0 +1,77 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rollout read from Consul as a whole, and its report in files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .._common.errors import UpgradeError
+from .._common.names import nearest
+from .._fleet.fleet import place
+from .._rollout_report.csv import csv_text
+from .._rollout_report.page import page
+from .._rollout_report.rollout import BEGINS, at_of, chronicle
+from .._state.store import Store
+
+
+def told(
+    store: Store, version: str | None = None, fleet: Mapping[str, str] | None = None, role_pattern: str | None = None
+) -> dict[str, Any]:
+    """Return a rollout as plain data: a request for the fleet, and one for each 64 entries of the history back to its beginning.
+
+    :param version: of the rollout; the last one to it is taken. None for the one in the ledger.
+    :param fleet: host -> role.
+    :raises UpgradeError: ``no_rollout``, and what :meth:`Store.snapshot` raises.
+    """
+    snapshot = store.snapshot()
+    ledger = snapshot.ledger
+    pattern = role_pattern or (ledger.role_pattern if ledger else None)
+    members = place(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
+    events: list[dict[str, Any]] = []
+    versions, is_newest, until = [], True, int(snapshot.now)
+    for event in store.history(ledger.epoch if ledger is not None else max(store.epochs(), default=0)):
+        events.append(event)
+        if event.get("what") not in BEGINS:
+            continue
+        found = str(event.get("version", ""))
+        if version in (None, found):
+            events.reverse()
+            return chronicle(
+                events,
+                members,
+                snapshot.records,
+                snapshot.reports,
+                until,
+                is_current=is_newest,
+                is_whole=is_newest,
+            )
+        versions.append(found)
+        events, is_newest, until = [], False, at_of(event)
+    if not versions:
+        raise UpgradeError("no_rollout", f"{store.keys.history} has no rollout, so there is none to tell of.")
+    raise UpgradeError(
+        "no_rollout",
+        f"version: the history has no rollout to {version!r}{nearest(version or '', versions) or '.'} "
+        f"It has those to {', '.join(dict.fromkeys(versions))}.",
+    )
+
+
+def files_of(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return name -> text of the report's files: a page, the same as JSON, and a line for each host as CSV."""
+    name = "rollout-" + re.sub(r"[^A-Za-z0-9._-]", "_", found["version"])
+    return {
+        f"{name}.html": page(found),
+        f"{name}.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n",
+        f"{name}.csv": csv_text(found),
+    }
+
+
+def paths_in(folder: str, files: Mapping[str, str]) -> dict[str, str]:
+    """Return path -> text."""
+    return {str(Path(folder) / name): text for name, text in files.items()}

@@ -1,0 +1,29 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How the call of a module ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ._common.errors import UpgradeError
+
+
+def end(module: AnsibleModule, act: Callable[[], dict[str, Any]], **always: Any) -> None:
+    """Do what a module does, and end its call: with its result, or with the sentence of its failure.
+
+    :param always: results that a failure has too, unless its details say otherwise.
+    """
+    try:
+        result = act()
+    except UpgradeError as error:
+        exception = error.details.pop("exception", None)
+        more = {name: error.details.get(name, value) for name, value in always.items()}
+        if exception:
+            more["exception"] = exception
+        module.fail_json(msg=error.message, failure=error.as_failure(), **more)
+    module.exit_json(**result)

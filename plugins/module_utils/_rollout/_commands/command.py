@@ -1,0 +1,152 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What all words of an operator have in common: who says it, and that it is written as one word on one rollout."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..._common.errors import UpgradeError
+from ..._common.sanitize import bounded, printable
+from ..._consul.errors import Conflict
+from ..._consul.operations import Change, real_changes
+from ..._fleet.fleet import Snapshot, place
+from ..._fleet.ledger import ABORTED, COMPLETE, Ledger
+from ..._planner.plan import Plan
+from ..._planner.reconcile import make_plan
+from ..._rules.instructions import parse
+from ..._state.keys import Keys
+from ..._state.layout import refuse_to_plan
+from ..._state.ledger_writer import LedgerWriter
+from ..._state.store import Store, whoami
+from ..host_health_notes import with_checks
+from ..planner_pass import is_same_rollout
+
+_MOST_TRIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Who says it, and why.
+
+    :param fleet: host -> role, as for a plan.
+    """
+
+    reason: str = ""
+    by: str = ""
+    fleet: Mapping[str, str] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, object]:
+        """Return it as the ledger keeps it."""
+        said = {"by": bounded(printable(self.by or whoami())), "at": int(time.time())}
+        return {**said, "reason": bounded(printable(self.reason))} if self.reason else {**said}
+
+
+@dataclass(slots=True)
+class Done:
+    """What came of it.
+
+    :param ledger: as it is then; None where there is no rollout.
+    :param hosts: the hosts that it was about: those closed by an abort, put back by a retry, or forgotten.
+    """
+
+    ledger: Ledger | None
+    changes: list[Change] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+def write_word(store: Store, act: Callable[[LedgerWriter, Snapshot, Ledger], Done], *, dry: bool) -> Done:
+    """Let ``act`` read the keys and write its word, again where somebody else wrote in between.
+
+    :param act: takes a writer, the keys as they are, and the ledger; what it raises ends it.
+    :param dry: write nothing, and tell what would be written.
+    :raises UpgradeError: ``no_rollout``, ``busy``, ``overtaken`` where another rollout has begun between two tries, and
+        what ``act`` raises.
+    """
+    changes: list[Change] = []
+    meant: Ledger | None = None
+    for _try in range(_MOST_TRIES):
+        snapshot = store.snapshot()
+        refuse_to_plan(store.keys, snapshot)
+        ledger = ledger_of(store.keys, snapshot)
+        if meant is not None and not is_same_rollout(meant, ledger):
+            raise UpgradeError(
+                "overtaken",
+                f"The rollout to {meant.version} that this was said of was overtaken by another one, to {ledger.version}, "
+                f"begun by {ledger.who}. That one is left as it is; look at it with status.yml, and say it again if it is "
+                "meant for that one.",
+            )
+        meant = ledger
+        writer = LedgerWriter(store, snapshot, whoami(), int(time.time()), dry=dry)
+        try:
+            done = act(writer, snapshot, ledger)
+        except Conflict:
+            changes += writer.changes
+            continue
+        done.changes = real_changes([*changes, *writer.changes])
+        return done
+    raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
+
+
+def ledger_of(keys: Keys, snapshot: Snapshot) -> Ledger:
+    """Return the ledger of the rollout that there is.
+
+    :raises UpgradeError: ``no_rollout``.
+    """
+    if snapshot.ledger is None:
+        raise UpgradeError(
+            "no_rollout", f"There is no rollout: {keys.ledger} is not there. Begin one with upgrade.yml."
+        )
+    return snapshot.ledger
+
+
+def refuse_unless(ledger: Ledger, allowed: Iterable[str], what: str) -> None:
+    """Refuse a word that comes too early or too late.
+
+    :param allowed: the states of a rollout in which it can be said.
+    :param what: what can't be done otherwise, such as ``paused``.
+    :raises UpgradeError: ``not_running``.
+    """
+    if ledger.state in allowed:
+        return
+    raise UpgradeError(
+        "not_running",
+        f"The rollout to {ledger.version} is {ledger.state}, so it can't be {what}. {_what_next(ledger)}",
+        state=ledger.state,
+    )
+
+
+def _what_next(ledger: Ledger) -> str:
+    other = "upgrade.yml -e version=X begins another one"
+    if ledger.state == COMPLETE:
+        return f"It is over, and all of its hosts are upgraded; {other}."
+    if ledger.state != ABORTED:
+        return "Look at it with status.yml."
+    anew = "rollback.yml" if ledger.rollback else f"upgrade.yml -e version={ledger.version} -e restart=true"
+    return f"It is over. {anew} begins it anew, and {other}."
+
+
+def said_as(said: Mapping[str, object]) -> dict[str, object]:
+    """Return who says it and why, as the history keeps it."""
+    return {"by": said["by"], "reason": said.get("reason", "")}
+
+
+def members_of(snapshot: Snapshot, ledger: Ledger, fleet: Mapping[str, str]) -> dict[str, str]:
+    """Return host -> role of the given fleet and of all hosts that ever reported, by the names that the ledger knows."""
+    return place(fleet, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
+
+
+def plan_of(store: Store, snapshot: Snapshot, ledger: Ledger, fleet: Mapping[str, str]) -> Plan:
+    """Return where all hosts are, under the rules of the ledger.
+
+    :raises UpgradeError: ``fleet_too_small`` where hosts are missing of which the ledger knows.
+    """
+    rules = parse(ledger.instructions)
+    plan = make_plan(with_checks(store, snapshot, rules), members_of(snapshot, ledger, fleet), rules)
+    if plan.missing:
+        raise UpgradeError("fleet_too_small", f"Nothing is written: {'; '.join(plan.missing)}.")
+    return plan

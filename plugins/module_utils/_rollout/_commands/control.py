@@ -1,0 +1,113 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An operator's word on a rollout: pause, resume, approve; abort, retry, rollback and forget have files of their own."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from ..._common.errors import UpgradeError
+from ..._common.names import nearest, some
+from ..._common.sanitize import shown
+from ..._consul.operations import Change, put
+from ..._fleet.fleet import Snapshot
+from ..._fleet.ledger import COMPLETE, PAUSED, RUNNING, Ledger
+from ..._planner.plan import Plan
+from ..._rules.instructions import parse
+from ..._state.codec import encode_approval
+from ..._state.ledger_writer import LedgerWriter
+from ..._state.store import Store
+from .abort import abort
+from .command import Done, Word, plan_of, refuse_unless, said_as, write_word
+from .forget import forget
+from .retry import retry
+from .rollback import roll_back
+
+__all__ = ["Done", "Word", "abort", "approve", "forget", "pause", "resume", "retry", "roll_back"]
+
+
+def pause(store: Store, word: Word, *, dry: bool = False) -> Done:
+    """Open nothing more until it is resumed; hosts that have begun go on.
+
+    After a rollout is complete, that goes for the tasks after the upgrade, and for hosts that join the fleet.
+
+    :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
+    """
+
+    def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> Done:
+        if ledger.state != PAUSED:
+            refuse_unless(ledger, (RUNNING, COMPLETE), "paused")
+            said = word.plain()
+            writer.write(replace(ledger, state=PAUSED, word=said), {"what": "pause", **said_as(said)})
+        return Done(writer.ledger or ledger)
+
+    return write_word(store, act, dry=dry)
+
+
+def resume(store: Store, word: Word, *, dry: bool = False) -> Done:
+    """Let a paused rollout go on.
+
+    :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
+    """
+
+    def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> Done:
+        if ledger.state != RUNNING:
+            refuse_unless(ledger, (PAUSED,), "resumed")
+            writer.write(replace(ledger, state=RUNNING, word={}), {"what": "resume", **said_as(word.plain())})
+        return Done(writer.ledger or ledger)
+
+    return write_word(store, act, dry=dry)
+
+
+def approve(store: Store, word: Word, stage: str | None = None, *, dry: bool = False) -> Done:
+    """Say that the rollout may go on after a stage.
+
+    :param stage: its name; None for the one that waits for it.
+    :raises UpgradeError: ``no_rollout``, ``not_running``, ``nothing_to_approve``, ``fleet_too_small``, ``overtaken``,
+        ``busy``.
+    """
+
+    def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
+        refuse_unless(ledger, (RUNNING, PAUSED), "approved")
+        given = snapshot.approvals.get(stage) if stage is not None else None
+        if given is not None:
+            return Done(ledger, remarks=[f"Stage {stage} was approved by {given.by} already."])
+        plan = plan_of(writer.store, snapshot, ledger, word.fleet)
+        if not plan.wants_approval or (stage is not None and stage != plan.stage):
+            raise _nothing_to_approve(plan, ledger, stage)
+        said = word.plain()
+        key = writer.store.keys.approval(str(plan.stage))
+        text = encode_approval(said)
+        event = {"what": "approve", "stage": plan.stage, **said_as(said)}
+        writer.write(ledger, event, [put(key, text)], [Change(key, None, text)])
+        return Done(writer.ledger or ledger)
+
+    return write_word(store, act, dry=dry)
+
+
+def _nothing_to_approve(plan: Plan, ledger: Ledger, stage: str | None) -> UpgradeError:
+    stages = parse(ledger.instructions).stages
+    names = [one.name for one in stages]
+    if stage is not None and names and stage not in names:
+        return UpgradeError(
+            "nothing_to_approve",
+            f"The rules have no stage {shown(stage)}{nearest(stage, names) or '.'} Their stages are {some(names, 10)}. Nothing is approved.",
+        )
+    whom = f"stage {stage}" if stage is not None else "the current stage"
+    now = f"the rollout is in stage {plan.stage}" if plan.stage else "the rules have no stages"
+    why = "it waits for approval" if plan.wants_approval else "nothing waits for approval now"
+    hint = "Look at it with status.yml, and approve once its hosts are upgraded."
+    # Once all of its hosts are upgraded, the mark says since when.
+    done_at = plan.stage_mark.get("done_at")
+    if done_at is not None and not plan.wants_approval and stage in (None, plan.stage):
+        one = stages[plan.stage_mark["number"]]
+        until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(done_at + one.soak))
+        why = f"its hosts are upgraded, and it soaks until {until}"
+        hint = (
+            "Approve it after that."
+            if one.approve
+            else "By its rules it needs no approval, and the next one begins then."
+        )
+    return UpgradeError("nothing_to_approve", f"{whom} can't be approved: {now}; {why}. {hint}")

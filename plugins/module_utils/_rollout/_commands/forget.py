@@ -1,0 +1,213 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An operator removes all that is known of hosts, such as ones that are decommissioned."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..._common.errors import UpgradeError
+from ..._common.names import check_name, in_order, nearest, some
+from ..._consul.client import Entry, Operation
+from ..._consul.errors import Conflict
+from ..._consul.operations import Change, compare, compare_and_put, real_changes, remove
+from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
+from ..._fleet.ledger import Ledger
+from ..._host_states import states
+from ..._rules.instructions import parse
+from ..._state.codec import text_of
+from ..._state.gate_copies import Mirror
+from ..._state.keys import Keys
+from ..._state.layout import refuse_to_plan
+from ..._state.ledger_writer import LedgerWriter
+from ..._state.legacy_keys import OldKeys
+from ..._state.store import Store, whoami
+from .command import Done, Word, said_as
+
+_MOST_TRIES = 20
+# Of the operations of one write. It has the ledger, the comparisons and the mark of the holds too, and may remove a gate in two places.
+_MOST_KEYS = 50
+
+
+def forget(store: Store, word: Word, hosts: Sequence[str], *, force: bool = False, dry: bool = False) -> Done:
+    """Remove all that is known of hosts: reports, record, gate, hold, health, and what the ledger has. One write for each host.
+
+    The history keeps what was. It works without a rollout too.
+
+    :param force: whether to forget hosts that are at work. Their slots are free then.
+    :raises UpgradeError: ``nobody``, ``bad_name``, ``at_work``, ``busy``.
+    """
+    names = [check_name("host", host, "hosts") for host in dict.fromkeys(hosts)]
+    if not names:
+        raise UpgradeError(
+            "nobody", "hosts is empty, so no host is forgotten. Name the hosts: forget.yml -e host=HOST."
+        )
+    changes: list[Change] = []
+    remarks: dict[str, list[str]] = {}
+    for _try in range(_MOST_TRIES):
+        snapshot = store.snapshot()
+        refuse_to_plan(store.keys, snapshot)
+        waiting = [host for host in names if host not in remarks]
+        known = _known(store, waiting)
+        if not force:
+            _refuse_at_work(snapshot, word.fleet, [host for host in waiting if known[host]])
+        writer = LedgerWriter(store, snapshot, whoami(), int(time.time()), dry=dry)
+        try:
+            for host in waiting:
+                found = _remarks(snapshot, word.fleet, host, is_known=bool(known[host]))
+                if known[host]:
+                    _remove(store, writer, snapshot, word, host, known[host], changes, force=force)
+                remarks[host] = found
+        except Conflict:
+            changes += writer.changes
+            continue
+        changes += writer.changes
+        gone = [host for host in names if any(_host_of(store.keys, one.key) == host for one in changes)]
+        return Done(
+            writer.ledger,
+            changes=real_changes(changes),
+            hosts=in_order(gone),
+            remarks=[line for host in names for line in remarks[host]],
+        )
+    gone = [host for host in names if host in remarks]
+    raise UpgradeError(
+        "busy",
+        f"{some([host for host in names if host not in remarks])}: the ledger or a record changed under each of {_MOST_TRIES} tries."
+        f"{f' Forgotten already: {some(gone)}.' if gone else ''} End the agent of the host, then run the same command again.",
+    )
+
+
+def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[Entry]]:
+    """Return host -> the entries of all keys that are of it alone."""
+    keys, old = store.keys, OldKeys(store.keys.prefix)
+    folders = (
+        keys.reports,
+        keys.gates,
+        keys.records,
+        keys.holds,
+        keys.marks,
+        keys.drivers,
+        old.reports,
+        *old.gate_folders,
+    )
+    found: dict[str, list[Entry]] = {host: [] for host in hosts}
+    for entry in store.client.read(folders):
+        host = _host_of(keys, entry.key)
+        if host in found:
+            found[host].append(entry)
+    return found
+
+
+def _host_of(keys: Keys, key: str) -> str | None:
+    """Return the host that a key is of, None for one that is of no single host."""
+    old = OldKeys(keys.prefix)
+    for folder in (keys.records, keys.marks, keys.drivers, f"{keys.holds}host/", f"{keys.gates}host/"):
+        if key.startswith(folder):
+            return key[len(folder) :]
+    for folder in (keys.reports, old.reports):
+        if key.startswith(folder):
+            return key[len(folder) :].partition("/")[2]
+    place = old.gate_of(key)
+    return place[1] if place is not None and place[0] == "host" else None
+
+
+def _role_of(snapshot: Snapshot, fleet: Mapping[str, str], host: str) -> str:
+    pattern = (snapshot.ledger.role_pattern if snapshot.ledger else None) or DEFAULT_ROLE_PATTERN
+    return fleet.get(host) or role_by_name(host, compile_role_pattern(pattern)) or ""
+
+
+def _refuse_at_work(snapshot: Snapshot, fleet: Mapping[str, str], hosts: Sequence[str]) -> None:
+    rules = parse(snapshot.ledger.instructions).health if snapshot.ledger is not None else None
+    found = states.read_states(snapshot, {host: _role_of(snapshot, fleet, host) for host in hosts}, rules)
+    for host, one in found.items():
+        if host in snapshot.driven:
+            why = "a run of Ansible is at work on it"
+        elif one.record is not None and one.record.state == STARTED and one.state not in states.BROKEN:
+            why = f"it has begun its upgrade to {one.record.version} and has not ended it"
+        elif one.state == states.UPGRADING:
+            why = f"it {one.trouble or 'was admitted'}"
+        else:
+            continue
+        raise UpgradeError(
+            "at_work",
+            f"{host} is not forgotten, because {why}. Its slot would be free while it may be down. Wait until it is done, or make sure that "
+            f"nothing is at work there and run forget.yml -e host={host} -e force=true.",
+            hosts=[host],
+        )
+
+
+def _remove(
+    store: Store,
+    writer: LedgerWriter,
+    snapshot: Snapshot,
+    word: Word,
+    host: str,
+    entries: Sequence[Entry],
+    changes: list[Change],
+    *,
+    force: bool,
+) -> None:
+    keys, old = store.keys, OldKeys(store.keys.prefix)
+    gates = (keys.gate("host", host), old.gate("host", host))
+    found = [
+        (remove(one.key), Change(one.key, text_of(one.value) or "", None)) for one in entries if one.key not in gates
+    ]
+    gate = snapshot.gates.hosts.get(host)
+    if gate is not None or host in snapshot.old_gates.hosts:
+        found.insert(0, (remove(gates[0]), Change(gates[0], gate.text or "" if gate is not None else None, None)))
+        pause = Mirror(keys, snapshot).unpaused("host", host, is_gone=True)
+        if pause is not None:
+            found.insert(1, pause)
+    record = snapshot.records.get(host)
+    # As long as the host has said nothing meanwhile, and no run has begun with it.
+    checks = [compare(keys.record(host), record.index if record is not None else 0)]
+    checks += [] if force else [compare(keys.driver(host), 0)]
+    if host in snapshot.holds.hosts:
+        checks.append(compare_and_put(keys.holds, uuid.uuid4().hex, snapshot.hold_index))
+    said = said_as(word.plain())
+    event = {"what": "forget", "hosts": {host: str(said["reason"]) or "all that was known of it is removed"}, **said}
+    for at in range(0, len(found), _MOST_KEYS):
+        piece = found[at : at + _MOST_KEYS]
+        operations: list[Operation] = [*(checks if not at else ()), *(operation for operation, _change in piece)]
+        piece_changes = [change for _operation, change in piece]
+        if writer.ledger is not None:
+            ledger = _without(writer.ledger, snapshot, word.fleet, host) if not at else writer.ledger
+            writer.write(ledger, event, operations, piece_changes)
+            continue
+        if not writer.dry:
+            # Who brings a ledger meanwhile has planned with this host.
+            store.client.settle([compare(keys.ledger, 0), *operations])
+        changes += piece_changes
+
+
+def _without(ledger: Ledger, snapshot: Snapshot, fleet: Mapping[str, str], host: str) -> Ledger:
+    """Return a ledger that does not know a host; one that only the fleet of the last planner named is counted no more either."""
+    role = _role_of(snapshot, fleet, host)
+    others = {*fleet, *({*snapshot.reports, *snapshot.records} - {host})}
+    left = sum(1 for other in others if _role_of(snapshot, fleet, other) == role)
+    count = ledger.members.get(role, 0)
+    members = {**ledger.members, role: count - 1} if count > left else dict(ledger.members)
+    return replace(
+        ledger,
+        members={of: number for of, number in members.items() if number},
+        admitted={other: at for other, at in ledger.admitted.items() if other != host},
+        broken=tuple(other for other in ledger.broken if other != host),
+    )
+
+
+def _remarks(snapshot: Snapshot, fleet: Mapping[str, str], host: str, *, is_known: bool) -> list[str]:
+    """Return what an operator should know of a host that is forgotten."""
+    if not is_known:
+        others = {*fleet, *snapshot.reports, *snapshot.records}
+        return [f"Nothing is known of {host}{nearest(host, others - {host}) or '.'}"]
+    remarks = [f"{host} is forgotten. If it still runs, end its agent there, or its next run makes it known again."]
+    hold = snapshot.holds.hosts.get(host)
+    if hold is not None:
+        remarks.append(f"{host} was {hold.words()}. That hold is gone too.")
+    if host in fleet:
+        remarks.append(f"{host} is in the inventory, so it counts as a host that never reported. Take it out there.")
+    return remarks

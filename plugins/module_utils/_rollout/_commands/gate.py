@@ -1,0 +1,113 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An operator's own hand on a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..._common.errors import UpgradeError
+from ..._common.names import check_name
+from ..._consul.client import Entry, Operation
+from ..._consul.errors import Conflict
+from ..._consul.operations import Change, compare, compare_and_put, put, remove, remove_tree
+from ..._fleet.gates import CLOSED, written_value
+from ..._state.codec import text_of
+from ..._state.gate_copies import Mirror
+from ..._state.layout import refuse_newer
+from ..._state.legacy_keys import OldKeys
+from ..._state.snapshot import decode_snapshot
+from ..._state.store import Store
+
+# A conflict means that somebody else wrote the same gate between our reading and our writing.
+_MOST_TRIES = 5
+
+
+def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: bool = False) -> list[Change]:
+    """Set one gate, or with ``value`` None remove it; return what changed.
+
+    As long as nodes may look for gates where the old code had them, it is set in both places at once.
+
+    :param scope: global, role or host; the latter two with a name.
+    :raises UpgradeError: ``bad_name``, ``bad_gate_value``, ``busy``, ``newer_schema``.
+    """
+    keys, old_keys = store.keys, OldKeys(store.keys.prefix)
+    place = (scope, check_name(scope, name, "name") if scope != "global" else None)
+    key, old_key = keys.gate(*place), old_keys.gate(*place)
+    wanted = (key, keys.current_version, keys.schema, keys.migration, *old_keys.gate_folders)
+    for _try in range(_MOST_TRIES):
+        entries = {entry.key: entry for entry in store.client.read(wanted)}
+        snapshot = decode_snapshot(keys, entries.values())
+        refuse_newer(keys, snapshot.schema, snapshot.release)
+        mirror = Mirror(keys, snapshot)
+        after = None if value is None else written_value(value, snapshot.current_version)
+        changes = [
+            replace(one, before=_shown(entries.get(one.key))) for one in mirror.changes([Change(key, None, after)])
+        ]
+        changes = [one for one in changes if one.before != one.after]
+        if not changes:
+            return []
+        index, old_index = (entries[one].modify_index if one in entries else 0 for one in (key, old_key))
+        if not dry:
+            checks = [compare(old_key, old_index)] if mirror.is_needed else []
+            write = [compare(key, index), remove(key)] if after is None else [compare_and_put(key, after, index)]
+            try:
+                store.client.settle([*checks, *mirror.operations(write)])
+            except Conflict:
+                continue
+        return changes
+    raise UpgradeError("busy", f"{key} changed under each of {_MOST_TRIES} tries to set it. Who else sets it?")
+
+
+def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
+    """Wipe all gates and close the global one in one transaction: the original's global disable.
+
+    Operators' pauses stay. Where very many gates stand in the old place, it closes the global one first and removes these some at a time.
+
+    :returns: what changed; nothing where the closed global gate is the only one already.
+    :raises UpgradeError: ``newer_schema``.
+    """
+    keys, old_keys = store.keys, OldKeys(store.keys.prefix)
+    everywhere = keys.gate("global")
+    read = store.client.read((keys.gates, keys.current_version, keys.schema, keys.migration, *old_keys.gate_folders))
+    snapshot = decode_snapshot(keys, read)
+    refuse_newer(keys, snapshot.schema, snapshot.release)
+    before = {
+        entry.key: _shown(entry)
+        for entry in read
+        if entry.key.startswith(keys.gates) or old_keys.gate_of(entry.key) is not None
+    }
+    for _scope, _name, pause in snapshot.old_gates.paused(snapshot.current_version):
+        del before[pause.key]
+    mirror = Mirror(keys, snapshot)
+    closed = {one.key: one.after for one in mirror.changes([Change(everywhere, None, CLOSED)])}
+    changes = [Change(key, value, None) for key, value in sorted(before.items()) if key not in closed]
+    changes += [Change(key, before.get(key), value) for key, value in closed.items() if before.get(key) != value]
+    if changes and not dry:
+        write = [remove_tree(keys.gates), put(everywhere, CLOSED)]
+        for piece in mirror.ahead(write):
+            _do(store, piece.operations)
+        _do(store, mirror.operations(write))
+    return changes
+
+
+def _do(store: Store, operations: Sequence[Operation]) -> None:
+    """Carry out a transaction that does no harm when it is done twice."""
+    for _try in range(_MOST_TRIES):
+        try:
+            store.client.settle(operations)
+        except Conflict:
+            continue
+        return
+    raise UpgradeError(
+        "busy", f"{store.keys.gates} changed under each of {_MOST_TRIES} tries to wipe it. Who else sets gates?"
+    )
+
+
+def _shown(entry: Entry | None) -> str | None:
+    if entry is None:
+        return None
+    text = text_of(entry.value)
+    return repr(entry.value) if text is None else text

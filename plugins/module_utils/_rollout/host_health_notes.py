@@ -1,0 +1,184 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a pass writes down beside its openings: reports it publishes for hosts, their health, budgets, the stage."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TypeVar
+
+from .._common.names import some
+from .._consul.client import Operation
+from .._consul.operations import Change, compare, put, remove
+from .._fleet.fleet import UPGRADED, Record, Snapshot
+from .._fleet.health_marks import Mark
+from .._fleet.ledger import Ledger
+from .._host_states.states import reported_version
+from .._planner.blockers import BUDGET
+from .._planner.plan import Plan
+from .._rules.instructions import Instructions
+from .._state.codec import encode_mark, mark_flags
+from .._state.keys import Keys
+from .._state.ledger_writer import MOST_GATES, LedgerWriter
+from .._state.legacy_keys import OldKeys
+from .._state.record_codec import decode_record
+from .._state.store import Store
+from .host_writes import HostWrite, left_out_warning, write_hosts
+
+T = TypeVar("T")
+
+# In one rollout, planners publish so many reports of a host, each with another version than the one before.
+MOST_PUBLICATIONS = 5
+# In one rollout, the soak of a host begins again so many times at once, and after that no more often than this (seconds).
+_FREE_MARKS = 20
+_LEAST_BETWEEN_MARKS = 600
+
+
+def with_checks(store: Store, snapshot: Snapshot, rules: Instructions) -> Snapshot:
+    """Return the snapshot with the checks that the rules ask for: one request, and none where they ask for none.
+
+    :raises UpgradeError: what :meth:`ConsulClient.read` raises.
+    """
+    names = rules.health.consul_checks
+    return replace(snapshot, checks=store.client.statuses(names)) if names else snapshot
+
+
+def note(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -> list[str]:
+    """Write down what is new: a planner write for each 61 hosts, a third as many where a report is published.
+
+    :param ledger: with the stage and the spent budgets as the plan has them.
+    :returns: warnings that name the hosts whose reports were not published.
+    :raises Conflict: if somebody else wrote the ledger or ``current_version``.
+    """
+    keys = writer.store.keys
+    warnings = _publish(writer, snapshot, plan, ledger)
+    due = {host: mark for host, mark in plan.marks.items() if _is_due(snapshot.marks.get(host), mark, writer.clock)}
+    for marks in _pieces(due, MOST_GATES):
+        changes = []
+        for host, mark in marks.items():
+            before = snapshot.marks.get(host)
+            changes.append(Change(keys.mark(host), encode_mark(before) if before else None, encode_mark(mark)))
+        event = {"what": "health", "hosts": {host: _words(plan, host) for host in marks}}
+        operations = [
+            put(keys.mark(host), encode_mark(mark), mark_flags(snapshot.marks.get(host), writer.clock))
+            for host, mark in marks.items()
+        ]
+        writer.write(ledger, event, operations, changes)
+    if writer.ledger is not None and ledger.stopped != writer.ledger.stopped:
+        writer.write(ledger, _budgets(plan))
+    if writer.ledger is not None and ledger.stage != writer.ledger.stage:
+        stage = dict(ledger.stage)
+        reason = "all of its hosts are upgraded" if "done_at" in stage else "its turn has come"
+        writer.write(ledger, {"what": "stage", "stage": plan.stage, "reason": reason})
+    return warnings
+
+
+def _is_due(before: Mark | None, mark: Mark, now: int) -> bool:
+    """Return whether a mark is to be written now.
+
+    Each costs an entry of the history. One that only begins the soak again can wait: until it is written, the soak begins again
+    with each pass. One that says that a check does not pass, or that the host was upgraded or lost, never waits.
+    """
+    if before is None or mark.since is None or before.version != mark.version:
+        return True
+    if (before.upgraded, before.lost) != (mark.upgraded, mark.lost):
+        return True
+    return before.written < _FREE_MARKS or not 0 <= now - before.written_at < _LEAST_BETWEEN_MARKS
+
+
+def _publish(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -> list[str]:
+    """Publish what hosts said in their own records alone; return warnings that name those for whom it was not done."""
+    keys, store = writer.store.keys, writer.store
+    hosts = _unpublished(snapshot, plan)
+    count = {host: _times_published(snapshot, host) for host in hosts}
+    due = {host: version for host, version in hosts.items() if count[host] < MOST_PUBLICATIONS}
+
+    def make(piece: Sequence[str], changed: Collection[str]) -> dict[str, HostWrite]:
+        records = {host: snapshot.records[host] for host in piece}
+        if changed:
+            found = {entry.key: entry for entry in store.client.read([keys.record(host) for host in changed])}
+            for host in changed:
+                entry = found.get(keys.record(host))
+                record = decode_record(entry.key, entry.value) if entry is not None else None
+                if entry is None or record is None or (record.version, record.state) != (due[host], UPGRADED):
+                    # It says something else by now, which the next pass sees.
+                    del records[host]
+                else:
+                    records[host] = replace(record, index=entry.modify_index)
+        return {host: _publication(keys, snapshot, host, record, count[host] + 1) for host, record in records.items()}
+
+    def write(piece: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
+        writer.write(ledger, {"what": "publish", "hosts": {host: due[host] for host in piece}}, operations, changes)
+
+    left_out = write_hosts(keys, due, MOST_GATES // 3, make, write)
+    warnings = [left_out_warning(keys, left_out, "The report is not published yet")] if left_out else []
+    if often := [host for host in hosts if host not in due]:
+        warnings.append(
+            f"No further report is published for {some(often)} in this rollout: {MOST_PUBLICATIONS} were, each with another version. "
+            f"Planners go by what {keys.records}<host> says. Something on the host changes it all the time: stop its agent, and "
+            f"look at the host with status.yml -e host={often[0]}."
+        )
+    return warnings
+
+
+def _times_published(snapshot: Snapshot, host: str) -> int:
+    """Return how many reports of a host planners have published in this rollout."""
+    report = snapshot.reports.get(host)
+    begun = snapshot.ledger.begun_index if snapshot.ledger is not None else None
+    return report.published if report is not None and report.index > (begun or 0) else 0
+
+
+def _budgets(plan: Plan) -> dict[str, object]:
+    """Return what the history tells of budgets of failure that are spent now, or not any more."""
+    if not plan.stopped:
+        return {"what": "budget", "reason": "no budget of failure is spent any more"}
+    everywhere = plan.brake.reason if plan.brake is not None and plan.brake.code == BUDGET else ""
+    reasons = [everywhere, *(spent.reason() for spent in plan.spent.values())]
+    return {"what": "budget", "keys": list(plan.stopped), "reason": "; ".join(dict.fromkeys(filter(None, reasons)))}
+
+
+def _unpublished(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
+    """Return host -> version, for hosts that said it in their own record alone."""
+    found = {}
+    for host, record in snapshot.records.items():
+        report = snapshot.reports.get(host)
+        version = reported_version(snapshot, host)
+        said_there = version is not None and version == record.version
+        if host in plan.hosts and said_there and (report is None or report.version != version):
+            found[host] = record.version
+    return found
+
+
+def _publication(keys: Keys, snapshot: Snapshot, host: str, record: Record, count: int) -> HostWrite:
+    """Return what publishes a host's report, as long as its record is as it was read.
+
+    :param count: how many reports of this host were published in this rollout, with this one.
+    """
+    report = snapshot.reports.get(host)
+    at = str(record.times.get(record.state, int(snapshot.now)))
+    key = keys.report(record.version, host)
+    operations = [compare(keys.record(host), record.index), put(key, at, count)]
+    changes = [Change(key, None, at)]
+    if report is not None:
+        # One in the old place counts as long as it is later by its clock than what is published now.
+        place = OldKeys(keys.prefix) if report.is_old else keys
+        old = report.key or place.report(report.version, host)
+        operations.append(remove(old))
+        changes.append(Change(old, "" if report.at is None else f"{report.at:.0f}", None))
+    return HostWrite(operations, changes)
+
+
+def _words(plan: Plan, host: str) -> str:
+    view = plan.hosts[host]
+    return view.reason if view.state != "upgraded" else "is well"
+
+
+def _pieces(found: Mapping[str, T], most: int) -> Sequence[dict[str, T]]:
+    items = iter(found.items())
+    pieces = []
+    while piece := dict(islice(items, most)):
+        pieces.append(piece)
+    return pieces

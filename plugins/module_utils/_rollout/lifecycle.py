@@ -1,0 +1,154 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The life of a rollout: begin, go on under other rules, complete, converge. Each is one planner write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from .._consul.client import Operation
+from .._consul.operations import Change, compare_and_put, put, remove_tree
+from .._fleet.fleet import Snapshot
+from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
+from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
+from .._state.codec import encode_approval
+from .._state.keys import SCHEMA, Keys
+from .._state.layout import RELEASE
+from .._state.migration_codec import release_number
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One planner write, ready to be done, and the snapshot as it will be after it.
+
+    :param event: its entry in the history.
+    """
+
+    ledger: Ledger
+    event: Mapping[str, Any]
+    operations: tuple[Operation, ...]
+    changes: tuple[Change, ...]
+    after: Snapshot
+
+
+def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
+    """Begin a rollout: set ``current_version``, wipe the gates and close the global one, all at once.
+
+    In the original the gates were deleted first, and a missing gate is an open one.
+    """
+    wiped, changes = _one_gate(keys, snapshot, CLOSED)
+    version = Change(keys.current_version, snapshot.current_version, ledger.version)
+    # A fleet that has nothing yet has the newest layout from its first rollout on.
+    layout = [Change(keys.schema, None, str(SCHEMA))] if _is_new(snapshot) else []
+    return Move(
+        ledger,
+        {
+            "what": "begin",
+            "from": ledger.previous_version,
+            "instructions": ledger.instructions,
+            **_why(snapshot.ledger, ledger),
+        },
+        # What one host did for all belongs to the rollout that is over.
+        (
+            # Nobody may have set a hold meanwhile: that writes the folder's own key, which from now on is there.
+            compare_and_put(keys.holds, "", snapshot.hold_index),
+            put(keys.current_version, ledger.version),
+            *wiped,
+            *(remove_tree(folder) for folder in (keys.onces, keys.marks, keys.approvals)),
+            *(put(one.key, one.after or "", release_number(RELEASE)) for one in layout),
+        ),
+        (version, *changes, *layout),
+        replace(
+            snapshot,
+            current_version=ledger.version,
+            ledger=ledger,
+            gates=Gates(GateValue(keys.gate("global"), CLOSED)),
+            marks={},
+            approvals={},
+            schema=SCHEMA if layout else snapshot.schema,
+        ),
+    )
+
+
+def _is_new(snapshot: Snapshot) -> bool:
+    """Return whether nobody has written anything of a fleet yet."""
+    known = (snapshot.schema, snapshot.ledger, snapshot.current_version)
+    return all(one is None for one in known) and not snapshot.reports and snapshot.gates == Gates()
+
+
+def _why(old: Ledger | None, ledger: Ledger) -> dict[str, Any]:
+    """Return who began a rollout and why, as the history tells it, and which one it replaces."""
+    if not ledger.rollback:
+        reason = f"{ledger.who} asked for {ledger.version}"
+        if old is None or old.state not in (RUNNING, PAUSED) or old.version == ledger.version:
+            return {"reason": reason}
+        return {"reason": f"{reason} in place of {old.version}, which was {old.state}", "replaces": old.version}
+    said = ledger.word.get("reason")
+    return {"by": ledger.who, "reason": "the fleet is taken back" + (f": {said}" if said else "")}
+
+
+def go_on(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
+    """Change the ledger alone: other rules, or a rollout that another tool began."""
+    adopted = snapshot.ledger is None or snapshot.ledger.version != ledger.version
+    event = {
+        "what": "adopt" if adopted else "rules",
+        "instructions": ledger.instructions,
+        "reason": "current_version was set already, by something that keeps no ledger"
+        if adopted
+        else "other instructions were given",
+    }
+    # Without a ledger, a hold that is set meanwhile shows in the folder's own key alone.
+    unseen = () if snapshot.ledger is not None else (compare_and_put(keys.holds, "", snapshot.hold_index),)
+    after = replace(snapshot, ledger=ledger)
+    if not snapshot.approvals or _stages_of(snapshot.ledger) == _stages_of(ledger):
+        return Move(ledger, event, unseen, (), after)
+    # What somebody approved were the stages as they stood.
+    forgotten = tuple(
+        Change(keys.approval(stage), encode_approval(asdict(one)), None) for stage, one in snapshot.approvals.items()
+    )
+    return Move(ledger, event, (*unseen, remove_tree(keys.approvals)), forgotten, replace(after, approvals={}))
+
+
+def _stages_of(ledger: Ledger | None) -> object:
+    return ledger.instructions.get("stages") if ledger is not None else None
+
+
+def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) -> Move | None:
+    """End a rollout in which every host is upgraded; None where that is written already, or at an operator's word.
+
+    :param converge: also open the global gate and remove those of roles and hosts.
+    """
+    if ledger.state in (PAUSED, ABORTED):
+        return None
+    done = replace(ledger, state=COMPLETE)
+    plain = Gates(GateValue(keys.gate("global"), OPEN))
+    gates = snapshot.gates
+    is_plain = not (gates.roles or gates.hosts) and gates.everywhere is not None and gates.everywhere.is_true
+    wiped: tuple[Operation, ...] = ()
+    changes: tuple[Change, ...] = ()
+    after = replace(snapshot, ledger=done)
+    if converge and not is_plain:
+        wiped, changes = _one_gate(keys, snapshot, OPEN)
+        done = replace(done, post_upgrade=())
+        after = replace(after, gates=plain, ledger=done)
+    elif ledger.state != RUNNING:
+        return None
+    event = {
+        "what": "converge" if wiped else "complete",
+        "reason": "every host is upgraded" + ("; the global gate opens for all" if wiped else ""),
+    }
+    return Move(done, event, wiped, changes, after)
+
+
+def _one_gate(keys: Keys, snapshot: Snapshot, value: str) -> tuple[tuple[Operation, ...], tuple[Change, ...]]:
+    everywhere = keys.gate("global")
+    gates = snapshot.gates
+    old = {gate.key: gate.text or "" for gate in gates.values()}
+    changes = [Change(key, text, None) for key, text in old.items() if key != everywhere]
+    return (
+        (remove_tree(keys.gates), put(everywhere, value)),
+        (*changes, Change(everywhere, old.get(everywhere), value)),
+    )

@@ -1,0 +1,206 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One pass over the fleet: read, see to the ledger, plan, open. What `consul_upgrade_plan` does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from .._common.errors import UpgradeError
+from .._common.names import check_version
+from .._consul.errors import Conflict
+from .._consul.operations import Change, real_changes
+from .._fleet.fleet import Snapshot
+from .._fleet.ledger import RUNNING, Ledger
+from .._host_states.soak import failing_checks
+from .._host_states.states import BROKEN, UPGRADED, UPGRADING, HostState, read_states
+from .._planner.plan import HostView, Opening, Plan
+from .._planner.reconcile import make_plan
+from .._rule_checks.changes import changed_keys
+from .._rules.instructions import Instructions, parse
+from .._state.keys import Keys
+from .._state.layout import refuse_to_plan
+from .._state.ledger_writer import LedgerWriter
+from .._state.store import Store, whoami
+from .admission import MOST_SLOW, SlowTries, TooOld, may_still_open, open_gates, refuse_too_old
+from .desired_ledger import Request, Wanted, is_same_rollout, overtaken, wanted_of
+from .host_health_notes import note, with_checks
+from .legacy_closures import spare
+from .lifecycle import Move, begin, finish, go_on
+from .restored_consul import read_on
+
+__all__ = ["Outcome", "Request", "is_same_rollout", "make_pass", "may_still_open"]
+
+# Other planners and reports can make a pass begin again; each time somebody got something done.
+_MOST_TRIES = 200
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a pass did, or in check mode would do.
+
+    :param plan: the plan that its openings come from.
+    :param openings: the hosts that this pass let through; other planners may have let more through meanwhile.
+    :param index: the newest Consul index that the plan has seen.
+    :param begun: whether this pass began a rollout.
+    :param replaces: the rollout under way whose place it took.
+    :param snapshot: what the plan was made from, with its fleet (host -> role) and its rules.
+    """
+
+    plan: Plan = field(default_factory=Plan)
+    ledger: Ledger | None = None
+    index: int = 0
+    begun: bool = False
+    replaces: Ledger | None = None
+    openings: list[Opening] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    members: Mapping[str, str] = field(default_factory=dict)
+    rules: Instructions = field(default_factory=Instructions)
+
+    def hosts(self) -> dict[str, HostView]:
+        """Return every host as it is after the openings."""
+        hosts = dict(self.plan.hosts)
+        for one in self.openings:
+            hosts[one.host] = replace(hosts[one.host], state=UPGRADING, reason=f"let through now: {one.reason}")
+        return hosts
+
+
+def make_pass(store: Store, request: Request, *, dry: bool = False, most_slow: int = MOST_SLOW) -> Outcome:
+    """Read, plan and open, reading and planning again whenever somebody else wrote in between.
+
+    :param dry: write nothing, and return what would be done.
+    :param most_slow: how many tries in a row may take longer than ``pass_limit`` allows.
+    :raises UpgradeError: ``too_slow``, and whatever else keeps the pass from being made; nothing is opened then.
+    """
+    if request.version is not None:
+        check_version(request.version, "version")
+    outcome = Outcome()
+    first_version: str | None = None
+    slow = SlowTries(store.settings.pass_limit, most_slow)
+    for attempt in range(_MOST_TRIES):
+        read_at = time.monotonic()
+        snapshot = read_on(store, request.epoch, request.commit)
+        refuse_to_plan(store.keys, snapshot)
+        if attempt == 0:
+            first_version = snapshot.current_version
+        elif not outcome.begun and snapshot.current_version not in (first_version, request.version):
+            raise overtaken(snapshot)
+        writer = LedgerWriter(store, snapshot, whoami(), int(time.time()), dry=dry)
+        before = (outcome.begun, len(outcome.openings))
+        try:
+            _try_once(writer, request, snapshot, outcome, read_at=read_at)
+        except Conflict:
+            continue
+        except TooOld as error:
+            slow.add(error.seconds, got_on=not dry and before != (outcome.begun, len(outcome.openings)))
+            continue
+        finally:
+            outcome.changes = real_changes([*outcome.changes, *writer.changes])
+        if request.version not in (None, first_version) and snapshot.ledger is not None and not outcome.begun:
+            outcome.warnings.append(
+                f"{snapshot.ledger.who} began the rollout to {request.version} at the same time, so this call goes on with that one."
+            )
+        return outcome
+    raise UpgradeError(
+        "busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries. Are there very many planners at work?"
+    )
+
+
+def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcome: Outcome, *, read_at: float) -> None:
+    keys = writer.store.keys
+    wanted = wanted_of(keys, request, snapshot, writer.clock, begun=outcome.begun)
+    outcome.warnings = [*wanted.warnings]
+    if wanted.begins and wanted.ledger.rollback:
+        broken = _broken(writer.store, snapshot, wanted.members, wanted.ledger.version)
+        wanted = replace(wanted, ledger=replace(wanted.ledger, broken=broken))
+    move = _ledger_move(keys, snapshot, wanted)
+    if move is not None and snapshot.ledger is None:
+        move, said = spare(writer, snapshot, move)
+        outcome.warnings += said
+    # What has to be refused is refused before the first write, so that no rollout begins that can't go on.
+    snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=wanted.ledger)
+    _refuse_unreadable(snapshot)
+    snapshot = with_checks(writer.store, snapshot, wanted.rules)
+    plan = make_plan(snapshot, wanted.members, wanted.rules, request.limit)
+    if plan.missing:
+        raise UpgradeError("fleet_too_small", f"Nothing is opened: {'; '.join(plan.missing)}.")
+    if wanted.begins:
+        # A planner that is too slow to admit any host would close all gates for nothing.
+        refuse_too_old(writer.store, read_at)
+    if move is not None:
+        _do(writer, move)
+        outcome.begun |= wanted.begins
+        outcome.replaces = wanted.replaces or outcome.replaces
+    outcome.plan, outcome.index = plan, snapshot.index
+    outcome.snapshot, outcome.members, outcome.rules = snapshot, wanted.members, wanted.rules
+    outcome.warnings += plan.warnings
+    ledger = replace(wanted.ledger, stage=plan.stage_mark, stopped=plan.stopped)
+    outcome.warnings += note(writer, snapshot, plan, ledger)
+    running = replace(ledger, state=RUNNING)
+    open_gates(writer, plan, snapshot, running, wanted.rules, outcome.openings, read_at=read_at)
+    end = finish(keys, snapshot, ledger, converge=request.converge and not plan.post_upgrade) if plan.complete else None
+    if end is not None:
+        _do(writer, end)
+    outcome.ledger = writer.ledger
+
+
+def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str], version: str) -> tuple[str, ...]:
+    """Return the hosts that are broken before a rollback begins, by the rules under which they broke.
+
+    :param version: where it goes; a host that is there already, and whose checks fail, did not get broken by what follows.
+    """
+    ledger = snapshot.ledger
+    rules = parse(ledger.instructions) if ledger is not None else Instructions()
+    snapshot = with_checks(store, snapshot, rules)
+    found = read_states(snapshot, members, rules.health)
+
+    def is_broken(one: HostState) -> bool:
+        if one.state in BROKEN or (one.was_broken and one.state != UPGRADED):
+            return True
+        checks = (snapshot.checks or {}).get(one.host, {})
+        return one.version == version and bool(failing_checks(rules.health, checks))
+
+    return tuple(host for host, one in found.items() if is_broken(one))
+
+
+def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: Wanted) -> Move | None:
+    if wanted.begins:
+        return begin(keys, snapshot, wanted.ledger)
+    # How many hosts there are is written along with other things, never for its own sake: two planners with
+    # different fleets would take turns at it for ever.
+    if snapshot.ledger is None or _with_facts(snapshot.ledger, wanted.ledger) != wanted.ledger:
+        move = go_on(keys, snapshot, wanted.ledger)
+        return replace(move, event={**move.event, **_new_rules(snapshot.ledger, wanted.ledger)})
+    return None
+
+
+def _with_facts(old: Ledger, new: Ledger) -> Ledger:
+    """Return a ledger with what is written along with other things alone."""
+    return replace(old, members=new.members, post_upgrade=new.post_upgrade)
+
+
+def _new_rules(old: Ledger | None, new: Ledger) -> dict[str, object]:
+    """Return what the history tells of rules that change in the middle of a rollout."""
+    found = changed_keys(old.instructions, new.instructions) if old is not None and old.version == new.version else {}
+    return {"changed": found, "reason": f"other instructions were given: {', '.join(found)}"} if found else {}
+
+
+def _refuse_unreadable(snapshot: Snapshot) -> None:
+    errors = snapshot.gates.unreadable(snapshot.current_version)
+    if errors:
+        raise UpgradeError(
+            "unreadable_gate",
+            "Nothing is opened: "
+            + " ".join(error.message for error in errors[:5])
+            + (f" And {len(errors) - 5} more." if len(errors) > 5 else ""),
+            keys=[error.details["key"] for error in errors],
+        )
+
+
+def _do(writer: LedgerWriter, move: Move) -> None:
+    writer.write(move.ledger, move.event, move.operations, move.changes)

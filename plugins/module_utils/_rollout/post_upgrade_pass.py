@@ -1,0 +1,120 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One pass for the tasks after the upgrade: read, plan, let hosts through, under the rules of the rollout."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from .._common.errors import UpgradeError
+from .._consul.client import Operation
+from .._consul.errors import Conflict
+from .._consul.operations import Change, compare_and_put, real_changes
+from .._fleet.fleet import POST_OPEN, UPGRADED, Record, place
+from .._fleet.former_rollouts import moved_on
+from .._host_states.states import read_states
+from .._planner.plan import Opening
+from .._planner.post_upgrade import after_view, behind
+from .._planner.reconcile import make_plan
+from .._rules.instructions import parse
+from .._state.codec import text_of
+from .._state.layout import refuse_to_plan
+from .._state.ledger_writer import MOST_GATES, LedgerWriter
+from .._state.record_codec import decode_record, encode_record
+from .._state.store import Store, whoami
+from .admission import MOST_SLOW, SlowTries, TooOld, may_still_open
+from .host_health_notes import with_checks
+from .host_writes import HostWrite, left_out_warning, write_hosts
+from .planner_pass import Outcome, Request
+from .restored_consul import read_on
+
+_MOST_TRIES = 200
+
+
+def make_after_pass(store: Store, request: Request, roles: Collection[str]) -> Outcome:
+    """Let hosts through to their tasks after the upgrade.
+
+    :param request: its version and fleet have to be given.
+    :param roles: those that have such tasks; hosts of others count as done.
+    :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``, ``too_slow``, ``went_back``.
+    """
+    slow = SlowTries(store.settings.pass_limit, MOST_SLOW)
+    openings: list[Opening] = []
+    for _try in range(_MOST_TRIES):
+        before = len(openings)
+        try:
+            return _try_once(store, request, roles, openings)
+        except Conflict:
+            continue
+        except TooOld as error:
+            slow.add(error.seconds, got_on=len(openings) > before)
+    raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
+
+
+def _try_once(store: Store, request: Request, roles: Collection[str], opened: list[Opening]) -> Outcome:
+    read_at = time.monotonic()
+    snapshot = read_on(store, request.epoch, request.commit)
+    refuse_to_plan(store.keys, snapshot)
+    ledger = snapshot.ledger
+    if ledger is None or snapshot.current_version != request.version or ledger.version != request.version:
+        raise UpgradeError(
+            "overtaken",
+            f"The fleet should run {snapshot.current_version!r} now, and not {request.version!r} any more, so nothing is "
+            "done after the upgrade to that.",
+        )
+    members = place(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
+    rules = parse(ledger.instructions)
+    snapshot = with_checks(store, snapshot, rules)
+    hosts = read_states(snapshot, members, rules.health)
+    unfinished = behind(hosts)
+    if unfinished:
+        raise UpgradeError(
+            "not_complete",
+            f"{len(unfinished)} of {len(members)} hosts are not on {request.version} ({unfinished[0]} for one), so nothing "
+            "is done after the upgrade yet.",
+        )
+    view = after_view(snapshot, members, roles, store.keys.gate("global"), hosts)
+    plan = make_plan(view, members, rules, request.limit)
+    writer = LedgerWriter(store, snapshot, whoami(), int(time.time()))
+    outcome = Outcome(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)
+    openings = [one for one in plan.openings if one.before == "pending"]
+    by_host = {one.host: one for one in openings}
+
+    def make(hosts: Sequence[str], _changed: object) -> dict[str, HostWrite]:
+        return (
+            _records(store, hosts, str(request.version)) if may_still_open(store, rules, time.time(), read_at) else {}
+        )
+
+    def write(hosts: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
+        event = {"what": "after", "hosts": {host: by_host[host].reason for host in hosts}}
+        writer.write(replace(ledger), event, operations, changes)
+        outcome.openings += [by_host[host] for host in hosts]
+        opened.extend(by_host[host] for host in hosts)
+
+    left_out = write_hosts(store.keys, by_host, MOST_GATES, make, write)
+    if left_out:
+        outcome.warnings.append(left_out_warning(store.keys, left_out, "The tasks after the upgrade can't begin"))
+    outcome.changes = real_changes(writer.changes)
+    outcome.ledger = writer.ledger
+    return outcome
+
+
+def _records(store: Store, hosts: Sequence[str], version: str) -> dict[str, HostWrite]:
+    entries = {entry.key: entry for entry in store.client.read([store.keys.record(host) for host in hosts])}
+    found = {}
+    for host in hosts:
+        key = store.keys.record(host)
+        entry = entries.get(key)
+        before = decode_record(key, entry.value) if entry is not None else None
+        if before is None or not before.readable or before.version != version:
+            former = moved_on(before) if before is not None and before.readable else ()
+            before = Record(version, UPGRADED, reported=version, former=former)
+        text = encode_record(replace(before, post=POST_OPEN))
+        found[host] = HostWrite(
+            [compare_and_put(key, text, entry.modify_index if entry is not None else 0)],
+            [Change(key, text_of(entry.value) if entry is not None else None, text)],
+        )
+    return found

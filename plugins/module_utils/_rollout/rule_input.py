@@ -1,0 +1,207 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where the rules of a rollout come from: inline, a file, the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .._common.errors import UpgradeError
+from .._common.names import some
+from .._common.sanitize import cut, shown
+from .._rule_checks.sources import Source, disagreements, leaves
+from .._rules.instructions import Instructions, merge, name_of, parse, with_order
+
+try:
+    import yaml
+
+    class _StrictLoader(yaml.SafeLoader):
+        """Refuses a key that stands twice in one mapping; YAML would keep the last one without a word."""
+
+    def _strict_mapping(loader: Any, node: Any) -> dict[Any, Any]:
+        # What a merge key (<<) brings in may be overridden, so only the mapping's own keys are compared.
+        own = [key for key, _value in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        found: dict[Any, Any] = loader.construct_mapping(node, deep=True)
+        names = set()
+        for key in own:
+            name = loader.construct_object(key, deep=True)
+            if name in names:
+                raise _Twin(name, key.start_mark.line + 1)
+            names.add(name)
+        return found
+
+    _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _strict_mapping)
+    HAS_YAML = True
+except ImportError:
+    HAS_YAML = False
+
+# What the README of python-jiocloud names, and what its code reads.
+DEFAULT_FILES = ("/etc/jio-upgrade.json", "/etc/jiocloud-upgrade.json")
+INLINE = "instructions"
+
+
+def given_rules(inline: Mapping[str, Any] | None, path: str | None) -> dict[str, Any] | None:
+    """Return the rules that a call brings, in the form they are stored in; None where it brings none.
+
+    Keys that are empty on purpose are kept, as they end what a running rollout has.
+
+    :param inline: rules that are given as such; they may add to those of a file, and win over those of the default one.
+    :param path: a JSON or YAML file; None for the default one, which may be missing.
+    :raises UpgradeError: ``bad_instructions``, ``bad_instructions_file``, ``conflicting_rules``.
+    """
+    sources = sources_of(inline, path)
+    return merged(sources) if sources else None
+
+
+def sources_of(inline: Mapping[str, Any] | None, path: str | None) -> tuple[Source, ...]:
+    """Return the sources of the rules that a call brings, the strongest last.
+
+    :raises UpgradeError: as :func:`given_rules`.
+    """
+    file = path or default_file()
+    from_file = read_file(file) if file else None
+    if from_file is None:
+        return () if inline is None else (Source(INLINE, _stored(inline)),)
+    try:
+        # Together they may disagree in ways that none of them shows alone, such as about role_order.
+        _stored(merge(from_file, inline or {}))
+        below = Source(file, _stored(from_file))
+        above = Source(INLINE, _stored(inline or {}))
+    except UpgradeError as error:
+        where = f" (inline and {file})" if inline else f" (in {file})"
+        raise UpgradeError(error.code, error.message + where, **error.details) from error
+    if path:
+        _refuse_disagreement(above, below)
+    return (below, above) if inline is not None else (below,)
+
+
+def merged(sources: Sequence[Source]) -> dict[str, Any]:
+    """Return the rules of all sources, the last of them over the others, in their stored form."""
+    found: dict[str, Any] = {}
+    for one in sources:
+        found = merge(found, one.rules)
+    return _stored(found)
+
+
+def default_file() -> str:
+    """Return the file that is read where none is named, empty where there is none.
+
+    :raises UpgradeError: ``conflicting_rules`` where there are two, and they say different things; ``bad_instructions``,
+        ``bad_instructions_file`` where one of two is none.
+    """
+    files = [file for file in DEFAULT_FILES if Path(file).exists()]
+    if len(files) == 2:
+        one, other = (dict(leaves(_stored(read_file(file)))) for file in files)
+        for key in sorted({*one, *other}):
+            if one.get(key) != other.get(key):
+                first, second = (shown(rules[key]) if key in rules else "not given" for rules in (one, other))
+                raise UpgradeError(
+                    "conflicting_rules",
+                    f"instructions: {key} is {first} in {files[0]}, and {second} in {files[1]}. Both are read where no file is named, so "
+                    "nothing is changed. Remove one of them, or name one with -e instructions_file=FILE.",
+                    key=key,
+                    files=files,
+                )
+    return files[0] if files else ""
+
+
+def _refuse_disagreement(inline: Source, file: Source) -> None:
+    found = list(disagreements(inline.rules, file.rules))
+    if not found:
+        return
+    key, mine, yours = found[0]
+    more = f" The same goes for {some([name for name, _mine, _yours in found[1:]])}." if found[1:] else ""
+    raise UpgradeError(
+        "conflicting_rules",
+        f"instructions: {key} is {shown(mine)} in {inline.name}, and {shown(yours)} in {file.name}.{more} Nothing is changed, as neither "
+        "of the two is known to be meant. Take it out of one of them; or give -e '{\"instructions\": {}}' for the file alone, or "
+        "-e instructions_file= for instructions alone.",
+        key=key,
+        keys=[name for name, _mine, _yours in found],
+    )
+
+
+def _stored(given: Mapping[str, Any]) -> dict[str, Any]:
+    plain = parse(given).plain()
+    return plain | {key: value for key, value in given.items() if value is not None and name_of(key) not in plain}
+
+
+def effective_rules(
+    given: Mapping[str, Any] | None, stored: Mapping[str, Any], more_order: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], Instructions]:
+    """Return the rules that hold now, as stored and as parsed.
+
+    :param given: what the call brings; takes the place of what is stored.
+    :param more_order: order that is added to either.
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    rules = with_order(stored if given is None else given, more_order or {})
+    return rules, parse(rules)
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """Return the instructions in a file.
+
+    :raises UpgradeError: ``bad_instructions_file``, with the line where the reader knows it.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _bad(path, getattr(error, "strerror", None) or str(error)) from error
+    if not text.strip():
+        return {}
+    data = _json_or_yaml(path, text)
+    if not isinstance(data, dict):
+        raise _bad(path, "it holds no mapping of names to values")
+    return data
+
+
+def _json_or_yaml(path: str, text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_no_twins)
+    except json.JSONDecodeError as error:
+        no_json = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        if not HAS_YAML:
+            raise _bad(path, f"{no_json} (for YAML, install PyYAML where the module runs)") from error
+    except _Twin as error:
+        raise _bad(path, str(error)) from error
+    except (RecursionError, ValueError) as error:
+        raise _bad(path, _too_large(error)) from error
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except (yaml.YAMLError, _Twin) as error:
+        # What begins like JSON is more likely bad JSON than bad YAML.
+        is_json = text.lstrip().startswith("{") and not isinstance(error, _Twin)
+        raise _bad(path, no_json if is_json else " ".join(str(error).split())) from error
+    except (RecursionError, ValueError) as error:
+        raise _bad(path, _too_large(error)) from error
+
+
+def _too_large(error: Exception) -> str:
+    # A number with thousands of digits, or in YAML a date that is none.
+    return "it is nested too deeply" if isinstance(error, RecursionError) else cut(str(error))
+
+
+class _Twin(Exception):
+    """A key that stands twice in one mapping."""
+
+    def __init__(self, key: object, line: int | None = None) -> None:
+        where = f"line {line}: " if line else ""
+        super().__init__(f"{where}the key {key!r} stands twice in one mapping; keep one of them")
+
+
+def _no_twins(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Twin(key)
+        found[key] = value
+    return found
+
+
+def _bad(path: str, why: str) -> UpgradeError:
+    return UpgradeError("bad_instructions_file", f"instructions_file: {path} can't be used: {why}.", path=path)

@@ -1,0 +1,178 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rollout from its beginning to its end, made from the history and the hosts' records: what a report shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .._common.clock import LATEST
+from .._common.errors import UpgradeError
+from .._common.names import in_order, plural
+from .._fleet.fleet import Record, Report
+from .._fleet.former_rollouts import move_within
+from .._planner.slots import Limit, limits_by_role
+from .._rules.instructions import parse
+from .._rules.role_order import resolve
+from .host import host_told
+from .statistics import concurrency, durations, step_durations
+
+BEGINS = ("begin", "adopt")
+_ENDS = ("complete", "converge")
+_UNKNOWN = "unknown"
+
+
+def chronicle(
+    events: Sequence[Mapping[str, Any]],
+    members: Mapping[str, str],
+    records: Mapping[str, Record],
+    reports: Mapping[str, Report],
+    until: int,
+    *,
+    is_current: bool,
+    is_whole: bool = True,
+) -> dict[str, Any]:
+    """Return a rollout as plain data. Takes time linear in hosts and entries, but for sorting.
+
+    :param events: its entries of the history, the oldest first; the first one began it.
+    :param members: host -> role of the fleet.
+    :param until: unix seconds, where a rollout that did not come to its end ends in the report: now, or where the next one began.
+    :param is_current: whether it is the one in the ledger.
+    :param is_whole: whether fleet, records and reports are those of this rollout. If not, its hosts are those that it let through.
+    """
+    first, last = events[0], events[-1]
+    version, begun = str(first.get("version", "")), at_of(first)
+    over = next((event["what"] for event in reversed(events) if event.get("what") in (*_ENDS, "abort")), "")
+    end = max(begun, at_of(last) if over in _ENDS else until)
+    opened, put_back, published = _openings(events, members), _put_back(events), _published(events)
+    at_last = next((at_of(event) for event in events if event.get("what") in _ENDS), None)
+    hosts = []
+    for host in in_order({*opened, *members} if is_whole else opened):
+        record, report = records.get(host), reports.get(host)
+        hosts.append(
+            host_told(
+                host,
+                members.get(host, _UNKNOWN),
+                opened.get(host, ()),
+                put_back.get(host, ()),
+                _move(record, version) if is_whole else _former_move(record, version, begun, end),
+                report if report is not None and report.version == version else None,
+                begun,
+                end,
+                published.get(host),
+                None if is_whole else at_last,
+            )
+        )
+    by_role: dict[str, list[dict[str, Any]]] = {}
+    for one in hosts:
+        by_role.setdefault(one["role"], []).append(one)
+    counts = {role: len(by_role[role]) for role in in_order(by_role)}
+    rules: Mapping[str, Any] = next(
+        (event["instructions"] for event in reversed(events) if isinstance(event.get("instructions"), Mapping)), {}
+    )
+    limits = _limits(rules, counts)
+    return {
+        "version": version,
+        "previous_version": str(first.get("from") or ""),
+        "state": over or ("running" if is_current else "left"),
+        "begun": begun,
+        "end": end,
+        "whole": is_whole,
+        "rules": rules,
+        "hosts": hosts,
+        "words": [_word(event) for event in events if event.get("what") not in ("publish", "health")],
+        "concurrency": {
+            part: concurrency(one for role in roles for one in by_role[role])
+            for part, roles in _parts(limits, counts).items()
+        },
+        "caps": {limit.what: limit.slots for each in limits.values() for limit in each if not limit.is_missing},
+        "durations": {role: durations(by_role[role]) for role in counts},
+        "steps": step_durations(hosts),
+    }
+
+
+def _move(record: Record | None, version: str) -> Record | None:
+    return record if record is not None and record.version == version else None
+
+
+def _former_move(record: Record | None, version: str, begun: int, end: int) -> Record | None:
+    return move_within(record, version, begun, end) if record is not None else None
+
+
+def at_of(event: Mapping[str, Any]) -> int:
+    """Return when an entry of the history was written (unix seconds), 0 where it does not say so."""
+    at = event.get("at")
+    return int(at) if isinstance(at, (int, float)) and 0 <= at < LATEST else 0
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _openings(events: Iterable[Mapping[str, Any]], members: Mapping[str, str]) -> dict[str, list[int]]:
+    by_role: dict[str, list[str]] = {}
+    for host, role in members.items():
+        by_role.setdefault(role, []).append(host)
+    found: dict[str, list[int]] = {}
+    for event in events:
+        if event.get("what") == "open":
+            whole = [host for role in _mapping(event.get("roles")) for host in by_role.get(role, ())]
+            for host in (*_mapping(event.get("hosts")), *whole):
+                found.setdefault(host, []).append(at_of(event))
+    return found
+
+
+def _put_back(events: Iterable[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        if event.get("what") == "retry":
+            by = str(event.get("by") or event.get("who") or "")
+            for host, reason in _mapping(event.get("hosts")).items():
+                found.setdefault(host, []).append({"at": at_of(event), "by": by, "reason": str(reason)})
+    return found
+
+
+def _published(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for event in events:
+        if event.get("what") == "publish":
+            for host, version in _mapping(event.get("hosts")).items():
+                if version == event.get("version"):
+                    found.setdefault(host, at_of(event))
+    return found
+
+
+def _word(event: Mapping[str, Any]) -> dict[str, Any]:
+    hosts, roles = _mapping(event.get("hosts")), _mapping(event.get("roles"))
+    parts = [plural(len(hosts), "host")] * bool(hosts) + [f"role {role}" for role in roles]
+    stage = event.get("stage")
+    text = [str(stage)] * bool(stage) + [", ".join(parts)] * bool(parts) + [str(event.get("reason") or "")]
+    return {
+        "at": at_of(event),
+        "epoch": event.get("epoch", 0),
+        "who": str(event.get("by") or event.get("who") or ""),
+        "what": str(event.get("what", "")),
+        "text": ": ".join(filter(None, text)),
+    }
+
+
+def _limits(rules: Mapping[str, Any], counts: Mapping[str, int]) -> Mapping[str, Sequence[Limit]]:
+    """Return role -> the caps over it; nothing for rules that can't be obeyed."""
+    try:
+        parsed = parse(rules)
+        return limits_by_role(parsed, resolve(parsed, counts), counts)
+    except UpgradeError:
+        return {}
+
+
+def _parts(limits: Mapping[str, Sequence[Limit]], counts: Mapping[str, int]) -> dict[str, list[str]]:
+    """Return the parts of a fleet that have a cap or could have one, with their roles: all of it, groups, each role."""
+    found: dict[str, list[str]] = {"the fleet": list(counts)}
+    for role in counts:
+        for limit in limits.get(role, ()):
+            if limit.what.startswith("group "):
+                found.setdefault(limit.what, []).append(role)
+        found[f"role {role}"] = [role]
+    return found

@@ -1,0 +1,81 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``stages`` that do not fit a fleet: a canary that is passed over because of a typo is no canary."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from .._common.errors import UpgradeError
+from .._common.names import nearest, some
+from .._rules.role_order import RoleOrder
+from .._rules.stages import Stage
+
+
+def refuse_empty(
+    stages: Sequence[Stage],
+    order: RoleOrder,
+    by_role: Mapping[str, Sequence[str]],
+    optional_names: Collection[str] = (),
+    first: int = 0,
+) -> None:
+    """Refuse a stage whose names fit no host of the fleet.
+
+    One whose hosts an earlier stage has taken is no such stage, and neither is one whose roles, or hosts, may all be absent.
+
+    :param by_role: role -> its hosts.
+    :param optional_names: names that may be absent.
+    :param first: index of the stage that the fleet is in; those before it are over.
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    for at, stage in enumerate(stages[first:], first):
+        named = frozenset(stage.hosts) if isinstance(stage.hosts, tuple) else None
+        roles = [role for name in stage.roles for role in order.roles_of(name)] if stage.roles else order.roles
+        if any(named is None or not named.isdisjoint(by_role.get(role, ())) for role in roles):
+            continue
+        absent = stage.roles if not roles else stage.hosts if isinstance(stage.hosts, tuple) else ()
+        if absent and all(name in optional_names for name in absent):
+            continue
+        key, why = _why(stage, order, {host for hosts in by_role.values() for host in hosts}, has_roles=bool(roles))
+        raise UpgradeError(
+            "bad_instructions",
+            f"instructions: stages[{at}].{key}: stage {stage.name!r} has no host in this fleet, so the next one would begin "
+            f"at once: {why} Correct {key}, or leave the stage out.",
+            key=f"stages[{at}].{key}",
+            stage=stage.name,
+        )
+
+
+def nobody_after(stages: Sequence[Stage], of_host: Mapping[str, int]) -> tuple[str, ...]:
+    """Return warnings for stages that are to be waited for, though no host comes after them.
+
+    :param of_host: host -> index of its stage.
+    """
+    last = max(of_host.values(), default=len(stages))
+    return tuple(
+        f"instructions: stages[{at}]: no host of this fleet comes after stage {stage.name!r}, so its soak and approve have "
+        "no effect."
+        for at, stage in enumerate(stages)
+        if at >= last and (stage.soak or stage.approve)
+    )
+
+
+def _why(stage: Stage, order: RoleOrder, hosts: set[str], *, has_roles: bool) -> tuple[str, str]:
+    if not has_roles:
+        known = {*order.roles, *order.group.values()}
+        return "roles", (
+            f"{some(stage.roles)} {_is(stage.roles)} no role or group of it{nearest(stage.roles[0], known) or '.'} "
+            f"Its roles are {some(list(order.roles), 10)}."
+        )
+    named = stage.hosts if isinstance(stage.hosts, tuple) else ()
+    if any(host in hosts for host in named):
+        return "hosts", f"none of {some(named)} has a role of {some(stage.roles)}."
+    return "hosts", (
+        f"{some(named)} {_is(named)} no host of it{nearest(named[0], hosts) or '.'} "
+        "Hosts that never reported are known by fleet only."
+    )
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -1,0 +1,79 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``health`` of the instructions: when a host that reported counts as upgraded, and when a silent one as lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .._common.strict_values import duration, mapping, only, refused, texts
+
+# A host reports nothing between its start and its end. By default a node asks up to 6 minutes after it was admitted, waits up to 10 minutes
+# for the locks of packages and 10 for that of Puppet, and gives Puppet an hour. That leaves half an hour for packages and validations.
+DEFAULT_DEADLINE = 2 * 3600
+NEVER = "never"
+
+_KEYS = ("soak", "progress_deadline", "consul_checks")
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRules:
+    """What is asked of hosts beyond their own word.
+
+    :param soak: seconds for which a host that reported has to pass its checks before it counts as upgraded.
+    :param progress_deadline: seconds after which a host that was let through and is silent is lost; None for never.
+    :param consul_checks: names or IDs of Consul checks that have to pass on each host.
+    """
+
+    soak: int = 0
+    progress_deadline: int | None = DEFAULT_DEADLINE
+    consul_checks: tuple[str, ...] = ()
+
+    @property
+    def asks_more(self) -> bool:
+        """Whether a host that reported may still not be upgraded."""
+        return bool(self.soak or self.consul_checks)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the form that is stored."""
+        plain: dict[str, Any] = {}
+        if self.soak:
+            plain["soak"] = self.soak
+        if self.progress_deadline != DEFAULT_DEADLINE:
+            plain["progress_deadline"] = NEVER if self.progress_deadline is None else self.progress_deadline
+        if self.consul_checks:
+            plain["consul_checks"] = list(self.consul_checks)
+        return plain
+
+
+def parse_health_rules(value: object) -> HealthRules:
+    """Return what ``health`` of the instructions means.
+
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    raw = mapping(value, "health")
+    only(raw, _KEYS, "health.")
+    deadline = raw.get("progress_deadline")
+    seconds = DEFAULT_DEADLINE if deadline is None else _deadline(deadline)
+    checks = raw.get("consul_checks")
+    names = texts(checks, "health.consul_checks") if checks not in (None, [], ()) else ()
+    for name in names:
+        # Consul is asked for them in an expression, in which a text can't have a quote.
+        if not name.isprintable() or '"' in name:
+            raise refused("health.consul_checks", name, "can't be looked for: it has a quote or a control character")
+    return HealthRules(
+        duration(raw["soak"], "health.soak") if raw.get("soak") is not None else 0,
+        seconds,
+        names,
+    )
+
+
+def _deadline(value: object) -> int | None:
+    if value == NEVER:
+        return None
+    seconds = duration(value, "health.progress_deadline")
+    if seconds == 0:
+        raise refused("health.progress_deadline", value, f"would have every host lost at once; write {NEVER} for none")
+    return seconds

@@ -1,0 +1,145 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Groups and order as they apply to the roles that a fleet really has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from .._common.errors import UpgradeError
+from .._common.names import in_order
+from .._common.sanitize import cut
+from .instructions import Instructions, find_cycle
+from .unknown_names import Unknown, unknown_names
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOrder:
+    """The rules, resolved to the fleet's roles.
+
+    :param roles: all roles, each one after those it waits for.
+    :param group: role -> its group, for the roles that have one.
+    :param waits: role -> the roles that must be wholly upgraded first.
+    :param unknown: names in the rules that mean nothing in this fleet, but those that the rules mark as names that may be absent.
+    :param is_reversed: whether that is the rules' order reversed, as in a rollback.
+    """
+
+    roles: tuple[str, ...]
+    group: Mapping[str, str]
+    waits: Mapping[str, tuple[str, ...]]
+    unknown: tuple[Unknown, ...] = ()
+    is_reversed: bool = False
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to say of the names that mean nothing."""
+        return tuple(one.text for one in self.unknown)
+
+    def roles_of(self, name: str) -> tuple[str, ...]:
+        """Return the roles that a name of a role or group stands for."""
+        return _roles_of(name, self.roles, self.group)
+
+
+def resolve(
+    rules: Instructions, roles: Iterable[str], hosts: Collection[str] | None = None, *, is_reversed: bool = False
+) -> RoleOrder:
+    """Resolve the rules for the roles of a fleet.
+
+    What a name waits for that stands for no role of the fleet still counts for those that wait for it: with no
+    network hosts, compute waits for the controllers behind them.
+
+    :param hosts: those of the fleet, to tell which of the rules' are none; None to pass that over.
+    :param is_reversed: reverse the order: a role waits for those that wait for it otherwise.
+    :raises UpgradeError: ``bad_instructions`` for a role in two groups, a name that is both a group and a
+        role outside of it, or a cycle among the roles.
+    """
+    names = tuple(in_order(roles))
+    group = _groups(rules, names)
+    waits: dict[str, tuple[str, ...]] = {}
+    for role in names:
+        wanted = [*rules.order.get(role, ())]
+        if role in group:
+            wanted += rules.order.get(group[role], ())
+        waits[role] = tuple(in_order(_present(wanted, rules, names, group)))
+    cycle = find_cycle(waits)
+    if cycle:
+        shown = " waits for ".join(f"{role} (of group {group[role]})" if role in group else role for role in cycle)
+        raise UpgradeError(
+            "bad_instructions",
+            f"instructions: role_order: with group_mappings it has a cycle, in which none could ever begin: {shown}.",
+            key="role_order",
+            cycle=cycle,
+        )
+    if is_reversed:
+        waits = {role: tuple(later for later in names if role in waits[later]) for role in names}
+    unknown = unknown_names(rules, names, group.values(), hosts)
+    return RoleOrder(_sorted_by_order(names, waits), group, waits, unknown, is_reversed)
+
+
+def _groups(rules: Instructions, roles: tuple[str, ...]) -> dict[str, str]:
+    group: dict[str, str] = {}
+    for name, patterns in rules.groups.items():
+        for role in roles:
+            if not _matches(patterns, role):
+                continue
+            if role in group:
+                raise UpgradeError(
+                    "bad_instructions",
+                    f"instructions: group_mappings: the role {role!r} is matched by the group {group[role]!r} and by "
+                    f"{name!r} ({cut(', '.join(patterns))}). A role counts in one group; make the expressions narrower.",
+                    key=f"group_mappings.{name}",
+                )
+            group[role] = name
+    for name in rules.groups:
+        if name in roles and group.get(name) != name:
+            raise UpgradeError(
+                "bad_instructions",
+                f"instructions: group_mappings: {name!r} is the name of a group and of a role outside of it, so a rule "
+                "for that name could mean either. Give the group another name.",
+                key=f"group_mappings.{name}",
+            )
+    return group
+
+
+def _roles_of(name: str, roles: tuple[str, ...], group: Mapping[str, str]) -> tuple[str, ...]:
+    members = tuple(role for role in roles if group.get(role) == name)
+    return members or ((name,) if name in roles else ())
+
+
+def _present(wanted: list[str], rules: Instructions, roles: tuple[str, ...], group: Mapping[str, str]) -> set[str]:
+    found: set[str] = set()
+    asked: set[str] = set()
+    left = list(wanted)
+    while left:
+        name = left.pop()
+        if name in asked:
+            continue
+        asked.add(name)
+        members = _roles_of(name, roles, group)
+        found.update(members)
+        if not members:
+            for one in (name, *(group for group, patterns in rules.groups.items() if _matches(patterns, name))):
+                left.extend(rules.order.get(one, ()))
+    return found
+
+
+def _matches(patterns: Iterable[str], role: str) -> bool:
+    return any(re.match(pattern, role) for pattern in patterns)
+
+
+def _sorted_by_order(roles: tuple[str, ...], waits: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    done: dict[str, None] = {}
+    stack = [(role, False) for role in reversed(roles)]
+    while stack:
+        role, ready = stack.pop()
+        if role in done:
+            continue
+        if ready:
+            done[role] = None
+        else:
+            stack.append((role, True))
+            stack.extend((first, False) for first in reversed(waits[role]) if first not in done)
+    return tuple(done)

@@ -1,0 +1,114 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``stages`` of the instructions: parts of the fleet that go one after the other, a canary first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .._common.names import check_name
+from .._common.strict_values import duration, flag, mapping, only, refused, texts
+from .caps import Cap, parse_cap
+
+_KEYS = ("name", "hosts", "roles", "soak", "approve")
+REST = "rest"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the fleet.
+
+    :param hosts: how many of each role, or which; None for all that are left.
+    :param roles: of these roles or groups alone; empty for all.
+    :param soak: seconds to wait after its last host was upgraded.
+    :param approve: whether somebody has to approve before the next stage begins.
+    """
+
+    name: str
+    hosts: Cap | tuple[str, ...] | None = None
+    roles: tuple[str, ...] = ()
+    soak: int = 0
+    approve: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """Return the form that is stored."""
+        plain: dict[str, Any] = {"name": self.name}
+        if isinstance(self.hosts, Cap):
+            plain["hosts"] = self.hosts.plain()
+        elif self.hosts is not None:
+            plain["hosts"] = list(self.hosts)
+        if self.roles:
+            plain["roles"] = list(self.roles)
+        if self.soak:
+            plain["soak"] = self.soak
+        if self.approve:
+            plain["approve"] = True
+        return plain
+
+
+def parse_stages(value: object) -> tuple[Stage, ...]:
+    """Return what ``stages`` of the instructions means; the hosts that none of them names go last.
+
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise refused("stages", value, "is not a list")
+    stages = [_stage(one, at) for at, one in enumerate(value)]
+    names = [stage.name for stage in stages]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise refused(f"stages[{at}].name", name, "is the name of an earlier stage too")
+    for at, stage in enumerate(stages[:-1]):
+        if stage.hosts is None and not stage.roles:
+            raise refused(
+                f"stages[{at}]", stage.name, "takes all hosts that are left, so none is left for those after it"
+            )
+    if stages and (stages[-1].hosts is not None or stages[-1].roles):
+        stages.append(Stage(REST if REST not in names else f"{REST} of the fleet"))
+    elif stages:
+        _refuse_waiting(stages[-1], value[-1], f"stages[{len(stages) - 1}]")
+    return tuple(stages)
+
+
+def _refuse_waiting(last: Stage, raw: Mapping[str, Any], key: str) -> None:
+    if last.soak:
+        raise refused(
+            f"{key}.soak",
+            raw["soak"],
+            f"has no effect: {last.name!r} is the last stage, and no host comes after it. Leave it out; health.soak says "
+            "how long each host has to be well before it counts as upgraded",
+        )
+    if last.approve:
+        raise refused(
+            f"{key}.approve",
+            raw["approve"],
+            f"has no effect: {last.name!r} is the last stage, and nothing is left to be approved after it. Leave it out",
+        )
+
+
+def _stage(value: object, at: int) -> Stage:
+    key = f"stages[{at}]"
+    raw = mapping(value, key)
+    only(raw, _KEYS, f"{key}.")
+    given = raw.get("name")
+    name = check_name("stage", f"stage {at + 1}" if given in (None, "") else given, f"instructions: {key}.name")
+    hosts = raw.get("hosts")
+    which: Cap | tuple[str, ...] | None = None
+    if isinstance(hosts, (list, tuple)):
+        which = texts(hosts, f"{key}.hosts")
+    elif hosts is not None:
+        which = parse_cap(hosts, f"{key}.hosts")
+        if not which.amount:
+            raise refused(f"{key}.hosts", hosts, "is a stage without hosts; leave the stage out")
+    return Stage(
+        name,
+        which,
+        texts(raw["roles"], f"{key}.roles") if raw.get("roles") is not None else (),
+        duration(raw["soak"], f"{key}.soak") if raw.get("soak") is not None else 0,
+        flag(raw.get("approve", False), f"{key}.approve"),
+    )

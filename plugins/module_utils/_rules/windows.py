@@ -1,0 +1,238 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``windows`` and ``freezes`` of the instructions: when hosts may be let through, and when not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from .._common.clock import first_moment, last_moment, shown_between
+from .._common.names import nearest
+from .._common.strict_values import mapping, only, refused
+
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})")
+_DAY_MINUTES = 24 * 60
+_WINDOW_KEYS = ("days", "from", "to", "timezone")
+_FREEZE_KEYS = ("from", "to", "reason", "timezone")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Days and hours in which hosts may be let through.
+
+    :param days: 0 for Monday; the days on which it begins.
+    :param begin: minutes after midnight.
+    :param end: the same; not after ``begin`` means on the next day.
+    """
+
+    days: tuple[int, ...]
+    begin: int
+    end: int
+    timezone: str
+
+    def plain(self) -> dict[str, Any]:
+        """Return the form that is stored."""
+        return {
+            "days": [_DAYS[day] for day in self.days],
+            "from": _clock(self.begin),
+            "to": _clock(self.end),
+            "timezone": self.timezone,
+        }
+
+    def spans(self, now: float) -> Iterator[tuple[float, float]]:
+        """Yield the times around ``now`` at which it is open, in unix seconds: yesterday's, and those of two weeks.
+
+        One week is not enough for a window whose next night is the one on which the clock leaps over it. It is open when
+        the zone's clock shows so, and never otherwise: see :func:`shown_between`.
+        """
+        zone = ZoneInfo(self.timezone)
+        today = datetime.fromtimestamp(now, zone).date()
+        for offset in range(-1, 15):
+            day = today + timedelta(days=offset)
+            if day.weekday() in self.days:
+                last = day if self.end > self.begin else day + timedelta(days=1)
+                yield from shown_between(_at(day, self.begin), _at(last, self.end), zone)
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """A time in which no host may be let through.
+
+    :param begin: unix seconds.
+    :param end: the same; the first moment that is not in it any more. Given as a date, it is the beginning of that day.
+    :param texts: both as they were given, with the time zone.
+    """
+
+    begin: float
+    end: float
+    reason: str
+    texts: tuple[str, str]
+    timezone: str
+
+    def plain(self) -> dict[str, Any]:
+        """Return the form that is stored."""
+        plain = {"from": self.texts[0], "to": self.texts[1], "timezone": self.timezone}
+        return {**plain, "reason": self.reason} if self.reason else plain
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """Why no host may be let through now.
+
+    :param until: when that ends, in unix seconds; None where no window comes within two weeks.
+    :param key: the key of the instructions that says so.
+    """
+
+    reason: str
+    until: float | None
+    key: str = "windows"
+
+
+def shut(windows: Sequence[Window], freezes: Sequence[Freeze], now: float) -> Shut | None:
+    """Return why nothing may be let through at a time, None where it may."""
+    for at, freeze in enumerate(freezes):
+        if freeze.begin <= now < freeze.end:
+            why = f": {freeze.reason}" if freeze.reason else ""
+            frozen = f"frozen from {freeze.texts[0]} until {_with_hour(freeze.texts[1])} ({freeze.timezone}){why}"
+            return Shut(f"{frozen}; take it out of freezes to go on before that", freeze.end, f"freezes[{at}]")
+    if not windows:
+        return None
+    spans = [span for window in windows for span in window.spans(now)]
+    if any(begin <= now < end for begin, end in spans):
+        return None
+    later = [begin for begin, _end in spans if begin > now]
+    if not later:
+        return Shut("outside of all windows, and none comes within two weeks; change windows to go on", None)
+    zone = windows[0].timezone
+    opens = datetime.fromtimestamp(min(later), ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M")
+    return Shut(f"outside of all windows; the next one begins {opens} ({zone})", min(later))
+
+
+def parse_windows(value: object) -> tuple[Window, ...]:
+    """Return what ``windows`` of the instructions means.
+
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    return tuple(_window(one, f"windows[{at}]") for at, one in enumerate(_list(value, "windows")))
+
+
+def _window(value: object, key: str) -> Window:
+    raw = mapping(value, key)
+    only(raw, _WINDOW_KEYS, f"{key}.")
+    begin, end = (_minutes(raw.get(name), f"{key}.{name}") for name in ("from", "to"))
+    days = _days(raw["days"], f"{key}.days") if raw.get("days") is not None else tuple(range(7))
+    return Window(days, begin % _DAY_MINUTES, end % _DAY_MINUTES, _timezone(raw, key))
+
+
+def parse_freezes(value: object) -> tuple[Freeze, ...]:
+    """Return what ``freezes`` of the instructions means.
+
+    :raises UpgradeError: ``bad_instructions``.
+    """
+    return tuple(_freeze(one, f"freezes[{at}]") for at, one in enumerate(_list(value, "freezes")))
+
+
+def _freeze(value: object, key: str) -> Freeze:
+    raw = mapping(value, key)
+    only(raw, _FREEZE_KEYS, f"{key}.")
+    reason = "" if raw.get("reason") is None else raw["reason"]
+    if not isinstance(reason, str):
+        raise refused(f"{key}.reason", reason, "is not a text")
+    zone = _timezone(raw, key)
+    # Where a clock that is put back shows one of them twice, no host is let through in between.
+    begin = _moment(raw.get("from"), f"{key}.from", zone, first_moment)
+    end = _moment(raw.get("to"), f"{key}.to", zone, last_moment)
+    if end[0] <= begin[0]:
+        raise refused(f"{key}.to", end[1], f"does not come after from, which is {begin[1]!r}")
+    return Freeze(begin[0], end[0], reason, (begin[1], end[1]), zone)
+
+
+def _list(value: object, key: str) -> Sequence[Any]:
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise refused(key, value, "is not a list")
+    return value
+
+
+def _minutes(value: object, key: str) -> int:
+    # YAML 1.1 reads 22:00 without quotes as a number to the base of 60, but not 0:30. So numbers below 60 are hours
+    # that somebody gave without minutes.
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value == 0 or 60 <= value <= _DAY_MINUTES:
+            return value
+        if 0 < value <= 24:
+            raise refused(key, value, f"is no time of day: give '{value:02d}:00' in quotes")
+    found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found and int(found[2]) < 60 and (minutes := int(found[1]) * 60 + int(found[2])) <= _DAY_MINUTES:
+        return minutes
+    raise refused(key, value, "is no time of day: give hours and minutes, such as '22:00'")
+
+
+def _days(value: object, key: str) -> tuple[int, ...]:
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, (list, tuple)) or not given:
+        raise refused(key, value, "is neither a day nor a list of days")
+    found: set[int] = set()
+    for one in given:
+        ends = [_day(part, key) for part in str(one).split("-", 1)]
+        first, last = ends[0], ends[-1]
+        found.update((first + step) % 7 for step in range((last - first) % 7 + 1))
+    return tuple(sorted(found))
+
+
+def _day(text: str, key: str) -> int:
+    name = text.strip().lower()
+    if len(name) >= 3 and name[:3] in _DAYS and _LONG[_DAYS.index(name[:3])].startswith(name):
+        return _DAYS.index(name[:3])
+    raise refused(
+        key, text, f"is no day of the week{nearest(name, _LONG)}; give mon, tue, wed, thu, fri, sat, sun or mon-fri"
+    )
+
+
+_LONG = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+
+def _timezone(raw: Any, key: str) -> str:
+    name = raw.get("timezone", "UTC")
+    try:
+        return ZoneInfo(name).key
+    except (LookupError, ValueError, TypeError, OSError) as error:
+        raise refused(
+            f"{key}.timezone",
+            name,
+            "is no time zone that is known where the planner runs: give a name such as Europe/Berlin, and install tzdata "
+            "there if it has no zones at all",
+        ) from error
+
+
+def _moment(value: object, key: str, zone: str, choose: Callable[[datetime, ZoneInfo], float]) -> tuple[float, str]:
+    # YAML reads dates without quotes as dates.
+    text = value.isoformat() if isinstance(value, (date, datetime)) else value
+    try:
+        if not isinstance(text, str):
+            raise ValueError(text)
+        found = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+    except ValueError as error:
+        raise refused(key, value, "is no time: give a date, or date and time as 2026-12-24T18:00") from error
+    return found.timestamp() if found.tzinfo else choose(found, ZoneInfo(zone)), text.strip()
+
+
+def _at(day: date, minutes: int) -> datetime:
+    return datetime.combine(day, time(minutes // 60, minutes % 60))
+
+
+def _with_hour(text: str) -> str:
+    """Return a time so that nobody takes the whole day for meant where it is a date."""
+    return text if "T" in text or ":" in text else f"{text} 00:00"
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02d}:{minutes % 60:02d}"

@@ -1,0 +1,206 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Gates in two places: what is written of them is repeated where old code looks too, as long as nodes may have that.
+
+Operators' pauses stand in that place as well. What is repeated there has a mark, so that the two are told apart; pauses are never
+written over.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from .._common.errors import UpgradeError
+from .._consul.client import MOST_OPERATIONS, Operation
+from .._consul.operations import Change, put, remove
+from .._fleet.fleet import Snapshot
+from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
+from .keys import Keys
+from .legacy_keys import OldKeys
+
+# A transaction takes 64 operations, and the beginning of a rollout needs some of its own.
+_MOST_AT_ONCE = 40
+# Beside what their writer checks.
+_MOST_AHEAD = MOST_OPERATIONS - 2
+# Flags of what is written here, unless it has others: it was closed by no hand. What old tools write has none.
+_BY_PLANNER = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A transaction that is to be written before another one, and what it changes."""
+
+    operations: list[Operation]
+    changes: list[Change]
+
+
+class Mirror:
+    """Adds to what is written of gates the same for their old places.
+
+    :param snapshot: what was read before; it says whether there are old places, and what stands there.
+    """
+
+    def __init__(self, keys: Keys, snapshot: Snapshot) -> None:
+        """Look whether there is anything to do."""
+        self._keys = keys
+        self._old = OldKeys(keys.prefix)
+        self._snapshot = snapshot
+        self._is_capital = any(gate.text in (OPEN, CLOSED) for gate in snapshot.old_gates.values())
+        migration = snapshot.migration
+        self.is_needed = snapshot.old_gates != Gates() or (migration is not None and migration.keeps_old)
+
+    @property
+    def places(self) -> int:
+        """In how many places each gate is set: so many operations it takes."""
+        return 2 if self.is_needed else 1
+
+    def operations(self, operations: Iterable[Operation]) -> list[Operation]:
+        """Return the operations of a transaction, each that sets or removes gates followed by the same for the old places.
+
+        Of old gates that are wiped, those are left out that :meth:`ahead` has.
+        """
+        return [one for operation in operations for one in (self._in_new_place(operation), *self._mirrored(operation))]
+
+    def changes(self, changes: Iterable[Change]) -> list[Change]:
+        """Return changes of gates along with those in the old places, and all others as they are."""
+        found = []
+        for change in changes:
+            place = self._place(change.key) if self.is_needed else None
+            if place is None:
+                found.append(change)
+                continue
+            found.append(replace(change, after=None if change.after is None else _as_json(change.after)))
+            old = self._snapshot.old_gates.at(*place)
+            if self._is_paused(place):
+                continue
+            after = self._spelled(change.after) if change.after is not None else None
+            found.append(Change(self._old.gate(*place), (old.text or "") if old is not None else None, after))
+        return found
+
+    def wiped(self) -> list[Change]:
+        """Return the changes of old gates that are wiped and have none beside them in the new place."""
+        return [
+            Change(gate.key, gate.text or "", None)
+            for scope, name, gate in self._old_ones()
+            if self._snapshot.gates.at(scope, name) is None
+        ]
+
+    def unpaused(self, scope: str, name: str | None, *, is_gone: bool) -> tuple[Operation, Change] | None:
+        """Return what ends an operator's pause, None where there is none: the gate in the new place is repeated there again.
+
+        :param is_gone: whether that gate is removed along.
+        """
+        old, gate = self._snapshot.old_gates.at(scope, name), self._snapshot.gates.at(scope, name)
+        if old is None or not self._is_paused((scope, name)):
+            return None
+        if gate is None or is_gone:
+            return remove(old.key), Change(old.key, old.text or "", None)
+        text = self._spelled(gate.text or "")
+        return put(old.key, text, _BY_PLANNER), Change(old.key, old.text or "", text)
+
+    def _is_paused(self, place: tuple[str, str | None]) -> bool:
+        old = self._snapshot.old_gates.at(*place)
+        return old is not None and old.is_pause(self._snapshot.current_version)
+
+    def _in_new_place(self, operation: Operation) -> Operation:
+        """Return an operation with its value as JSON where it sets a gate: python-jiocloud's status takes no other for closed."""
+        facts = operation["KV"]
+        if not self.is_needed or facts["Verb"] not in ("set", "cas") or self._place(facts["Key"]) is None:
+            return operation
+        value = base64.b64encode(_as_json(_value_of(operation)).encode()).decode()
+        return {"KV": {**facts, "Value": value}}
+
+    def _mirrored(self, operation: Operation) -> list[Operation]:
+        if not self.is_needed:
+            return []
+        if self.wipes(operation):
+            # One by one, and never a folder as a whole: settings of others stand there too, or will in a moment.
+            return [remove(gate.key) for _scope, _name, gate in self._old_ones()[-_MOST_AT_ONCE:]]
+        facts = operation["KV"]
+        place = self._place(facts["Key"])
+        if place is None or self._is_paused(place):
+            return []
+        if facts["Verb"] in ("set", "cas"):
+            flags = facts.get("Flags") or _BY_PLANNER
+            return [put(self._old.gate(*place), self._spelled(_value_of(operation)), flags)]
+        return [remove(self._old.gate(*place))] if facts["Verb"] == "delete" else []
+
+    def ahead(self, operations: Iterable[Operation]) -> list[Ahead]:
+        """Return what is to be written before a transaction that has no room for the removal of all old gates, in this order.
+
+        Where that transaction closes the global gate, it is closed first, and those of roles that are open; so the removal of
+        another one opens nothing. Most fleets need nothing of this.
+        """
+        operations = list(operations)
+        early = self._old_ones()[:-_MOST_AT_ONCE] if any(map(self.wipes, operations)) else []
+        if not early:
+            return []
+        everywhere = self._keys.gate("global")
+        is_closing = any(one["KV"]["Key"] == everywhere and _value_of(one) == CLOSED for one in operations)
+        parts = [self._closing(*place) for place in (self._open_places() if is_closing else ())]
+        parts += [Ahead([remove(gate.key)], [Change(gate.key, gate.text or "", None)]) for _scope, _name, gate in early]
+        found = [Ahead([], [])]
+        for part in parts:
+            if len(found[-1].operations) + len(part.operations) > _MOST_AHEAD:
+                found.append(Ahead([], []))
+            found[-1].operations.extend(part.operations)
+            found[-1].changes.extend(part.changes)
+        return found
+
+    def _closing(self, scope: str, name: str | None) -> Ahead:
+        key, gate = self._keys.gate(scope, name), self._snapshot.gates.at(scope, name)
+        change = Change(key, gate.text if gate is not None else None, CLOSED)
+        return Ahead(self.operations([put(key, CLOSED, _BY_PLANNER)]), self.changes([change]))
+
+    def _open_places(self) -> list[tuple[str, str | None]]:
+        """Return where hosts without gates of their own may be let through, in either place."""
+        gates, old = self._snapshot.gates, self._snapshot.old_gates
+        roles = [
+            name
+            for name in {**old.roles, **gates.roles}
+            if not all(map(self._is_closed, (gates.roles.get(name), old.roles.get(name))))
+        ]
+        both = (gates.everywhere, old.everywhere)
+        is_closed = None not in both and all(map(self._is_closed, both))
+        return [*([] if is_closed else [("global", None)]), *(("role", name) for name in roles)]
+
+    def _is_closed(self, gate: GateValue | None) -> bool:
+        try:
+            return gate is None or not gate.is_open(self._snapshot.current_version)
+        except UpgradeError:
+            return False
+
+    def _old_ones(self) -> list[tuple[str, str, GateValue]]:
+        """Return the old gates but for pauses and the global one, which is set whenever these are wiped, in the order in which they go."""
+        old, current = self._snapshot.old_gates, self._snapshot.current_version
+        named = (("role", old.roles), ("host", old.hosts))
+        return [
+            (scope, name, gate) for scope, found in named for name, gate in found.items() if not gate.is_pause(current)
+        ]
+
+    def wipes(self, operation: Operation) -> bool:
+        """Return whether an operation removes all gates."""
+        facts = operation["KV"]
+        return bool(facts["Verb"] == "delete-tree" and facts["Key"] == self._keys.gates)
+
+    def _place(self, key: str) -> tuple[str, str | None] | None:
+        """Return the scope and the name of a gate that is in its place."""
+        if not key.startswith(self._keys.gates):
+            return None
+        scope, slash, name = key[len(self._keys.gates) :].partition("/")
+        return (scope, name if slash else None) if scope else None
+
+    def _spelled(self, value: str) -> str:
+        """Return a value as the old code of this fleet writes it: some wrote Python's booleans, others JSON's."""
+        return value if self._is_capital else _as_json(value)
+
+
+def _as_json(value: str) -> str:
+    return value.lower() if value in (OPEN, CLOSED) else value
+
+
+def _value_of(operation: Operation) -> str:
+    return base64.b64decode(operation["KV"].get("Value") or "").decode()

@@ -1,0 +1,90 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which layouts this release reads and writes, and who is refused on which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .._common.errors import UpgradeError
+from .._consul.client import Entry
+from .._fleet.fleet import Snapshot
+from .._fleet.migration import RUNNING
+from .keys import SCHEMA, Keys
+from .migration_codec import decode_schema, release_of
+
+# The first release that knows layout SCHEMA.
+RELEASE = "0.1.0"
+
+_COMMAND = "ansible-playbook playbooks/migrate_state.yml (installed: convoy.upgrade.migrate_state)"
+
+
+def refuse_newer(keys: Keys, schema: int | None, release: str, newest: int = SCHEMA) -> None:
+    """Refuse a layout that this release does not know.
+
+    :param schema: the version of the layout, None where none is written.
+    :param release: the first release that knows it, empty where nobody wrote that down.
+    :param newest: the newest layout that the caller knows.
+    :raises UpgradeError: ``newer_schema``.
+    """
+    if schema is None or schema <= newest:
+        return
+    which = f"convoy.upgrade {release} or later" if release else "the release that the other planners use"
+    raise UpgradeError(
+        "newer_schema",
+        f"{keys.schema} is {schema}, and this release of convoy.upgrade knows layouts up to {newest}. Install {which}.",
+        schema=schema,
+        release=release,
+    )
+
+
+def refuse_newer_among(keys: Keys, entries: Iterable[Entry]) -> None:
+    """Refuse keys of a layout that this release does not know, before anything else is made of them.
+
+    What they hold may have another form there, so nothing that they seem to say is to be told.
+
+    :raises UpgradeError: ``newer_schema``, ``unreadable_schema``.
+    """
+    for entry in entries:
+        if entry.key == keys.schema:
+            refuse_newer(keys, decode_schema(entry.key, entry.value), release_of(entry.flags))
+
+
+def _under_way(keys: Keys, snapshot: Snapshot) -> str | None:
+    """Return where the migration is that is under way, in a sentence; None where there is none."""
+    migration = snapshot.migration
+    if migration is None or not migration.is_under_way:
+        return None
+    if not migration.readable:
+        return f"{keys.migration} can't be read, so keys may be in the middle of being moved."
+    doing = "moving the keys" if migration.state == RUNNING else "removing the old keys"
+    return (
+        f"A migration to layout {migration.target} is under way: {migration.by} is {doing} "
+        f"({migration.phase}, {migration.done} of {migration.total} done)."
+    )
+
+
+def refuse_to_plan(keys: Keys, snapshot: Snapshot) -> None:
+    """Refuse to write a ledger or a gate where keys are being moved, or stand where older code put them.
+
+    Holds and reports of hosts go on: they open nothing, and what they write stays where it is.
+
+    :raises UpgradeError: ``migrating``, ``older_schema``.
+    """
+    what = _under_way(keys, snapshot)
+    if what is not None:
+        raise UpgradeError(
+            "migrating",
+            f"{what} Nothing is written meanwhile. Wait for its end; if it was cut short, go on with it: {_COMMAND}.",
+            key=keys.migration,
+        )
+    # Nothing but the keys themselves tells of the layout that was there before there were versions of it.
+    schema = 0 if snapshot.schema is None and snapshot.has_old_keys else snapshot.schema
+    if schema is not None and schema < SCHEMA:
+        raise UpgradeError(
+            "older_schema",
+            f"The keys of this fleet have layout {schema}, and rollouts need layout {SCHEMA}. Nothing is written. "
+            f"See what would be done with {_COMMAND} --check --diff, then run it without --check.",
+            schema=schema,
+        )

@@ -1,0 +1,73 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The keys that tell of the layout itself to typed values and back: its version, and its migration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .._common.errors import UpgradeError
+from .._common.sanitize import bounded, printable, shown
+from .._fleet.migration import KEPT, RUNNING, STATES, Migration
+from .codec import MOST, decode_data, decode_time
+
+
+def decode_migration(value: bytes) -> Migration:
+    """Return where a migration of the layout is; one that can't be read is under way."""
+    try:
+        data = decode_data(value)
+        state, by = data["state"], data.get("by", "unknown")
+        origin, target, done, total = (_count(data.get(name, 0)) for name in ("from", "to", "done", "of"))
+        since = decode_time(data.get("since", 0))
+        if state not in STATES:
+            raise ValueError(f"state {shown(state)}")
+        phase, by = (bounded(printable(str(text))) for text in (data.get("phase", ""), by))
+        return Migration(state, origin, target, phase, done, total, by, since)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return Migration(RUNNING, readable=False)
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value < MOST:
+        raise ValueError(f"{shown(value)} is no count")
+    return value
+
+
+def encode_migration(migration: Migration, holder: Mapping[str, object] | None = None) -> str:
+    """Return a migration as it is stored; once it is over, what the same migration always leaves behind.
+
+    :param holder: of the run that is at it.
+    """
+    data: dict[str, object] = {"state": migration.state, "from": migration.origin, "to": migration.target}
+    if migration.state != KEPT:
+        data |= {"phase": migration.phase, "done": migration.done, "of": migration.total, **(holder or {})}
+    return json.dumps(data, sort_keys=True)
+
+
+def release_number(release: str) -> int:
+    """Return a release as the number that stands beside the version of the layout: ``1.2.3`` is 1002003."""
+    major, minor, patch = (int(part) for part in release.split("."))
+    return (major * 1000 + minor) * 1000 + patch
+
+
+def release_of(number: int) -> str:
+    """Return the release that a number beside the version of the layout tells, empty for 0."""
+    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}" if number else ""
+
+
+def decode_schema(key: str, value: bytes) -> int:
+    """Return the version of the layout.
+
+    :raises UpgradeError: ``unreadable_schema``.
+    """
+    try:
+        return int(value)
+    except ValueError as error:
+        raise UpgradeError(
+            "unreadable_schema",
+            f"{key} holds {shown(value)}, which is no version of the layout. Restore it from a backup, or delete it.",
+            key=key,
+        ) from error

@@ -1,0 +1,54 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A provider's version to and from the key that it stands in."""
+
+from __future__ import annotations
+
+import json
+
+from .._common.clock import is_time
+from .._common.errors import UpgradeError
+from .._common.names import check_version
+from .._common.sanitize import bounded, printable, shown
+from .._fleet.checkpoints import MOST_DONE
+from .._fleet.providers import Provider
+from .codec import decode_data
+
+_LONGEST_ERROR = 4200
+
+
+def decode_provider(key: str, value: bytes) -> Provider:
+    """Return what a key says of a provider. One that can't be read is of no known version, and nothing is begun on it."""
+    try:
+        data = decode_data(value)
+        texts = {name: data.get(name, "") for name in ("version", "target", "host", "unit", "error")}
+        done, at = data.get("done", []), data.get("at", 0)
+        if not all(isinstance(text, str) for text in texts.values()):
+            raise ValueError(f"{shown(texts)} are not all texts")
+        for name in ("version", "target"):
+            # Nobody may know where it came from, but not that it is nowhere.
+            if texts[name] or (name == "version" and not texts["target"]):
+                check_version(texts[name], name)
+        if not (isinstance(done, list) and all(isinstance(unit, str) for unit in done)):
+            raise ValueError(f"done {shown(done)}")
+        if sum(map(len, done)) > MOST_DONE:
+            raise ValueError(f"done has more than {MOST_DONE} characters")
+        if not is_time(at):
+            raise ValueError(f"at {shown(at)}")
+        error = bounded(printable(texts["error"]), _LONGEST_ERROR)
+        host, unit = (bounded(printable(texts[name])) for name in ("host", "unit"))
+        return Provider(texts["version"], texts["target"], host, unit, tuple(map(printable, done)), error, at)
+    except (ValueError, TypeError, AttributeError, UpgradeError) as error:
+        why = bounded(printable(error.message if isinstance(error, UpgradeError) else str(error)))
+        mend = 'Write what it runs into it, such as {"version": "2.4"}'
+        return Provider(
+            error=f"{key} can't be read ({why}). {mend}, or delete it to declare that anew.", readable=False
+        )
+
+
+def encode_provider(provider: Provider) -> str:
+    """Return a provider as it is stored."""
+    facts = {**provider.plain(), "at": provider.at}
+    del facts["state"]
+    return json.dumps({name: value for name, value in facts.items() if value}, sort_keys=True)

@@ -1,0 +1,178 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A host's record, from what stands in Consul and back. Whatever a host writes there is bounded and printable after this."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .._common.errors import UpgradeError
+from .._common.names import check_version
+from .._common.sanitize import bounded, printable, shown
+from .._fleet.checkpoints import MOST_DONE
+from .._fleet.failures import MOST_ERROR, Failure, newest_failures
+from .._fleet.fleet import FAILED, POST_STATES, RECORD_STATES, Record
+from .._fleet.former_rollouts import FIELDS, latest
+from .._fleet.step_trail import Begun, newest
+from .codec import MOST, decode_data, decode_time
+
+# In characters. What a host says of itself is written on by planners, in one transaction with what many others say, and
+# Consul takes no more than half a megabyte.
+_LONGEST_ERROR = 4200
+LONGEST_NAME = 255
+_MOST_TIMES = 20
+_MOST_UNITS = 2500
+# In bytes, of a whole record as planners write it. One that is not larger than this as a host wrote it can't get that large.
+_MOST_RECORD = 100_000
+_SMALL_RECORD = 25_000
+
+
+def decode_record(key: str, value: bytes) -> Record:
+    """Return a host's record; one that can't be read counts as failed, so that it keeps its slot.
+
+    Texts without end are cut, and names without end can't be read. All texts are printable.
+    """
+    try:
+        record = _record(decode_data(value))
+        if len(value) > _SMALL_RECORD and (size := len(encode_record(record))) > _MOST_RECORD:
+            raise ValueError(f"it would take {size} bytes, and {_MOST_RECORD} are the most")
+        return record
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        return Record(
+            version="",
+            state=FAILED,
+            error=f"the record {key} can't be read ({reason}); let the host report again, or delete the key",
+            readable=False,
+        )
+
+
+def _record(data: Any) -> Record:
+    texts = {
+        name: _optional_text(data.get(name))
+        for name in ("service", "step", "error", "reported", "origin", "held", "machine", "other_machine")
+    }
+    version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
+    if (
+        not _is_version(version)
+        or state not in RECORD_STATES
+        or not isinstance(attempt, int)
+        or isinstance(attempt, bool)
+        or not 0 <= attempt < MOST
+    ):
+        raise ValueError(f"version {shown(version)}, state {shown(state)}, attempt {shown(attempt)}")
+    return Record(
+        version,
+        state,
+        _bounded(texts["service"], LONGEST_NAME),
+        _bounded(texts["step"], LONGEST_NAME),
+        attempt,
+        _bounded(texts["error"], _LONGEST_ERROR),
+        _times(data.get("times")),
+        _name(texts["reported"]),
+        _units(data.get("done")),
+        _post(data.get("post")),
+        _name(texts["origin"]),
+        _trail(data.get("trail")),
+        _former(data.get("former")),
+        _bounded(texts["held"], LONGEST_NAME),
+        _failures(data.get("failures")),
+        _bounded(texts["machine"], LONGEST_NAME),
+        _bounded(texts["other_machine"], LONGEST_NAME),
+    )
+
+
+def encode_record(record: Record) -> str:
+    """Return a host's record as it is stored."""
+    return json.dumps(record.slim(), sort_keys=True)
+
+
+def _bounded(text: str | None, most: int) -> str | None:
+    return None if text is None else bounded(printable(text), most)
+
+
+def _name(text: str | None) -> str | None:
+    if text is not None and len(text) > LONGEST_NAME:
+        raise ValueError(f"{shown(text)} is no name")
+    return None if text is None else printable(text)
+
+
+def _optional_text(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not a text")
+    return value
+
+
+def _units(value: object) -> tuple[str, ...]:
+    if value is not None and not (isinstance(value, list) and all(isinstance(unit, str) for unit in value)):
+        raise ValueError(f"done {shown(value)}")
+    if sum(map(len, value or ())) > MOST_DONE:
+        raise ValueError(f"done has more than {MOST_DONE} characters")
+    if len(value or ()) > _MOST_UNITS:
+        raise ValueError(f"done has {len(value or ())} entries, and {_MOST_UNITS} are the most")
+    return tuple(map(printable, value or ()))
+
+
+def _post(value: object) -> str | None:
+    if value is not None and value not in POST_STATES:
+        raise ValueError(f"post {shown(value)}")
+    return str(value) if value is not None else None
+
+
+def _times(value: object) -> Mapping[str, int]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > _MOST_TIMES or any(len(name) > LONGEST_NAME for name in value):
+        raise ValueError(f"times {shown(value)}")
+    return {printable(name): decode_time(at) for name, at in value.items()}
+
+
+def _trail(value: object) -> tuple[Begun, ...]:
+    """Return the steps that a host went through; as nobody goes by them, what can't be read is left out."""
+    found = []
+    for one in value if isinstance(value, list) else ():
+        try:
+            at, service, step = one
+            texts = (printable(_optional_text(text) or "") for text in (service, step))
+            found.append(Begun(decode_time(at), *texts))
+        except (ValueError, TypeError, OverflowError):
+            continue
+    return newest(found)
+
+
+def _failures(value: object) -> tuple[Failure, ...]:
+    """Return a host's failures; as with its steps, what can't be read is left out."""
+    found = []
+    for one in value if isinstance(value, list) else ():
+        try:
+            at, attempt, service, step, error = one
+            if not isinstance(attempt, int) or isinstance(attempt, bool) or not 0 <= attempt < MOST:
+                continue
+            service, step = (bounded(printable(_optional_text(text) or ""), LONGEST_NAME) for text in (service, step))
+            text = printable(_optional_text(error) or "")[-MOST_ERROR:]
+            found.append(Failure(decode_time(at), attempt, service, step, text))
+        except (ValueError, TypeError, OverflowError):
+            continue
+    return newest_failures(found)
+
+
+def _former(value: object) -> tuple[Record, ...]:
+    """Return a host's former moves; as with its steps, what can't be read is left out."""
+    found = []
+    for one in value if isinstance(value, list) else ():
+        try:
+            found.append(_record({name: one[name] for name in FIELDS if name in one}))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            continue
+    return latest(found)
+
+
+def _is_version(value: object) -> bool:
+    # Planners publish it as a part of a key.
+    try:
+        return bool(check_version(value, "version"))
+    except UpgradeError:
+        return False

@@ -1,0 +1,201 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All that one read has brought, sorted into a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from .._common.clock import LATEST
+from .._common.names import is_name
+from .._common.sanitize import bounded, shown
+from .._consul.client import Entry
+from .._fleet.fleet import Record, Report, Snapshot, is_of_the_past
+from .._fleet.gates import Gates, GateValue
+from .._fleet.health_marks import Approval, Mark
+from .._fleet.holds import PAUSED, PUPPET, Hold, Holds
+from .._fleet.providers import Provider
+from .codec import decode_approval, decode_hold, decode_ledger, decode_mark, decode_version, text_of, version_in_key
+from .keys import Keys
+from .legacy_keys import OldKeys
+from .migration_codec import decode_migration, decode_schema, release_of
+from .provider_codec import decode_provider
+from .record_codec import decode_record
+
+
+def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
+    """Return what the entries of :meth:`ConsulClient.read` say, whichever layout they have.
+
+    Where python-jiocloud keeps operators' pauses, a closed key is a hold, so an answer is open only where both places allow it:
+    before, during and after a migration, which makes holds of pauses before it removes any. Of reports, the latest counts wherever
+    it stands, as nodes that have the old code go on writing to the old place.
+
+    :raises UpgradeError: ``unreadable_ledger``, ``unreadable_schema``.
+    """
+    found: dict[str, Any] = {}
+    warnings: list[str] = []
+    reports: dict[str, list[tuple[Report, str]]] = {}
+    old = OldKeys(keys.prefix)
+    gates, old_gates, holds = _Scoped("gate"), _Scoped("gate"), _Scoped("hold")
+    old_reports: dict[str, list[tuple[Report, str]]] = {}
+    records: dict[str, Record] = {}
+    driven: set[str] = set()
+    marks: dict[str, Mark] = {}
+    approvals: dict[str, Approval] = {}
+    providers: dict[str, Provider] = {}
+    newest = 0
+    for key, value, index, flags in entries:
+        newest = max(newest, index)
+        if key.startswith(keys.reports):
+            parts = key[len(keys.reports) :].split("/")
+            if len(parts) == 2 and parts[0] and _is_named(parts[1]):
+                report = Report(version_in_key(parts[0]), _unix_time(value), index, published=flags, key=key)
+                reports.setdefault(parts[1], []).append((report, key))
+            elif parts[-1]:
+                warnings.append(f"{shown(key)} is passed over: it is not running/versions/<version>/<host>.")
+        elif key.startswith(keys.gates):
+            gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags, index), warnings)
+        elif key.startswith(old.gates):
+            place = old.gate_of(key)
+            if place is not None and (place[1] is None or _is_named(place[1])):
+                old_gates.set(*place, GateValue(key, text_of(value), flags, index))
+        elif key.startswith(old.reports):
+            said = old.report_of(key)
+            if said is not None and _is_named(said[1]):
+                report = Report(version_in_key(said[0]), _unix_time(value), index, True, key=key)
+                old_reports.setdefault(said[1], []).append((report, key))
+            elif not key.endswith("/"):
+                warnings.append(f"{shown(key)} is passed over: it is not running_version/<version>/<host>.")
+        elif key.startswith(keys.records):
+            host = key[len(keys.records) :]
+            if _is_named(host):
+                records[host] = replace(decode_record(key, value), index=index)
+            elif host and not host.endswith("/"):
+                warnings.append(f"{shown(key)} is passed over: it is no record of a host.")
+        elif key.startswith(keys.drivers):
+            driven.add(key[len(keys.drivers) :])
+        elif key.startswith(keys.marks):
+            mark = decode_mark(value)
+            if mark is not None and _is_named(key[len(keys.marks) :]):
+                marks[key[len(keys.marks) :]] = replace(mark, written=flags & 255, written_at=flags >> 8)
+        elif key.startswith(keys.providers):
+            if _is_named(name := key[len(keys.providers) :]):
+                providers[name] = decode_provider(key, value)
+        elif key.startswith(keys.approvals):
+            approval = decode_approval(value)
+            if approval is not None and _is_named(key[len(keys.approvals) :]):
+                approvals[key[len(keys.approvals) :]] = approval
+        elif key == keys.holds:
+            found["hold_index"] = index
+        elif key.startswith(keys.holds):
+            holds.add(key, key[len(keys.holds) :], decode_hold(key, value), warnings)
+        elif key == keys.ledger:
+            found |= {"ledger": decode_ledger(key, value), "ledger_index": index}
+        elif key == keys.current_version:
+            found |= {"current_version": decode_version(key, value), "version_index": index}
+        elif key == keys.schema:
+            found |= {"schema": decode_schema(key, value), "release": release_of(flags)}
+        elif key == keys.migration:
+            found["migration"] = decode_migration(value)
+    current = found.get("current_version")
+    in_old_place = Gates(old_gates.everywhere, old_gates.roles, old_gates.hosts)
+    for scope, of, gate in in_old_place.paused(current):
+        if holds.at(scope, of) is None:
+            held = bounded(shown(gate.text)) if gate.text is not None else "bytes that are not UTF-8 text"
+            holds.set(scope, of, Hold(gate.key, f"{gate.key} is {held}, an operator's pause", PAUSED))
+    reported = dict(_latest(reports, current, warnings))
+    for host, report in _latest(old_reports, current, warnings):
+        reported[host] = _later(report, reported[host], records.get(host)) if host in reported else report
+    return Snapshot(
+        reports=reported,
+        records=records,
+        gates=Gates(gates.everywhere, gates.roles, gates.hosts),
+        old_gates=in_old_place,
+        old_reports=frozenset(old_reports),
+        holds=Holds(holds.everywhere, holds.roles, holds.hosts, own_holds(keys, records)),
+        driven=frozenset(driven),
+        marks=marks,
+        approvals=approvals,
+        providers=providers,
+        index=newest,
+        warnings=tuple(warnings),
+        **found,
+    )
+
+
+def own_holds(keys: Keys, records: Mapping[str, Record]) -> Mapping[str, Hold]:
+    """Return the holds that hosts say of themselves in their records."""
+    return {
+        host: Hold(keys.record(host), record.held or "no reason given", PUPPET)
+        for host, record in records.items()
+        if record.held is not None
+    }
+
+
+class _Scoped:
+    """Sorts keys of the form ``global``, ``role/<role>``, ``host/<host>``."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.everywhere: Any = None
+        self.roles: dict[str, Any] = {}
+        self.hosts: dict[str, Any] = {}
+
+    def add(self, key: str, below: str, value: Any, warnings: list[str]) -> None:
+        scope, _slash, name = below.partition("/")
+        if below == "global":
+            self.set(scope, None, value)
+        elif scope in ("role", "host") and _is_named(name):
+            self.set(scope, name, value)
+        elif below and not below.endswith("/"):
+            warnings.append(f"{shown(key)} is passed over: it is no {self.what} of a host, a role or everything.")
+
+    def at(self, scope: str, name: str | None) -> Any:
+        return self.everywhere if name is None else (self.roles if scope == "role" else self.hosts).get(name)
+
+    def set(self, scope: str, name: str | None, value: Any) -> None:
+        """Take a value that is known to be of this scope and name."""
+        if name is None:
+            self.everywhere = value
+        else:
+            (self.roles if scope == "role" else self.hosts)[name] = value
+
+
+def _is_named(text: str) -> bool:
+    """Return whether a part of a key names something: what is no text in Consul comes with a sign in its place."""
+    return "\ufffd" not in text and is_name(text)
+
+
+def _unix_time(value: bytes) -> float | None:
+    try:
+        at = float(value)
+    except ValueError:
+        return None
+    return at if 0 <= at < LATEST else None
+
+
+def _latest(
+    reports: Mapping[str, list[tuple[Report, str]]], current: str | None, warnings: list[str]
+) -> Iterator[tuple[str, Report]]:
+    # Old nodes wrote the new report and removed the former one in two requests, so a host may stand under two
+    # versions. The latest word counts; where the times don't tell, it is the one that leaves work to be done.
+    for host, found in reports.items():
+        if len(found) > 1:
+            found.sort(key=lambda one: (one[0].at is not None, one[0].at or 0, one[0].version != current))
+            chosen = found[-1][0].version
+            others = ", ".join(key for _report, key in found[:-1])
+            warnings.append(f"{host} reported several versions; {chosen!r} is taken, and passed over: {others}.")
+        yield host, found[-1][0]
+
+
+def _later(old: Report, new: Report, record: Record | None) -> Report:
+    """Return which of a host's reports counts: that in the old place, or that in the new one."""
+    if (old.version, old.at) == (new.version, new.at):
+        # A copy was said when the host said it.
+        return replace(new, index=min(old.index, new.index))
+    if is_of_the_past(old.index, new.index, record.index if record is not None and record.has_spoken else 0):
+        return new
+    return max(old, new, key=lambda one: (one.at is not None, one.at or 0, one.index))

@@ -1,0 +1,94 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The fleet as the inventory has it: `upgrade_roles` names the roles, and groups of the same names their hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import in_order, nearest, some
+
+# The control plane goes first.
+STAGES = ("controlplane", "dataplane")
+
+_KEYS = ("stage", "services")
+
+
+def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return host -> role.
+
+    :param upgrade_roles: role -> its stage and services.
+    :param groups: Ansible's ``groups``.
+    :raises UpgradeError: ``bad_upgrade_roles`` for a host in two of the roles, or where no role has a host.
+    """
+    check_roles(upgrade_roles)
+    fleet: dict[str, str] = {}
+    for role in upgrade_roles:
+        for host in groups.get(role, ()):
+            if host in fleet:
+                raise UpgradeError(
+                    "bad_upgrade_roles",
+                    f"upgrade_roles: the host {host!r} is in the groups {fleet[host]!r} and {role!r} of the inventory. "
+                    "A host has one role; take it out of one of them.",
+                )
+            fleet[host] = role
+    if not fleet and upgrade_roles:
+        known = [name for name in in_order(groups) if name not in ("all", "ungrouped")]
+        raise UpgradeError(
+            "bad_upgrade_roles",
+            f"upgrade_roles: no host of the inventory is in a group named {' or '.join(upgrade_roles)}. "
+            f"Its groups are {some(known, 10) or 'none; was an inventory given (-i)?'}",
+        )
+    return fleet
+
+
+def stage_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the ``role_order`` that follows from the stages: roles of the data plane wait for the control plane's.
+
+    :raises UpgradeError: ``bad_upgrade_roles``.
+    """
+    check_roles(upgrade_roles)
+    first = [name for name, what in upgrade_roles.items() if (what or {}).get("stage") == STAGES[0]]
+    return {
+        name: list(first) for name, what in upgrade_roles.items() if first and (what or {}).get("stage") == STAGES[1]
+    }
+
+
+def roles_of_stage(upgrade_roles: Mapping[str, Any], stage: str) -> list[str]:
+    """Return the roles of a stage; those without one go with the data plane.
+
+    :raises UpgradeError: ``bad_upgrade_roles``.
+    """
+    check_roles(upgrade_roles)
+    control = [name for name, what in upgrade_roles.items() if (what or {}).get("stage") == STAGES[0]]
+    return control if stage == STAGES[0] else [name for name in upgrade_roles if name not in control]
+
+
+def check_roles(upgrade_roles: object) -> None:
+    """Refuse what does not map roles to their stage and services.
+
+    :raises UpgradeError: ``bad_upgrade_roles``.
+    """
+    if not isinstance(upgrade_roles, Mapping):
+        raise UpgradeError(
+            "bad_upgrade_roles", f"upgrade_roles: {upgrade_roles!r} does not map roles to what they are."
+        )
+    for role, what in upgrade_roles.items():
+        where = f"upgrade_roles.{role}"
+        if what is not None and not isinstance(what, Mapping):
+            raise UpgradeError("bad_upgrade_roles", f"{where}: {what!r} is no mapping with a stage and services.")
+        for key in what or ():
+            if key not in _KEYS:
+                raise UpgradeError(
+                    "bad_upgrade_roles",
+                    f"{where}.{key}: unknown key{nearest(str(key), _KEYS) or '.'} Known are: {', '.join(_KEYS)}.",
+                )
+        stage = (what or {}).get("stage")
+        if stage is not None and stage not in STAGES:
+            raise UpgradeError(
+                "bad_upgrade_roles",
+                f"{where}.stage: {stage!r} is no stage{nearest(str(stage), STAGES) or '.'} Stages are: {', '.join(STAGES)}.",
+            )

@@ -1,0 +1,59 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What of a composition the tags on the command line choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import in_order, some
+from .._services.steps import tags_of
+from .composition import Composition
+
+
+def chosen(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -> bool:
+    """Return whether Ansible would run a task with these tags: its own rule, with its special tags.
+
+    :param only: ``ansible_run_tags``.
+    :param skip: ``ansible_skip_tags``.
+    """
+    own, wanted, unwanted = set(tags), set(only) or {"all"}, set(skip)
+    never = "never" in own
+    run = (
+        "always" in own
+        or ("all" in wanted and not never)
+        or bool(own & wanted)
+        or ("tagged" in wanted and bool(own) and not never)
+        or ("untagged" in wanted and not own)
+    )
+    if not run:
+        return False
+    if "all" in unwanted:
+        return "always" in own and "always" not in unwanted
+    return not (own & unwanted or ("tagged" in unwanted and own) or ("untagged" in unwanted and not own))
+
+
+def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[str]) -> None:
+    """Refuse tags that choose no task, as nothing would happen without a word.
+
+    :raises UpgradeError: ``no_such_tag``.
+    """
+    if not composition.roles or (not skip and set(only) <= {"all"}):
+        return
+    known: dict[str, None] = {}
+    for role in composition.roles.values():
+        for unit in role.units:
+            for leaf in (leaf for piece in unit.pieces for leaf in piece.leaves):
+                tags = (*tags_of(unit.step), unit.service, *leaf)
+                if chosen(tags, only, skip):
+                    return
+                known |= dict.fromkeys(tags)
+    options = (("--tags", set(only) - {"all"}), ("--skip-tags", set(skip)))
+    given = " ".join(f"{name} {','.join(in_order(tags))}" for name, tags in options if tags)
+    raise UpgradeError(
+        "no_such_tag",
+        f"{given}: no task of any service is left, so nothing would be done. The tags there are: "
+        f"{some(in_order(known), 40)}.",
+    )

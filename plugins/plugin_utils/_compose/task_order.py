@@ -1,0 +1,182 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What goes before what: services within a step of a role, and roles among each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ...module_utils._common.errors import UpgradeError
+from .inventory_roles import STAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a role has, for the order among roles.
+
+    :param stage: controlplane, dataplane or None.
+    :param services: the names of its services, in the order in which they are listed.
+    :param requires: service -> the services that have to be upgraded before it.
+    """
+
+    stage: str | None
+    services: Sequence[str]
+    requires: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """The order among roles.
+
+    :param order: role -> roles that go before it, as ``role_order`` has it.
+    :param reasons: role -> role before it -> why, in words.
+    :param lockstep: roles that need each other, so that they go together.
+    """
+
+    order: Mapping[str, list[str]]
+    reasons: Mapping[str, Mapping[str, str]]
+    lockstep: Sequence[tuple[str, ...]]
+
+
+def within(services: Sequence[str], requires: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a role's services so that each comes after those that it requires, else as they are listed.
+
+    What a service requires by way of one that is elsewhere comes before it too.
+    """
+    done: dict[str, None] = {}
+    listed = set(services)
+
+    def add(name: str) -> None:
+        if name in done:
+            return
+        for first in requires.get(name, ()):
+            add(first)
+        done[name] = None
+
+    for name in services:
+        add(name)
+    return [name for name in done if name in listed]
+
+
+def refuse_cycle(requires: Mapping[str, Sequence[str]], where: Mapping[str, str]) -> None:
+    """Refuse services that require each other in a circle, and print it.
+
+    :param where: service -> the file that says what it requires.
+    :raises UpgradeError: ``bad_service``.
+    """
+    done: set[str] = set()
+    for begin in requires:
+        path: list[str] = []
+        stack: list[tuple[str, bool]] = [(begin, False)]
+        while stack:
+            name, leaving = stack.pop()
+            if leaving:
+                path.pop()
+                done.add(name)
+            elif name in path:
+                circle = [*path[path.index(name) :], name]
+                raise UpgradeError(
+                    "bad_service",
+                    f"{where.get(name, name)}: requires goes in a circle: {' -> '.join(circle)}. Take one of these away.",
+                    cycle=circle,
+                )
+            elif name not in done:
+                path.append(name)
+                stack.append((name, True))
+                stack.extend((first, False) for first in reversed(list(requires.get(name, ()))))
+
+
+def among(roles: Mapping[str, Needs]) -> Among:
+    """Return the order among roles that follows from the stages and from what their services require.
+
+    A service that is required counts where the role has it itself; only one that it lacks is waited for elsewhere.
+
+    :raises UpgradeError: ``bad_service`` for a role of the data plane that is in a circle.
+    """
+    reasons: dict[str, dict[str, str]] = {role: {} for role in roles}
+    for role, what in roles.items():
+        if what.stage == STAGES[1]:
+            for other, that in roles.items():
+                if that.stage == STAGES[0]:
+                    reasons[role][other] = f"{role} is of the data plane, and {other} of the control plane"
+        own = set(what.services)
+        for service in what.services:
+            for first in what.requires.get(service, ()):
+                if first in own:
+                    continue
+                for other, that in roles.items():
+                    if other != role and first in that.services:
+                        reasons[role].setdefault(other, f"{service} requires {first}, which {other} has")
+    groups = _circles({role: list(found) for role, found in reasons.items()})
+    lockstep = [group for group in groups if len(group) > 1]
+    for group in lockstep:
+        if any(roles[role].stage != STAGES[0] for role in group):
+            raise _circle(group, reasons)
+    together = {role: group for group in lockstep for role in group}
+    order: dict[str, list[str]] = {}
+    for role in roles:
+        mates = together.get(role, (role,))
+        firsts = [first for mate in mates for first in reasons[mate] if first not in mates]
+        # Who waits for one of those that go together waits for all of them.
+        spread = dict.fromkeys(each for first in firsts for each in together.get(first, (first,)))
+        if spread:
+            order[role] = list(spread)
+    return Among(order, reasons, tuple(lockstep))
+
+
+def _circle(group: Iterable[str], reasons: Mapping[str, Mapping[str, str]]) -> UpgradeError:
+    members = set(group)
+    begin = next(iter(group))
+    # Every role of the group leads to another one of it, so this comes back to one that was seen.
+    path = [begin]
+    while True:
+        nxt = next(first for first in reasons[path[-1]] if first in members)
+        if nxt in path:
+            path = [*path[path.index(nxt) :], nxt]
+            break
+        path.append(nxt)
+    why = "; ".join(reasons[role][first] for role, first in pairwise(path))
+    return UpgradeError(
+        "bad_service",
+        f"upgrade_roles: roles wait for each other, {' -> '.join(path)}: {why}. Only roles of the control plane can go "
+        "together; put the services of these into one role, or take a requirement away.",
+        cycle=path,
+    )
+
+
+def _circles(edges: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return the strongly connected parts, each in the order of ``edges`` (Tarjan's, without recursion)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    on_stack: list[str] = []
+    found: list[tuple[str, ...]] = []
+    place = {role: at for at, role in enumerate(edges)}
+    for begin in edges:
+        if begin in number:
+            continue
+        work: list[tuple[str, int]] = [(begin, 0)]
+        while work:
+            role, at = work.pop()
+            if at == 0:
+                number[role] = low[role] = len(number)
+                on_stack.append(role)
+            firsts = edges[role]
+            if at:
+                low[role] = min(low[role], low[firsts[at - 1]])
+            while at < len(firsts):
+                first = firsts[at]
+                at += 1
+                if first not in number:
+                    work += [(role, at), (first, 0)]
+                    break
+                if first in on_stack:
+                    low[role] = min(low[role], number[first])
+            else:
+                if low[role] == number[role]:
+                    cut = on_stack.index(role)
+                    found.append(tuple(sorted(on_stack[cut:], key=place.__getitem__)))
+                    del on_stack[cut:]
+    return found

@@ -1,0 +1,25 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which hosts have said a word through convoy.upgrade, and so run it."""
+
+from __future__ import annotations
+
+from ...module_utils._state.record_codec import decode_record
+from .step import Found
+
+
+def heard(found: Found, host: str) -> int:
+    """Return the index of a host's record, 0 where there is none or the host itself has said nothing in it.
+
+    Planners and operators write records too, as for a host that is put back among those that wait.
+    """
+    key = found.keys.record(host)
+    entry = found.entries.get(key)
+    return entry.modify_index if entry is not None and decode_record(key, entry.value).has_spoken else 0
+
+
+def is_anybody_heard(found: Found) -> bool:
+    """Return whether any host has said a word through convoy.upgrade."""
+    folder = found.keys.records
+    return any(heard(found, entry.key[len(folder) :]) for entry in found.below(folder) if entry.key != folder)

@@ -1,0 +1,275 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rollout in plain text, for a terminal: the table of who is where, one host's story, a composition."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...module_utils._common.names import in_order, plural, some
+from ...module_utils._fleet.ledger import COMPLETE, RUNNING
+from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
+from ...module_utils._rules.instructions import FORWARD
+
+# As the reason of a spent budget begins, where it stands for a host alone.
+_OF_BUDGETS = "nothing opens any more: "
+
+_MOST_HOSTS = 8
+
+# As an operator reads a row: what is done, what is on its way, what waits, what needs a hand.
+_COLUMNS = (UPGRADED, UPGRADING, PENDING, HELD, FAILED, LOST)
+
+# What happens within one second happens in this order.
+_FLOW = (
+    *(
+        "begin",
+        "adopt",
+        "rules",
+        "resume",
+        "approve",
+        "stage",
+        "retry",
+        "retried",
+        "open",
+        "started",
+        "failed",
+        "upgraded",
+    ),
+    *("publish", "health", "forget", "hold", "unhold", "pause", "abort", "close", "complete", "converge"),
+)
+
+
+def table(rows: Sequence[Sequence[str]], *, left: Iterable[int] = (0,)) -> list[str]:
+    """Return rows as aligned lines, the first of them the head.
+
+    :param left: columns whose text stands on the left; numbers stand on the right.
+    """
+    lefts = set(left)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column in lefts else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def status(info: Mapping[str, Any]) -> list[str]:
+    """Return where the fleet stands, role by role, and what every host that is not upgraded waits for.
+
+    :param info: a result of ``consul_upgrade_info`` or ``consul_upgrade_plan``.
+    """
+    return [
+        headline(info),
+        *standing(info),
+        "",
+        *_by_role(info["hosts"]),
+        *reasons(info["hosts"]),
+        *_of_holds(info.get("holds") or [], info["hosts"]),
+        *_of_providers(info.get("providers") or {}),
+    ]
+
+
+def standing(info: Mapping[str, Any]) -> list[str]:
+    """Return what stands above all hosts: the order of a rollback, the stage, and what keeps everything from going on."""
+    lines = []
+    ledger = info.get("ledger") or {}
+    if ledger.get("rollback"):
+        word = ledger.get("word") or {}
+        said = word.get("reason") if ledger.get("state") in (RUNNING, COMPLETE) else ""
+        lines.append("It takes the fleet back" + (f": {said}" if said else ""))
+    if info.get("rollback_order"):
+        after = [f"{role} after {', '.join(firsts)}" for role, firsts in info["order"].items()]
+        stages = ", without stages" if info["rollback_order"] == FORWARD else ""
+        lines.append(
+            f"Order of the rollback: {info['rollback_order']}{stages}" + (f"; {'; '.join(after)}" if after else "")
+        )
+    left = info.get("post_upgrade") or ()
+    if left:
+        lines.append(
+            f"Tasks after the upgrade are still to be run on {plural(len(left), 'host')}: {some(left, _MOST_HOSTS)}"
+        )
+    if left and info.get("complete"):
+        lines.append(f"Next: ansible-playbook playbooks/post_upgrade.yml -e version={info['version']}")
+    if info.get("stage"):
+        lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["wants_approval"] else ""))
+    if info.get("brake"):
+        lines.append(f"Nothing opens: {info['brake']['reason'].removeprefix(_OF_BUDGETS)}")
+    return lines
+
+
+def _of_holds(holds: Sequence[Mapping[str, Any]], hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return every hold and how many hosts it covers, upgraded ones too."""
+    lines = ["", "holds:"] if holds else []
+    for one in holds:
+        scope, name = one["scope"], one["name"]
+        covered = [
+            view
+            for host, view in hosts.items()
+            if scope == "global" or (view["role"] if scope == "role" else host) == name
+        ]
+        upgraded = sum(1 for view in covered if view["state"] == UPGRADED)
+        what = "everything" if scope == "global" else f"{scope} {name}"
+        how_many = (
+            f"{plural(len(covered), 'host')}, {upgraded} upgraded"
+            if covered or scope == "global"
+            else f"no such {scope} is known"
+        )
+        since = f" since {one['at']}" if one["at"] else ""
+        lines.append(f"  {what} ({how_many}): held by {one['by']}{since}: {one['reason']}")
+    return lines
+
+
+def _of_providers(providers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = ["", "providers:"] if providers else []
+    for name in in_order(providers):
+        one = providers[name]
+        version = one["version"] or "no known version"
+        if one["state"] == UPGRADED:
+            lines.append(f"  {name}: {version}")
+        elif not one["target"]:
+            lines.append(f"  {name}: {one['error']}")
+        else:
+            does = "failed" if one["error"] else "is"
+            at = f", {one['host']} {does} at {one['unit']}" if one["host"] and one["unit"] else ""
+            why = f": {one['error']}" if one["error"] else ""
+            lines.append(f"  {name}: {version}, on the way to {one['target']}{at}{why}")
+    return lines
+
+
+def headline(info: Mapping[str, Any]) -> str:
+    """Return in a line which rollout this is."""
+    if not info["version"]:
+        return "No rollout has begun: current_version is not set."
+    ledger = info.get("ledger") or {}
+    came = f" from {info['previous_version']}" if info["previous_version"] else ""
+    since = f", begun {_time(ledger['since'])} by {ledger['who']}" if ledger.get("since") else ""
+    hosts = list(info["hosts"].values())
+    done = sum(1 for view in hosts if view["state"] == UPGRADED)
+    return f"Rollout to {info['version']}{came}{since}: {done} of {plural(len(hosts), 'host')} upgraded"
+
+
+def _by_role(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    roles: dict[str, list[Mapping[str, Any]]] = {}
+    for view in hosts.values():
+        roles.setdefault(view["role"], []).append(view)
+    rows = [["role", "hosts", *_COLUMNS, "versions"]]
+    for role in in_order(roles):
+        views = roles[role]
+        rows.append([role, str(len(views)), *_counts(views), _versions(views)])
+    if len(roles) > 1:
+        everything = list(hosts.values())
+        rows.append(["fleet", str(len(everything)), *_counts(everything), _versions(everything)])
+    return table(rows, left=(0, len(_COLUMNS) + 2))
+
+
+def _counts(views: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(sum(1 for view in views if view["state"] == state) or "-") for state in _COLUMNS]
+
+
+def _versions(views: Sequence[Mapping[str, Any]]) -> str:
+    counts: dict[str, int] = {}
+    for view in views:
+        name = view["version"] or "never reported"
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(f"{version} ({count})" for version, count in sorted(counts.items(), key=lambda one: -one[1]))
+
+
+def reasons(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return why hosts that are not upgraded are where they are, each reason once, below its state."""
+    lines = []
+    for state in (FAILED, LOST, UPGRADING, HELD, PENDING):
+        by_reason: dict[str, list[str]] = {}
+        for host, view in hosts.items():
+            if view["state"] == state:
+                by_reason.setdefault(view["reason"], []).append(host)
+        if by_reason:
+            lines += ["", f"{state}:"]
+        lines += [f"  {some(in_order(names), _MOST_HOSTS)}: {reason}" for reason, names in by_reason.items()]
+    return lines
+
+
+def story(host: Mapping[str, Any]) -> list[str]:
+    """Return one host's story.
+
+    :param host: the ``host`` of a result of ``consul_upgrade_info``.
+    """
+    group = f", group {host['group']}" if host["group"] else ""
+    lines = [
+        f"{host['name']} (role {host['role']}{group}): {host['state']}",
+        *(f"  {sentence}" for sentence in host["explanation"]),
+    ]
+    record = host["record"] or {}
+    said = [
+        (
+            at,
+            _place(state),
+            f"{'an operator said' if state == 'retried' else 'the host said'}: {state} {record['version']}",
+        )
+        for state, at in (record.get("times") or {}).items()
+    ]
+    for event in reversed(host["events"]):
+        hosts, roles = event.get("hosts") or {}, event.get("roles") or {}
+        reason = hosts.get(host["name"]) or (roles.get(host["role"]) or {}).get("reason") or event.get("reason") or ""
+        who = event.get("by") or ("" if reason else event.get("who"))
+        told = (f" by {who}" if who else "") + (f": {reason}" if reason else "")
+        what = f"{event['what']} {event['version']}{told} (epoch {event['epoch']})"
+        said.append((event["at"], _place(event["what"]), what))
+    timeline = [f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2])]
+    if host.get("older_events"):
+        timeline.insert(0, "  older entries of the history, of former rollouts, are left out")
+    return [*lines, "", *timeline] if timeline else lines
+
+
+def _place(what: str) -> int:
+    return _FLOW.index(what) if what in _FLOW else 0
+
+
+def composition(result: Mapping[str, Any]) -> list[str]:
+    """Return what the hosts of each role go through, and why roles wait for each other.
+
+    :param result: a result of ``compose_upgrade_tasks``.
+    """
+    lines = [f"Composed in {result['folder']}:"] if result.get("folder") else []
+    for role, what in result["roles"].items():
+        stage = f" ({what['stage']})" if what["stage"] else ""
+        lines.append(f"{role}{stage}:")
+        steps: dict[str, list[str]] = {}
+        for unit in what["units"]:
+            once = ", one host for all" if unit["once"] or unit.get("provider") else ""
+            point = f" to {unit['point']}" if unit.get("point") else ""
+            steps.setdefault(unit["step"], []).append(
+                f"{unit['service']}{point} ({plural(unit['tasks'], 'task')}{once})"
+            )
+        width = max(map(len, steps), default=0)
+        lines += [f"  {step.ljust(width)}  {', '.join(units)}" for step, units in steps.items()]
+        if not steps:
+            lines.append("  no task at all")
+        lines += [f"  {sentence}" for sentence in what["dropped"]]
+        lines += [f"  waits for {first}: {why}" for first, why in result["reasons"].get(role, {}).items()]
+    lines += [f"{' and '.join(group)} require each other, so they go together." for group in result["lockstep"]]
+    return [*lines, *result["remarks"]]
+
+
+def mistakes(checked: Mapping[str, Any]) -> list[str]:
+    """Return the lines for a look at instructions: a line for each mistake, with its place in front; else the rules."""
+    remarks = [f"Warning: {one}" for one in checked.get("remarks", ())]
+    found = checked.get("mistakes", ())
+    if not found:
+        rules = json.dumps(checked["rules"], ensure_ascii=False, sort_keys=True)
+        return [*remarks, f"No mistake in the instructions: {rules}"]
+    lines = []
+    for one in found:
+        place = f"{one['file']}:{one['line']}: " if one["line"] else f"{one['file']}: " if one["file"] else ""
+        # What a file can't be read for names it already.
+        lines.append(one["message"] if one["file"] and one["file"] in one["message"] else place + one["message"])
+    return [*lines, *(remark for remark in remarks if remark.removeprefix("Warning: ") not in lines)]
+
+
+def _time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -1,0 +1,186 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command of this run, and commands like it that an operator can paste; none of them shows a secret."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...module_utils._common.sanitize import printable
+from .extra_vars import as_option, read_option
+
+_SECRET = re.compile(r"token|passw|secret|credential|private|(^|_)(pw|key)$", re.IGNORECASE)
+# What is taken out for another playbook: it chose tasks, hosts or a mode of the first one.
+_WITH_VALUE = ("--limit", "--tags", "--skip-tags", "--start-at-task")
+_SHORT_WITH_VALUE = ("-l", "-t")
+_FLAGS = ("--check", "--diff", "--step", "-C", "-D", "-CD", "-DC")
+_EXTRA = ("--extra-vars", "-e")
+# Variables that say where the fleet is, not what is done to it.
+_WHERE = re.compile(r"(upgrade_consul_|ansible_).*|upgrade_(planner_host|roles|roles_path|notify|become)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A call of ``ansible-playbook``.
+
+    :param words: as the shell gave them, the program first.
+    :param playbook: the file of the playbook that is run.
+    """
+
+    words: tuple[str, ...]
+    playbook: str
+
+    @property
+    def name(self) -> str:
+        """The playbook's name, such as ``upgrade``."""
+        return Path(self.playbook).stem
+
+    def again(
+        self,
+        variables: Mapping[str, str] | None = None,
+        *,
+        limit: bool = True,
+        instead: Mapping[str, str] | None = None,
+        renamed: Mapping[str, str] | None = None,
+    ) -> str:
+        """Return the same command, with other variables after its own.
+
+        :param limit: whether its ``--limit`` stays.
+        :param instead: a value of ``-e`` -> the whole option that takes its place.
+        :param renamed: variable -> the name that it gets, empty to leave it out.
+        """
+        dropped = () if limit else ("--limit", "-l")
+        words = []
+        for kind, text in self._kept(dropped, dropped, ()):
+            if kind != "extra":
+                words.append(shlex.quote(text))
+            elif text in (instead or {}):
+                words.append((instead or {})[text])
+            elif not text.startswith("@") and any(name in (renamed or {}) for name in _values(text)):
+                named = {(renamed or {}).get(name, name): value for name, value in _values(text).items()}
+                words += _options({name: value for name, value in named.items() if name})
+            else:
+                words += _given_again(text, frozenset(variables or ()))
+        return printable(" ".join([self._program(), *words, *_options(variables or {})]))
+
+    def other(self, name: str, variables: Mapping[str, str] | None = None) -> str:
+        """Return the command of another playbook of the collection, for the same fleet."""
+        words: list[str] = []
+        for kind, text in self._kept(_WITH_VALUE, _SHORT_WITH_VALUE, _FLAGS):
+            if kind == "playbook":
+                if text == self._given():
+                    words.append(shlex.quote(_beside(text, name)))
+            elif kind == "extra":
+                if text.startswith("@"):
+                    words.append(f"-e {shlex.quote(text)}")
+                    continue
+                words += _options({one: value for one, value in _values(text).items() if _WHERE.fullmatch(one)})
+            else:
+                words.append(shlex.quote(text))
+        return printable(" ".join([self._program(), *words, *_options(variables or {})]))
+
+    def _kept(self, long: Collection[str], short: Collection[str], flags: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Return the words but those of some options, each as a ``word``, the ``playbook``, or the value of an ``extra``."""
+        words = iter(self.words[1:])
+        for word in words:
+            name, equals, value = word.partition("=")
+            if word in flags:
+                continue
+            if name.startswith("--") and _is(name, long):
+                if not equals:
+                    next(words, "")
+            elif word[:2] in short and not word.startswith("--"):
+                if len(word) == 2:
+                    next(words, "")
+            elif name.startswith("--") and _is(name, _EXTRA):
+                yield "extra", value if equals else next(words, "")
+            elif word.startswith("-e"):
+                yield "extra", word[2:] or next(words, "")
+            elif word in ("-i", "--inventory"):
+                yield "word", word
+                yield "word", next(words, "")
+            else:
+                yield "playbook" if word == self._given() or _is_playbook(word) else "word", word
+
+    def _given(self) -> str:
+        """Return how the command names the playbook."""
+        for word in self.words[1:]:
+            if _is_playbook(word) and (Path(word).stem == self.name or word.rpartition(".")[2] == self.name):
+                return word
+        return self.playbook
+
+    def _program(self) -> str:
+        first = self.words[0]
+        return Path(first).name if shutil.which(Path(first).name) == first else shlex.quote(first)
+
+
+def _is(name: str, options: Sequence[str] | Collection[str]) -> bool:
+    # As argparse takes what is short for only one option.
+    return len(name) > 4 and any(one.startswith(name) for one in options)
+
+
+def _is_playbook(word: str) -> bool:
+    return not word.startswith("-") and (
+        word.endswith((".yml", ".yaml")) or re.fullmatch(r"\w+\.\w+(\.\w+)+", word) is not None
+    )
+
+
+def _beside(given: str, name: str) -> str:
+    if given.endswith((".yml", ".yaml")):
+        return str(Path(given).parent / f"{name}.yml") if "/" in given else f"{name}.yml"
+    return f"{given.rpartition('.')[0]}.{name}"
+
+
+def _given_again(option: str, instead_of: Collection[str]) -> list[str]:
+    """Return the value of an ``-e`` as options again, without variables that are given another value."""
+    if option.startswith("@"):
+        return [f"-e {shlex.quote(option)}"]
+    values = _values(option)
+    if not values:
+        return [] if _SECRET.search(option) else [f"-e {_quoted(option)}"]
+    if any(name in instead_of or _is_secret(name, value) for name, value in values.items()):
+        return _options({name: value for name, value in values.items() if name not in instead_of})
+    return [f"-e {_quoted(option)}"]
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    return _SECRET.search(name if isinstance(value, str) else f"{name} {json.dumps(value)}") is not None
+
+
+def _values(option: str) -> dict[str, Any]:
+    if option[:1] not in "{[":
+        return dict(read_option(option)[1])
+    try:
+        found = json.loads(option)
+    except ValueError:
+        # YAML, which is not worth its parser here: who pastes the line puts it in again.
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _options(values: Mapping[str, Any]) -> list[str]:
+    """Return variables as options; the values of secrets come from the shell's own variables."""
+    found = []
+    for name, value in values.items():
+        if _is_secret(name, value):
+            variable = "CONSUL_HTTP_TOKEN" if name == "upgrade_consul_token" else name.upper()
+            found.append(f'-e {name}="${variable}"')
+        elif isinstance(value, str):
+            found.append(as_option({name: value}))
+        else:
+            found.append(f"-e {shlex.quote(json.dumps({name: value}))}")
+    return found
+
+
+def _quoted(text: str) -> str:
+    if "'" in text and not re.search(r'["$`\\!]', text):
+        return f'"{text}"'
+    return shlex.quote(text)

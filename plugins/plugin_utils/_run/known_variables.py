@@ -1,0 +1,123 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Extra variables that the playbooks don't have, and that look like one of theirs: Ansible ignores ``-e instruction_file=rules.yml``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.sanitize import printable
+from .next_step import MOVES
+
+# Marks variables of the operator's own services that look like one of these.
+OWN = "upgrade_own_variables"
+# What operators give to playbooks.
+VARIABLES = frozenset(
+    (
+        "allow_unknown",
+        "by",
+        "everything",
+        "follow",
+        "force",
+        "host",
+        "instructions",
+        "instructions_file",
+        "metrics_file",
+        "once",
+        "reason",
+        "remove_old",
+        "replace",
+        "report_folder",
+        "restart",
+        "retry_failed",
+        "role",
+        "rollback_order",
+        "stage",
+        "strict",
+        "upgrade_become",
+        "upgrade_composition",
+        "upgrade_consul",
+        "upgrade_consul_ca_path",
+        "upgrade_consul_client_cert",
+        "upgrade_consul_client_key",
+        "upgrade_consul_datacenter",
+        "upgrade_consul_host",
+        "upgrade_consul_kv_prefix",
+        "upgrade_consul_pass_limit",
+        "upgrade_consul_port",
+        "upgrade_consul_scheme",
+        "upgrade_consul_timeout",
+        "upgrade_consul_token",
+        "upgrade_consul_validate_certs",
+        "upgrade_events",
+        "upgrade_folder",
+        "upgrade_gather_subset",
+        "upgrade_instructions_file",
+        "upgrade_limit",
+        "upgrade_nodes",
+        "upgrade_notify",
+        "upgrade_notify_file",
+        "upgrade_notify_timeout",
+        "upgrade_own_variables",
+        "upgrade_planner_host",
+        "upgrade_provider_versions",
+        "upgrade_roles",
+        "upgrade_roles_path",
+        "upgrade_version_from",
+        "upgrade_wait_timeout",
+        "version",
+    )
+)
+_PREFIX = "upgrade_"
+# A name that is less like one of ours is more likely one of the operator's own.
+_ALIKE = 0.85
+# Playbooks that go on with the whole fleet, whatever these name: variable -> what to give instead.
+_NAMES_NO_ONE = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
+
+
+def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
+    """Refuse extra variables that a playbook would ignore though they look like one of those that it has.
+
+    :param playbook: its name, such as ``upgrade``.
+    :param given: extra variables, as Ansible has read them.
+    :raises UpgradeError: ``unknown_variable``; its details have the names to give instead, as ``renamed``.
+    """
+    own = given.get(OWN, ())
+    marked = {name.strip() for name in own.split(",")} if isinstance(own, str) else {str(name) for name in own or ()}
+    for name in given:
+        if name in marked:
+            continue
+        if playbook in MOVES and name in _NAMES_NO_ONE and name != playbook:
+            instead = _NAMES_NO_ONE[name]
+            raise UpgradeError(
+                "unknown_variable",
+                f"-e {name}: {playbook}.yml has no such variable, and would go on with all of its hosts. Nothing is done: "
+                f"{f'name hosts, roles or groups with -e {instead}=NAME' if instead else f'leave {name} out'}.",
+                name=name,
+                renamed={name: instead},
+            )
+        meant = "" if name in VARIABLES else _nearest(name, VARIABLES)
+        if meant:
+            raise UpgradeError(
+                "unknown_variable",
+                f"-e {printable(name)}: there is no such variable, and Ansible would ignore it; did you mean '{meant}'? Nothing is done. "
+                f"If it is a variable of your own, mark it with -e {OWN}={printable(name)}.",
+                name=name,
+                renamed={name: meant},
+            )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    plain = name.lower().replace("-", "_")
+    if plain in known:
+        return plain
+    if _PREFIX + plain in known:
+        return _PREFIX + plain
+    if plain.removeprefix(_PREFIX) in known:
+        return plain.removeprefix(_PREFIX)
+    found = difflib.get_close_matches(plain, sorted(known), n=1, cutoff=_ALIKE)
+    return found[0] if found else ""

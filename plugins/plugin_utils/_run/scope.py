@@ -1,0 +1,212 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which hosts a run is for: those that Ansible upgrades, in the order in which they go, and those that do it themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import nearest, some
+from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
+from ...module_utils._rules.instructions import REVERSED
+from .._compose.inventory_roles import STAGES
+from .._services.steps import POST
+
+_CONTROL = STAGES[0]
+# The plays of a run, as its playbooks name them.
+FIRST, CONTROL, DATA = "dataplane_first", "controlplane", "dataplane"
+
+
+def scope_of(
+    plan: Mapping[str, Any],
+    upgrade_roles: Mapping[str, Any],
+    composition: Mapping[str, Any],
+    *,
+    part: str = "all",
+    role: str = "",
+    limit: Collection[str] = (),
+    retry_failed: bool = False,
+    left_out: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return what the plays of a run need to know.
+
+    A host of the data plane is upgraded in one of three plays. Those that a host of the control plane waits for, and that wait for
+    none, go before the control plane, as in a rollback. Those between two hosts of the control plane go with its waves, as a
+    canary does. The others go after the control plane.
+
+    :param plan: a result of ``consul_upgrade_plan``, in check mode.
+    :param composition: a result of ``compose_upgrade_tasks``.
+    :param part: all, a plane, or role for one role alone.
+    :param limit: hosts, roles and groups; empty for all.
+    :param retry_failed: whether failed hosts are tried again.
+    :param left_out: hosts whose way can't be worked out: they go in no play, and who has to go after them waits.
+    :returns: ``dataplane_first``, ``controlplane`` and ``dataplane``, the hosts that each play upgrades, in the order in which they
+        go; ``waves``, the sizes of the waves of ``controlplane``; ``validate``, all of them without those that have begun;
+        ``plays``, all hosts of the run by play, those that upgrade themselves too; ``before``, host -> the version
+        that it reported; ``left_out``, the hosts that would
+        be in a play but for that.
+    :raises UpgradeError: ``unknown_role``, ``control_plane_first``, ``data_plane_first``.
+    """
+    hosts: Mapping[str, Mapping[str, Any]] = plan["hosts"]
+    roles = {view["role"] for view in hosts.values()}
+    if part == "role" and role not in roles:
+        raise UpgradeError(
+            "unknown_role",
+            f"role: no host has the role {role!r}{nearest(role, roles) or '.'} The roles are {some(sorted(roles), 10) or 'none'}.",
+        )
+    control = {name for name, what in upgrade_roles.items() if (what or {}).get("stage") == _CONTROL}
+    wanted = [host for host, view in hosts.items() if _is_wanted(host, view, control, part, role, limit)]
+    # What the plan would let through now has not begun yet.
+    fresh = {one["host"] for one in plan["transitions"] if one["from"] == PENDING}
+    order = _Order(plan)
+    outside = [host for host, view in hosts.items() if not _is_wanted(host, view, control, part, role, ())]
+    wanted = _without_blocked(hosts, wanted, outside, order, part, fresh)
+    open_to = {UPGRADED, HELD} | (set() if retry_failed else {FAILED, LOST})
+    missed = [host for host in wanted if host in left_out and hosts[host]["state"] not in (UPGRADED, HELD)]
+    wanted = [host for host in wanted if host not in missed]
+    driven = [
+        host for host in wanted if hosts[host]["role"] in composition["roles"] and hosts[host]["state"] not in open_to
+    ]
+    chosen = set(driven)
+    begun = [host for host in driven if hosts[host]["state"] in (UPGRADING, FAILED, LOST) and host not in fresh]
+    waves = [[host for host in wave if host in chosen and host not in begun] for wave in plan["waves"]]
+    expected = {host for wave in waves for host in wave}
+    # Those that nobody expects to be let through ask all the same, and are told why not.
+    rest = [host for host in driven if host not in expected and host not in set(begun)]
+    groups = [wave for wave in [begun, *waves, rest] if wave]
+    play = _plays(hosts, wanted, control, order)
+    control_waves = [found for wave in groups if (found := [host for host in wave if play[host] == CONTROL])]
+    return {
+        "part": part,
+        FIRST: [host for wave in groups for host in wave if play[host] == FIRST],
+        CONTROL: [host for wave in control_waves for host in wave],
+        "waves": [len(wave) for wave in control_waves],
+        DATA: [host for wave in groups for host in wave if play[host] == DATA],
+        "validate": [host for host in driven if host not in set(begun)],
+        "plays": {name: [host for host in wanted if play[host] == name] for name in (FIRST, CONTROL, DATA)},
+        "before": {host: hosts[host]["version"] or "" for host in driven},
+        "left_out": missed,
+    }
+
+
+class _Order:
+    """Which hosts go before which: by their stages, and within a stage by their roles."""
+
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        """Read the order from a result of ``consul_upgrade_plan``."""
+        self._hosts: Mapping[str, Mapping[str, Any]] = plan["hosts"]
+        direct: Mapping[str, Collection[str]] = plan.get("order") or {}
+        self._firsts: dict[str, set[str]] = {}
+        for role in direct:
+            found: set[str] = set()
+            left = [role]
+            while left:
+                new = set(direct.get(left.pop(), ())) - found
+                found |= new
+                left += new
+            self._firsts[role] = found
+
+    def place(self, host: str) -> tuple[int, str]:
+        """Return what the place of a host depends on: the number of its stage, and its role."""
+        view = self._hosts[host]
+        return view.get("stage", 0), view["role"]
+
+    def comes_before(self, one: tuple[int, str], other: tuple[int, str]) -> bool:
+        """Return whether the hosts of one place go before those of another one."""
+        return one[0] < other[0] or (one[0] == other[0] and one[1] in self._firsts.get(other[1], ()))
+
+    def blocking(self, hosts: Iterable[str]) -> dict[tuple[int, str], list[str]]:
+        """Return place -> its hosts for which those that come later wait."""
+        found: dict[tuple[int, str], list[str]] = {}
+        for host in hosts:
+            view = self._hosts[host]
+            if view.get("blocks", view["state"] != UPGRADED):
+                found.setdefault(self.place(host), []).append(host)
+        return found
+
+
+def _plays(
+    hosts: Mapping[str, Mapping[str, Any]], wanted: Collection[str], control: Collection[str], order: _Order
+) -> dict[str, str]:
+    """Return host -> the play in which it goes."""
+    places = order.blocking(host for host in wanted if hosts[host]["role"] in control)
+    found = {}
+    for host in wanted:
+        place = order.place(host)
+        waited_for = any(order.comes_before(place, one) for one in places)
+        waits = any(order.comes_before(one, place) for one in places)
+        is_between = hosts[host]["role"] in control or (waited_for and waits)
+        found[host] = CONTROL if is_between else FIRST if waited_for else DATA
+    return found
+
+
+def _without_blocked(
+    hosts: Mapping[str, Mapping[str, Any]],
+    wanted: list[str],
+    outside: Collection[str],
+    order: _Order,
+    part: str,
+    fresh: Collection[str],
+) -> list[str]:
+    """Return the hosts of a part without those that wait for hosts outside of it: a later run of it is for these.
+
+    :param outside: the hosts of the other parts.
+    :raises UpgradeError: ``control_plane_first``, ``data_plane_first`` where no other is left to be upgraded.
+    """
+    others = order.blocking(outside)
+    places = {order.place(host) for host in wanted}
+    blocked = {place: [one for one in others if order.comes_before(one, place)] for place in places}
+    free = [host for host in wanted if not blocked[order.place(host)]]
+    waiting = [host for host in wanted if blocked[order.place(host)] and hosts[host]["state"] != UPGRADED]
+    if not waiting or any(hosts[host]["state"] != UPGRADED for host in free):
+        return free
+    if part == "role":
+        return wanted
+    stage = min(order.place(host)[0] for host in waiting)
+    firsts = {one for place in blocked if place[0] == stage for one in blocked[place]}
+    behind = [
+        f"{host} ({PENDING if host in fresh else hosts[host]['state']})"
+        for place, found in others.items()
+        if place in firsts
+        for host in found
+    ]
+    if part == _CONTROL:
+        raise UpgradeError(
+            "data_plane_first",
+            f"The control plane can't go on before these hosts of the data plane are done: {some(behind)} not upgraded. Run "
+            "playbooks/dataplane.yml first, or playbooks/upgrade.yml for both.",
+        )
+    raise UpgradeError(
+        "control_plane_first",
+        f"The data plane can't begin before the control plane is done: {some(behind)} not upgraded. Run "
+        "playbooks/controlplane.yml first, or playbooks/upgrade.yml for both.",
+    )
+
+
+def after_scope(
+    plan: Mapping[str, Any], composition: Mapping[str, Any], upgrade_roles: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the hosts that have tasks after the upgrade, in the order in which they go."""
+    control = {name for name, what in upgrade_roles.items() if (what or {}).get("stage") == _CONTROL}
+    roles = {name for name, what in composition["roles"].items() if any(unit["step"] == POST for unit in what["units"])}
+    having = [host for host, view in plan["hosts"].items() if view["role"] in roles]
+    is_reversed = plan.get("rollback_order") == REVERSED
+    return {
+        "hosts": sorted(having, key=lambda host: (plan["hosts"][host]["role"] in control) == is_reversed),
+        "before": {host: plan["hosts"][host]["version"] or "" for host in having},
+    }
+
+
+def _is_wanted(
+    host: str, view: Mapping[str, Any], control: Collection[str], part: str, role: str, limit: Collection[str]
+) -> bool:
+    if limit and not {host, view["role"], view["group"]} & set(limit):
+        return False
+    if part == "after":
+        return False
+    if part == "role":
+        return bool(view["role"] == role)
+    return part == "all" or (view["role"] in control) == (part == _CONTROL)

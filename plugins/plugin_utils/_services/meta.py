@@ -1,0 +1,114 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a service says of itself in `meta/upgrade.yml`: what the tags of its tasks can't."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...module_utils._common.names import nearest
+from ...module_utils._rules.allowed_versions import Ways
+from .path_key import read_versions
+from .refusal import refusal
+from .steps import POST, STEPS, step_of_tag
+from .version_keys import WAY_KEYS, read_ways
+
+KEYS = ("requires", "once", "upgrade_path", "provider", *WAY_KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """A service's ``meta/upgrade.yml``. Without that file, everything is as if it were empty.
+
+    :param file: the file, for messages.
+    :param lines: key -> the line on which it stands; None where there is no file.
+    :param requires: services that go before it.
+    :param once: steps that one host per version runs for all.
+    :param upgrade_path: version -> file below the folder ``tasks`` that brings a host to it, in no certain order.
+    :param provider: whether it is no service of hosts but of something with a version of its own, which one host upgrades.
+    :param ways: which of its versions may go to which.
+    """
+
+    file: str
+    lines: Mapping[str, int] | None = field(default=None, compare=False)
+    requires: Sequence[str] = ()
+    once: Sequence[str] = ()
+    upgrade_path: Mapping[str, str] = field(default_factory=dict)
+    provider: bool = False
+    ways: Ways = field(default_factory=Ways)
+
+    def at(self, key: str) -> str:
+        """Return file and line of a key, for messages."""
+        return self.file if self.lines is None else f"{self.file}:{self.lines.get(key, 1)}"
+
+
+def read_meta(path: Path) -> Meta:
+    """Return what the role in a folder says of itself.
+
+    :raises UpgradeError: ``bad_service``.
+    """
+    file = path / "meta/upgrade.yml"
+    if not file.is_file():
+        return Meta(str(file), ways=Ways(str(file)))
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        data = yaml.safe_load(text) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise refusal(str(file), f"the file can't be read: {' '.join(str(error).split())}.") from error
+    if not isinstance(data, Mapping):
+        raise refusal(f"{file}:1", f"{data!r} is no mapping with {', '.join(KEYS[:-1])} and {KEYS[-1]}.")
+    where = Meta(str(file), _lines(text))
+    for key in data:
+        if key not in KEYS:
+            raise refusal(
+                where.at(str(key)),
+                f"unknown key {key!r}{nearest(str(key), KEYS) or '.'} Known are: {', '.join(KEYS)}.",
+            )
+    return Meta(
+        where.file,
+        where.lines,
+        requires=_names(data.get("requires"), where.at("requires"), "requires"),
+        once=_steps(data.get("once"), where.at("once")),
+        upgrade_path=read_versions(data.get("upgrade_path"), where.at("upgrade_path")),
+        provider=_bool(data.get("provider"), where.at("provider"), "provider"),
+        ways=read_ways(data, where.at, where.file),
+    )
+
+
+def _lines(text: str) -> dict[str, int]:
+    root = yaml.compose(text, yaml.SafeLoader)
+    pairs: Sequence[Any] = root.value if isinstance(root, yaml.MappingNode) else ()
+    # Where a key stands twice, the first one is told.
+    return {name.value: name.start_mark.line + 1 for name, _value in reversed(pairs)}
+
+
+def _steps(value: object, where: str) -> list[str]:
+    found = []
+    for name in _names(value, where, "once"):
+        step = POST if name == POST else step_of_tag(name, where)
+        if step is None:
+            raise refusal(
+                where,
+                f"once: {name!r} is no step{nearest(name, (*STEPS, POST)) or '.'} Steps are: {', '.join((*STEPS, POST))}.",
+            )
+        found.append(step)
+    return found
+
+
+def _bool(value: object, where: str, key: str) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise refusal(where, f"{key}: {value!r} is neither true nor false.")
+    return bool(value)
+
+
+def _names(value: object, where: str, key: str) -> list[str]:
+    found = [value] if isinstance(value, str) else ([] if value is None else value)
+    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+        raise refusal(where, f"{key}: {value!r} is no list of names.")
+    return found

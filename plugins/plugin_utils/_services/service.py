@@ -1,0 +1,174 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A service: a role that brings upgrade tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ...module_utils._common.names import nearest, some
+from ...module_utils._rules.allowed_versions import Ways
+from .meta import Meta, read_meta
+from .refusal import refusal
+from .service_paths import Point, read_path
+from .steps import ONCE, POST, STEPS, tags_of
+from .task_file import Piece, read_pieces
+from .version_keys import WAY_KEYS, merged, read_ways
+
+_ENTRY_KEYS = ("service", "name", "vars", *WAY_KEYS)
+
+# A service's name is a tag, and these mean something else already.
+_TAKEN = frozenset(
+    ("all", "always", "never", "tagged", "untagged", ONCE, *(tag for step in (*STEPS, POST) for tag in tags_of(step)))
+)
+
+# Name of a role -> where it is; None for one that is nowhere. And the places that were searched.
+Finder = Callable[[str], "Path | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A service as a role lists it.
+
+    :param role: name of the Ansible role, with or without its collection.
+    :param name: what this use of it is called; the last part of the role's name unless it is given.
+    :param vars: variables for its tasks.
+    :param ways: what is said here of its versions, instead of what the service itself says.
+    """
+
+    role: str
+    name: str
+    vars: Mapping[str, Any] = field(default_factory=dict)
+    ways: Ways = field(default_factory=Ways)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service as it was found.
+
+    :param role: name of the Ansible role.
+    :param path: its folder.
+    :param pieces: its tasks, in the order of the file.
+    :param post: those after the upgrade.
+    :param meta: what it says of itself beside them.
+    :param points: those of its path, in no certain order.
+    """
+
+    role: str
+    path: Path
+    pieces: Sequence[Piece]
+    post: Sequence[Piece]
+    meta: Meta
+    points: Sequence[Point] = ()
+
+    @property
+    def short(self) -> str:
+        """Return the last part of its name."""
+        return self.role.rpartition(".")[2]
+
+    @property
+    def runs_once(self) -> bool:
+        """Whether any of its tasks is for one host alone."""
+        return self.meta.provider or any(piece.once for piece in (*self.pieces, *self.post))
+
+
+def read_entry(value: object, where: str) -> Entry:
+    """Return a service of ``upgrade_roles``: a role's name, or a mapping with ``service``, ``name``, ``vars`` and its ways.
+
+    :raises UpgradeError: ``bad_service``.
+    """
+    if isinstance(value, str) and value.strip():
+        return Entry(value.strip(), _name(value.strip().rpartition(".")[2], where))
+    if not isinstance(value, Mapping):
+        raise refusal(
+            where, f"{value!r} is no service. Give the name of a role, or a mapping with service, name and vars."
+        )
+    for key in value:
+        if key not in _ENTRY_KEYS:
+            raise refusal(
+                where,
+                f"unknown key {key!r}{nearest(str(key), _ENTRY_KEYS) or '.'} Known are: {', '.join(_ENTRY_KEYS)}.",
+            )
+    role, given = value.get("service"), value.get("vars") or {}
+    if not isinstance(role, str) or not role.strip():
+        raise refusal(where, "service is missing: it is the name of the role.")
+    if not isinstance(given, Mapping):
+        raise refusal(where, f"vars: {given!r} does not map variables to values.")
+    name = _name(value.get("name") or role.strip().rpartition(".")[2], where)
+    return Entry(role.strip(), name, dict(given), read_ways(value, lambda key: f"{where}.{key}", where))
+
+
+def ways_of(entry: Entry, service: Service) -> Ways:
+    """Return which versions may go to which in a use of a service.
+
+    :raises UpgradeError: ``bad_service``.
+    """
+    return merged(service.meta.ways, entry.ways)
+
+
+def _name(name: object, where: str) -> str:
+    if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
+        raise refusal(where, f"name: {name!r} can't name a folder. Use letters, digits, _ and -.")
+    if name in _TAKEN:
+        raise refusal(where, f"name: {name!r} is a tag with a meaning of its own. Give the service another name.")
+    return name
+
+
+def load(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
+    """Return a service by the name of its role.
+
+    :param places: where roles are looked for, for messages.
+    :raises UpgradeError: ``bad_service``.
+    """
+    path = find(role)
+    if path is None:
+        raise refusal(
+            where,
+            f"no role {role!r} is in {some(list(places), 10)}. Is its name right, and the collection that has it installed?",
+        )
+    tasks, after = path / "tasks/upgrade_tasks.yml", path / "tasks/post_upgrade_tasks.yml"
+    meta = read_meta(path)
+    if not (tasks.is_file() or after.is_file() or meta.upgrade_path):
+        raise refusal(
+            where,
+            f"the role {role!r} in {path} is no service: it has neither tasks/upgrade_tasks.yml nor tasks/post_upgrade_tasks.yml.",
+        )
+    pieces = read_pieces(tasks, str(tasks)) if tasks.is_file() else []
+    post = read_pieces(after, str(after), POST) if after.is_file() else []
+    pieces, post = _with_once(pieces, meta.once), _with_once(post, meta.once)
+    _check_once(meta, pieces, post)
+    if meta.provider:
+        _refuse_once(meta, (*pieces, *post))
+        # Nobody waits for what comes after the upgrade, so it needs no turn of the provider.
+        post = [replace(piece, once=True) for piece in post]
+    return Service(role, path, pieces, post, meta, read_path(path, meta))
+
+
+def _with_once(pieces: Sequence[Piece], once: Sequence[str]) -> list[Piece]:
+    return [replace(one, once=one.once or one.step in once) for one in pieces]
+
+
+def _refuse_once(meta: Meta, pieces: Sequence[Piece]) -> None:
+    for piece in pieces:
+        if piece.once:
+            where = meta.at("once") if piece.step in meta.once else piece.where
+            raise refusal(where, f"{ONCE} says nothing here, as one host runs all tasks of a provider. Take it away.")
+
+
+def _check_once(meta: Meta, pieces: Sequence[Piece], post: Sequence[Piece]) -> None:
+    for step in meta.once:
+        if not any(piece.step == step for piece in (*pieces, *post)):
+            raise refusal(
+                meta.at("once"),
+                f"once: no task has the step {step}, so nothing would be run once. Take it away, or tag a task.",
+            )
+    for piece in pieces:
+        if piece.once and piece.step == STEPS[0]:
+            raise refusal(
+                piece.where,
+                f"{ONCE} is for what changes something, and the step {STEPS[0]} is run on every host before anything is.",
+            )

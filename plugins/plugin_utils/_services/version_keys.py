@@ -1,0 +1,111 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The keys that say which versions of a service may go to which: ``versions``, ``allowed_from``, ``allow_downgrade``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import UNQUOTED, check_new_version
+from ...module_utils._rules.allowed_versions import Entry, Ways, parse_allowed_from
+from .refusal import refusal
+
+WAY_KEYS = ("versions", "allowed_from", "allow_downgrade")
+
+
+def read_ways(data: Mapping[Any, Any], at: Callable[[str], str], file: str) -> Ways:
+    """Return the ways that a mapping with these keys says.
+
+    :param at: key -> where it stands, for messages.
+    :param file: where they could stand.
+    :raises UpgradeError: ``bad_service``.
+    """
+    where = {key: at(key) for key in WAY_KEYS if data.get(key) is not None}
+    ways = Ways(
+        file,
+        _versions(data.get("versions"), at("versions")),
+        _allowed_from(data.get("allowed_from"), at("allowed_from")),
+        _flag(data.get("allow_downgrade"), at("allow_downgrade")),
+        where,
+    )
+    _refuse_unordered(ways)
+    return ways
+
+
+def merged(ways: Ways, given: Ways) -> Ways:
+    """Return the ways that a service says, but for the keys that are given where it is used.
+
+    :raises UpgradeError: ``bad_service`` where they do not go together.
+    """
+    if not given.where:
+        return ways
+    found = replace(ways, **{key: getattr(given, key) for key in given.where}, where={**ways.where, **given.where})
+    _refuse_unordered(found)
+    return found
+
+
+def _versions(value: object, where: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value:
+        raise refusal(where, f"versions: {value!r} is no list of versions, from the first to the last one.")
+    for at, version in enumerate(value):
+        if not isinstance(version, str):
+            raise refusal(
+                where,
+                f"versions: {version!r} {UNQUOTED}",
+            )
+        try:
+            check_new_version(version, "versions")
+        except UpgradeError as error:
+            raise refusal(where, error.message) from error
+        if version in value[:at]:
+            raise refusal(
+                where, f"versions: {version!r} is there twice. A version has one place; take one of them away."
+            )
+    return tuple(value)
+
+
+def _allowed_from(value: object, where: str) -> tuple[Entry, ...] | None:
+    if value is None:
+        return None
+    try:
+        entries = parse_allowed_from(value)
+    except ValueError as error:
+        raise refusal(where, f"allowed_from: {error}") from error
+    if not entries or not all(one.origins for one in entries):
+        raise refusal(
+            where, f"allowed_from: {value!r} lets nothing go anywhere. Name the versions that may go, or leave it out."
+        )
+    return entries
+
+
+def _flag(value: object, where: str) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise refusal(where, f"allow_downgrade: {value!r} is neither true nor false.")
+    return bool(value)
+
+
+def _refuse_unordered(ways: Ways) -> None:
+    """Refuse versions among which there is no order, before a host is at one of them."""
+    order = ways.order()
+    named = [
+        version
+        for entry in ways.allowed_from or ()
+        for one in (entry.to, *entry.origins)
+        for _sign, version in one.bounds
+    ]
+    for version in named:
+        if ways.versions is not None and version not in ways.versions:
+            raise refusal(
+                ways.at("allowed_from"),
+                f"allowed_from: {version} is not in the list of {ways.at('versions')}. Add it there where it belongs.",
+            )
+        try:
+            order.compare(named[0], version)
+        except UpgradeError as error:
+            raise refusal(ways.at("allowed_from"), f"allowed_from: {error.message}") from error

@@ -1,0 +1,140 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who may not go where a rollout goes: the services of the hosts say from which version they can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import some
+from ...module_utils._common.versions import VersionOrder
+from ...module_utils._rules.allowed_versions import Ways, ways_from
+from .routes import HOST_VARIABLE, PROVIDER_VARIABLE, came_from, declared_versions
+
+_MOST_HOSTS = 20
+
+
+def forbidden_moves(
+    standing: Mapping[str, Any],
+    composition: Mapping[str, Any],
+    version: str,
+    declared: Mapping[str, object] | None = None,
+    providers: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Return the hosts of the fleet that may not go to a version, all of them, and why.
+
+    A host that is midway counts from where it came, and from where it was going, as it may have some of either. Those that are held
+    do not go, and those without services bring themselves there. A host whose version can't be compared is left out, and keeps no
+    other from going; where that leaves none that goes, all of these are forbidden.
+
+    :param standing: a result of ``consul_upgrade_plan`` or ``consul_upgrade_info``.
+    :param composition: a result of ``compose_upgrade_tasks``.
+    :param declared: host -> the version that an operator says it has, where it reported none.
+    :param providers: the same for providers.
+    :returns: ``hosts``, by name, and ``reasons``, a sentence for all hosts that have the same, and one for each provider that may
+        not go there from its own version.
+    """
+    roles = {
+        role: {name: (ways, ways.order()) for name, ways in _ways(what) if not _is_provider(what, name)}
+        for role, what in composition["roles"].items()
+    }
+    said = declared_versions(declared or {})
+    found: dict[tuple[str, str | None, str], tuple[dict[str, None], dict[str, None]]] = {}
+    known: dict[tuple[str, str | None], list[_Refusal]] = {}
+    odd: dict[str, str] = {}
+    going = False
+    for host, view in standing["hosts"].items():
+        role = view["role"]
+        if view["held"] or role not in roles:
+            continue
+        came = came_from(view, said.get(host)) or None
+        starts = list(dict.fromkeys((came, *([view["begun"]] if view["begun"] else ()))))
+        for start in starts:
+            if (role, start) not in known:
+                known[role, start] = _refusals(roles[role], start, version)
+            for service, why, is_odd in known[role, start]:
+                services, hosts = found.setdefault((role, start, why), ({}, {}))
+                services[service] = hosts[host] = None
+                if is_odd:
+                    odd.setdefault(host, f"{service} of the role {role}: {why}")
+        going = going or (host not in odd and starts != [version])
+    left_out = odd if going else {}
+    told = {
+        what: (services, [host for host in hosts if host not in left_out]) for what, (services, hosts) in found.items()
+    }
+    return {
+        "hosts": list(dict.fromkeys(host for _services, hosts in told.values() for host in hosts)),
+        "left_out": left_out,
+        "reasons": [
+            f"{some(hosts, _MOST_HOSTS)} ({start or 'never reported'}): {', '.join(services)} of the role {role}: {why}."
+            + ("" if start else f" Declare it in the host's variable {HOST_VARIABLE}.")
+            for (role, start, why), (services, hosts) in told.items()
+            if hosts
+        ]
+        + _of_providers(standing, composition, version, declared_versions(providers or {}, PROVIDER_VARIABLE)),
+    }
+
+
+class _Refusal(NamedTuple):
+    """Why a service does not let a host go.
+
+    :param is_odd: whether that is because its version can't be compared.
+    """
+
+    service: str
+    why: str
+    is_odd: bool
+
+
+def _ways(role: Mapping[str, Any]) -> Iterator[tuple[str, Ways]]:
+    # A composition of an older release has none.
+    return ((name, ways_from(one)) for name, one in role.get("ways", {}).items())
+
+
+def _is_provider(role: Mapping[str, Any], service: str) -> bool:
+    return bool(role.get("paths", {}).get(service, {}).get("provider"))
+
+
+def _of_providers(
+    standing: Mapping[str, Any], composition: Mapping[str, Any], version: str, declared: Mapping[str, str]
+) -> list[str]:
+    """Return why providers may not go to a version: each counts from where it came, and from where it was going.
+
+    Those whose hosts are all held do not go either.
+    """
+    going = {view["role"] for view in standing["hosts"].values() if not view["held"]}
+    found: dict[tuple[str, str | None, str], dict[str, None]] = {}
+    for role, what in composition["roles"].items():
+        for name, ways in _ways(what):
+            if role not in going or not _is_provider(what, name):
+                continue
+            told = (standing.get("providers") or {}).get(name, {})
+            came = told.get("version") or declared.get(name)
+            for start in dict.fromkeys((came, *([told["target"]] if told.get("target") else ()))):
+                why = ways.refusal(start, version, ways.order())
+                if why:
+                    found.setdefault((name, start, why), {})[role] = None
+    return [
+        f"The provider {name}: {why}. "
+        + (
+            f"Say otherwise in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of {some([*roles])}."
+            if start
+            else f"Declare it in the variable {PROVIDER_VARIABLE}."
+        )
+        for (name, start, why), roles in found.items()
+    ]
+
+
+def _refusals(services: Mapping[str, tuple[Ways, VersionOrder]], start: str | None, version: str) -> list[_Refusal]:
+    found = []
+    for name, (ways, order) in services.items():
+        try:
+            why, is_odd = ways.comparison(start, version, order), False
+        except UpgradeError as error:
+            why, is_odd = error.message.removesuffix("."), True
+        if why:
+            found.append(_Refusal(name, why, is_odd))
+    return found

@@ -1,0 +1,41 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Texts as they are shown: what they would do to a terminal, they do not."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import printable
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        ("the disk is full", "the disk is full"),
+        (
+            "der Plattenplatz fehlt: 9 \u20ac f\u00fcr \u65e5\u672c",
+            "der Plattenplatz fehlt: 9 \u20ac f\u00fcr \u65e5\u672c",
+        ),
+        ("\x1b[2J\x1b]0;title\x07", "?[2J?]0;title?"),
+        ("x\nRollout to 2: all hosts upgraded\r\n", "x Rollout to 2: all hosts upgraded  "),
+        ("a\tb\x0bc\x0cd\x85e\u2028f\u2029g\u00a0h", "a b c d e f g h"),
+        ("\x00\x08\x7f\x80\x9b31m", "?????31m"),
+        ("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\u200b\ufeff", "?" * 14),
+        ("\ud800", "?"),
+    ],
+)
+def test_what_is_printable_stays_and_nothing_else(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters()))
+def test_any_text_is_a_line_of_the_same_length(text: str) -> None:
+    found = printable(text)
+    assert found.isprintable()
+    assert len(found) == len(text)
+    assert printable(found) == found
+    assert all(new in (old, " ", "?") for old, new in zip(text, found, strict=True))

@@ -1,0 +1,49 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Holds: which one covers a host, and how it reads."""
+
+from __future__ import annotations
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import MIGRATION, Hold, Holds
+
+EVERYWHERE, ROLE, HOST = Hold("global"), Hold("role"), Hold("host")
+ALL = Holds(EVERYWHERE, {"compute": ROLE}, {"compute1": HOST})
+
+
+def test_the_nearest_hold_covers() -> None:
+    assert ALL.covering("compute1", "compute") is HOST
+    assert ALL.covering("compute2", "compute") is ROLE
+    assert ALL.covering("controller1", "controller") is EVERYWHERE
+    assert ALL.covering("puzzle", None) is EVERYWHERE
+
+
+def test_no_hold_covers_nothing() -> None:
+    assert Holds().covering("compute1", "compute") is None
+    assert Holds(roles={"compute": ROLE}).covering("puzzle", None) is None
+
+
+def test_whether_any_host_of_a_role_is_held() -> None:
+    hosts = ["compute1", "compute2"]
+
+    assert Holds(everywhere=EVERYWHERE).cover_any([], "compute")
+    assert Holds(roles={"compute": ROLE}).cover_any(hosts, "compute")
+    assert Holds(hosts={"compute2": HOST}).cover_any(hosts, "compute")
+    assert not Holds(roles={"controller": ROLE}, hosts={"controller1": HOST}).cover_any(hosts, "compute")
+    assert not Holds().cover_any(hosts, "compute")
+
+
+def test_a_hold_tells_who_when_why_and_how_it_ends() -> None:
+    hold = Hold("upgrade/hold/host/compute1", "RAM test", "ann", "noon")
+
+    assert hold.words() == (
+        "held by ann since noon: RAM test (ends when the key upgrade/hold/host/compute1 is deleted)"
+    )
+    assert Hold("upgrade/hold/global").words() == (
+        "held by unknown: no reason given (ends when the key upgrade/hold/global is deleted)"
+    )
+    # To delete the key alone would leave the host closed.
+    assert Hold("upgrade/hold/host/compute1", "its gate was False", MIGRATION).words() == (
+        "held by migrate_state.yml: its gate was False (ends with unhold.yml, which deletes the key upgrade/hold/host/compute1 "
+        "and the closed gate behind it)"
+    )

@@ -1,0 +1,61 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The ledger: what can't be one is refused when it is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import COMPLETE, RUNNING, STATES, Ledger
+
+
+def test_a_ledger_needs_an_epoch_and_a_version_only() -> None:
+    ledger = Ledger(1, "2.0")
+
+    assert (ledger.state, ledger.instructions, ledger.members) == (RUNNING, {}, {})
+
+
+def test_a_full_ledger() -> None:
+    ledger = Ledger(9, "2.0", "1.0", COMPLETE, {"rolling_rules": {"global": 1}}, r"(\w+?)\d", {"compute": 3}, "ann", 7)
+
+    assert (ledger.previous_version, ledger.members["compute"]) == ("1.0", 3)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_rollout_may_be_in_any_of_four_states(state: str) -> None:
+    assert STATES == ("running", "paused", "aborted", "complete")
+    assert Ledger(1, "2.0", state=state).state == state
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epoch", -1),
+        ("epoch", "3"),
+        ("epoch", True),
+        ("version", ""),
+        ("version", 2.0),
+        ("previous_version", 1.0),
+        ("state", "asleep"),
+        ("word", "ann"),
+        ("rollback", 1),
+        ("stage", [1]),
+        ("stage", {"number": "1"}),
+        ("stage", {"number": True}),
+        ("word", ["by"]),
+        ("rollback", "yes"),
+        ("instructions", []),
+        ("role_pattern", "(["),
+        ("role_pattern", 3),
+        ("members", ["compute"]),
+        ("members", {"compute": "3"}),
+        ("since", "noon"),
+    ],
+)
+def test_a_field_that_makes_no_sense_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is ") as caught:
+        Ledger(**{"epoch": 1, "version": "2.0", name: value})
+
+    assert str(caught.value) == f"{name} is {value!r}"

@@ -1,0 +1,235 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``health``: soaking, checks, and hosts that are silent for too long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.health_rules import HealthRules, parse_health_rules
+from fleets import NEW, OLD, Fleet, fleet
+
+SOAK = {"health": {"soak": 60}}
+CHECKED = {"health": {"soak": 60, "consul_checks": ["nova"]}, "rolling_rules": {"global": 1}}
+
+
+def test_every_key_is_read_and_written_back() -> None:
+    rules = parse_health_rules({"soak": "15m", "progress_deadline": "3h", "consul_checks": "nova"})
+    assert rules == HealthRules(900, 10800, ("nova",))
+    assert rules.plain() == {"soak": 900, "progress_deadline": 10800, "consul_checks": ["nova"]}
+    assert parse_health_rules(None).plain() == {}
+
+
+def test_a_silent_host_is_lost_after_two_hours_unless_the_rules_say_otherwise() -> None:
+    assert parse_health_rules(None).progress_deadline == parse_health_rules({"soak": 1}).progress_deadline == 7200
+    never = parse_health_rules({"progress_deadline": "never"})
+    assert (never.progress_deadline, never.plain()) == (None, {"progress_deadline": "never"})
+    assert parse_health_rules(never.plain()) == never
+    # Admitted, it never started.
+    site = fleet(compute=2).opened("compute1")
+    site.gated_at = 1000
+    for now, rules, state in (
+        (8200.0, {}, "upgrading"),
+        (8201.0, {}, "lost"),
+        (99999.0, {"health": {"progress_deadline": "never"}}, "upgrading"),
+        (8201.0, {"health": {"progress_deadline": "3h"}}, "upgrading"),
+    ):
+        site.now = now
+        assert site.plan({**rules, "rolling_rules": {"global": 1}}).hosts["compute1"].state == state
+
+
+def test_a_host_that_joins_a_fleet_long_after_all_gates_were_opened_is_not_lost_for_that() -> None:
+    site = fleet(compute=2).upgraded("compute1").gated("True", "global")
+    site.gated_at, site.now = 1000, 99999.0
+    assert site.plan().hosts["compute2"].state == "upgrading"
+    # From its start on, it is.
+    site.records["compute2"] = Record(NEW, STARTED, times={STARTED: 99999 - 7201})
+    assert site.plan().hosts["compute2"].state == "lost"
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"soak": "soon"}, "health.soak: 'soon' is no time: give whole seconds, or a number with s, m, h or d"),
+        ({"soak": -1}, "health.soak: -1 is no time"),
+        ({"progress_deadline": 0}, "health.progress_deadline: 0 would have every host lost at once"),
+        ({"consul_checks": [1]}, "health.consul_checks: [1] is neither a text nor a list of texts"),
+        ({"sok": 1}, "health.sok: unknown key; did you mean 'soak'?"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(raw: Any, message: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        parse_health_rules(raw)
+    assert message in caught.value.message
+
+
+def remember(site: Fleet, rules: dict[str, Any]) -> str:
+    """Make a pass, keep what it remembers, and return the state and reason of the first host."""
+    plan = site.plan(rules)
+    site.marks.update(plan.marks)
+    view = next(iter(plan.hosts.values()))
+    return f"{view.state}: {view.reason}"
+
+
+def test_a_host_that_reported_soaks_from_the_moment_at_which_a_planner_saw_it() -> None:
+    site = fleet(compute=2).opened("compute1").upgraded("compute1")
+    assert remember(site, SOAK) == f"upgrading: reported {NEW} and soaks for 60 s more"
+    site.now += 59
+    assert remember(site, SOAK) == f"upgrading: reported {NEW} and soaks for 1 s more"
+    assert site.plan(SOAK).wake_at == site.now + 1
+    site.now += 1
+    assert remember(site, SOAK) == f"upgraded: runs {NEW}"
+    assert site.marks["compute1"] == Mark(NEW, 10_000, upgraded=True)
+
+
+def test_it_keeps_its_slot_while_it_soaks() -> None:
+    site = fleet(compute=2).opened("compute1").upgraded("compute1")
+    rules = {**SOAK, "rolling_rules": {"global": 1}}
+    assert site.plan(rules).openings == ()
+    remember(site, rules)
+    site.now += 60
+    assert [one.host for one in site.plan(rules).openings] == ["compute2"]
+
+
+def test_a_check_that_is_missing_or_not_passing_is_not_well() -> None:
+    site = fleet(compute=2).opened("compute1").upgraded("compute1")
+    site.checks = {}
+    assert remember(site, CHECKED) == f"upgrading: reported {NEW}, and has no check nova in Consul"
+    site.checks = {"compute1": {"nova": "critical"}}
+    assert remember(site, CHECKED) == f"upgrading: reported {NEW}, and its check nova is critical"
+    assert site.marks == {}
+    site.checks["compute1"]["nova"] = "passing"
+    assert remember(site, CHECKED) == f"upgrading: reported {NEW} and soaks for 60 s more"
+
+
+def test_a_check_that_fails_while_the_host_soaks_begins_the_soaking_anew() -> None:
+    site = fleet(compute=1).upgraded("compute1")
+    site.checks = {"compute1": {"nova": "passing"}}
+    remember(site, CHECKED)
+    site.now += 50
+    site.checks = {"compute1": {"nova": "warning"}}
+    assert remember(site, CHECKED) == f"upgrading: reported {NEW}, and its check nova is warning"
+    site.checks = {"compute1": {"nova": "passing"}}
+    assert remember(site, CHECKED) == f"upgrading: reported {NEW} and soaks for 60 s more"
+
+
+def test_a_host_whose_health_is_lost_again_has_failed_until_it_has_soaked_again() -> None:
+    site = fleet(compute=2).upgraded("compute1")
+    site.checks = {"compute1": {"nova": "passing"}, "compute2": {}}
+    remember(site, CHECKED)
+    site.now += 60
+    assert remember(site, CHECKED) == f"upgraded: runs {NEW}"
+    site.checks["compute1"] = {"nova": "critical"}
+    spent = {**CHECKED, "failure_rules": {"fleet": 1}}
+    assert remember(site, spent) == "failed: was upgraded, and now its check nova is critical"
+    assert site.plan(spent).brake is not None
+    site.checks["compute1"] = {"nova": "passing"}
+    # A check that passes for a moment gives nothing back.
+    assert remember(site, spent) == "failed: had lost its health and soaks for 60 s more"
+    assert site.plan(spent).brake is not None
+    site.now += 59
+    assert remember(site, spent) == "failed: had lost its health and soaks for 1 s more"
+    site.now += 1
+    assert remember(site, spent) == f"upgraded: runs {NEW}"
+    assert site.plan(spent).brake is None
+
+
+def test_a_longer_time_to_soak_is_no_loss_of_health() -> None:
+    site = fleet(compute=1).upgraded("compute1")
+    site.marks["compute1"] = Mark(NEW, 9_990, upgraded=True)
+    assert remember(site, SOAK) == f"upgrading: reported {NEW} and soaks for 50 s more"
+
+
+def test_who_waits_for_a_check_looks_again_soon() -> None:
+    site = fleet(compute=1).opened("compute1").upgraded("compute1")
+    site.checks = {"compute1": {"nova": "critical"}}
+    assert site.plan(CHECKED).wake_at == site.now + 5
+    site.checks = {"compute1": {"nova": "passing"}}
+    remember(site, CHECKED)
+    assert site.plan(CHECKED).wake_at == site.now + 5
+    site.now += 58
+    assert site.plan(CHECKED).wake_at == site.now + 2
+
+
+def there_before(**roles: int) -> Fleet:
+    """A rollout to where all hosts but the last are already, and have said so before it began."""
+    site = fleet(**roles)
+    *most, last = site.members
+    site.upgraded(*most)
+    site.reported_at = dict.fromkeys(most, 500.0)
+    site.ledger = Ledger(1, NEW, OLD, begun_index=600)
+    return site.running(OLD, last)
+
+
+def test_hosts_that_were_there_before_the_rollout_have_nothing_to_prove() -> None:
+    site = there_before(compute=3)
+    rules = {**SOAK, "rolling_rules": {"global": 1}}
+    assert remember(site, rules) == f"upgraded: runs {NEW}"
+    assert [one.host for one in site.plan(rules).openings] == ["compute3"]
+    site.reported_at["compute1"] = 601.0
+    site.marks.clear()
+    assert remember(site, rules) == f"upgrading: reported {NEW} and soaks for 60 s more"
+
+
+def test_a_host_that_was_there_before_is_broken_where_its_checks_fail() -> None:
+    site = there_before(compute=3)
+    site.checks = {"compute1": {"nova": "critical"}, "compute2": {"nova": "passing"}}
+    assert remember(site, CHECKED) == "failed: was upgraded, and now its check nova is critical"
+    # Nobody waits for one that was so before a rollback began.
+    assert site.plan(CHECKED).openings == ()
+    site.ledger = Ledger(1, NEW, OLD, begun_index=600, rollback=True, broken=("compute1",))
+    assert [one.host for one in site.plan(CHECKED).openings] == ["compute3"]
+
+
+def test_marks_of_another_version_mean_nothing() -> None:
+    site = fleet(compute=1).upgraded("compute1")
+    site.marks["compute1"] = Mark(OLD, 1, upgraded=True)
+    assert remember(site, SOAK).startswith("upgrading: ")
+
+
+def test_who_looks_without_asking_consul_believes_the_marks() -> None:
+    site = fleet(compute=1).upgraded("compute1")
+    assert remember(site, CHECKED) == f"upgrading: reported {NEW}; its checks are not known yet"
+    site.marks["compute1"] = Mark(NEW, 1, upgraded=True)
+    assert remember(site, CHECKED) == f"upgraded: runs {NEW}"
+
+
+def test_an_open_host_that_is_silent_for_too_long_is_lost_and_keeps_its_slot() -> None:
+    rules = {"health": {"progress_deadline": 300}, "rolling_rules": {"global": 1}}
+    site = fleet(compute=2).opened("compute1")
+    site.gated_at = 9_900
+    assert remember(site, rules).startswith("upgrading: ")
+    assert site.plan(rules).wake_at == 10_200
+    site.now = 10_201
+    assert remember(site, rules) == "lost: silent for 301 s, and health.progress_deadline is 300 s"
+    assert site.plan(rules).openings == ()
+    # A sign of life, and then its report.
+    site.records["compute1"] = Record(NEW, STARTED, times={STARTED: 10_150})
+    assert remember(site, rules).startswith("upgrading: ")
+    site.now = 11_000
+    assert remember(site, rules).startswith("lost: ")
+    site.upgraded("compute1")
+    assert remember(site, rules) == f"upgraded: runs {NEW}"
+
+
+def test_a_clock_that_is_ahead_is_no_sign_of_life_in_the_future() -> None:
+    rules = {"health": {"progress_deadline": 300}}
+    site = fleet(compute=1).opened("compute1")
+    site.gated_at = 9_900
+    site.records["compute1"] = Record(NEW, STARTED, times={"retried": 9_950, STARTED: 99_999})
+    assert site.plan(rules).wake_at == 10_250
+    site.now = 10_251
+    assert remember(site, rules) == "lost: silent for 301 s, and health.progress_deadline is 300 s"
+    site.records["compute1"] = Record(NEW, STARTED, times={STARTED: 99_999})
+    assert remember(site, rules) == "lost: silent for 351 s, and health.progress_deadline is 300 s"
+
+
+def test_without_any_time_nobody_is_lost() -> None:
+    site = fleet(compute=1).opened("compute1")
+    assert remember(site, {"health": {"progress_deadline": 1}}).startswith("upgrading: ")

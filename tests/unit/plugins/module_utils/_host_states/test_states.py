@@ -1,0 +1,215 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The six states of a host, and what each one rests on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import strategies
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
+    FAILED,
+    RETRIED,
+    STARTED,
+    UPGRADED,
+    Record,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES, TAKES_A_SLOT, HostState
+from fleets import NEW, OLD, REPORTED_AT, Fleet, fleet
+from hypothesis import given
+
+HOST = "compute1"
+
+
+def one() -> Fleet:
+    return fleet(compute=1)
+
+
+def state(site: Fleet) -> HostState:
+    return site.states()[HOST]
+
+
+@pytest.mark.parametrize(
+    ("site", "expected"),
+    [
+        (one(), "pending"),
+        (one().silent(HOST), "pending"),
+        (one().running("3.0", HOST), "pending"),
+        (one().upgraded(HOST), "upgraded"),
+        (one().upgraded(HOST).failed(HOST), "upgraded"),
+        (one().upgraded(HOST).started(HOST).held("global"), "upgraded"),
+        (one().failed(HOST), "failed"),
+        (one().failed(HOST).opened(HOST), "failed"),
+        (one().failed(HOST).held("global"), "failed"),
+        (one().failed(HOST, version=OLD), "pending"),
+        (one().failed(HOST, version=OLD).opened(HOST), "upgrading"),
+        (one().opened(HOST), "upgrading"),
+        (one().gated("True", "role/compute"), "upgrading"),
+        (one().gated("True", "global"), "upgrading"),
+        (one().gated(NEW, "role/compute"), "upgrading"),
+        (one().gated(OLD, "role/compute"), "pending"),
+        (one().started(HOST), "upgrading"),
+        (one().started(HOST, version=OLD), "upgrading"),
+        (one().started(HOST).held("host/compute1"), "upgrading"),
+        (one().opened(HOST).held("host/compute1"), "upgrading"),
+        (one().held("host/compute1"), "held"),
+        (one().held("role/compute"), "held"),
+        (one().held("global"), "held"),
+        (one().held("role/controller", "host/compute2"), "pending"),
+    ],
+)
+def test_each_state(site: Fleet, expected: str) -> None:
+    assert state(site).state == expected
+
+
+def test_a_record_that_says_upgraded_counts_for_nothing_without_the_report() -> None:
+    site = one()
+    site.records[HOST] = Record(NEW, UPGRADED)
+
+    assert state(site).state == "pending"
+
+
+def test_a_record_that_can_not_be_read_has_failed_whatever_the_version() -> None:
+    site = one()
+    site.records[HOST] = Record("", FAILED, readable=False)
+
+    assert state(site).state == "failed"
+
+
+@pytest.mark.parametrize("origin", [OLD, NEW, None])
+def test_a_newer_record_that_says_started_or_failed_outweighs_an_older_report(origin: str | None) -> None:
+    for site, expected in (
+        (one().upgraded(HOST).started(HOST), "upgrading"),
+        (one().upgraded(HOST).failed(HOST), "failed"),
+    ):
+        for index, found in ((9, expected), (int(REPORTED_AT), "upgraded")):
+            site.records[HOST] = replace(site.records[HOST], origin=origin, index=index)
+            assert state(site).state == found
+
+
+def test_a_newer_record_that_can_not_be_read_outweighs_an_older_report() -> None:
+    site = one().upgraded(HOST)
+    site.records[HOST] = Record("", FAILED, readable=False, index=9)
+    assert state(site).state == "failed"
+
+
+def test_a_host_that_failed_on_its_way_to_the_version_before_a_rollback_comes_back_step_by_step() -> None:
+    site = one()
+    site.current = OLD
+    site.records[HOST] = Record(NEW, FAILED, index=9)
+    assert state(site).state == "pending"
+    assert state(site.opened(HOST)).state == "upgrading"
+    # It has begun to go back, and is not there because it reported that version before it left.
+    site.records[HOST] = Record(OLD, STARTED, index=10)
+    assert state(site).state == "upgrading"
+    site.records[HOST] = Record(OLD, FAILED, index=11)
+    assert state(site).state == "failed"
+    site.records[HOST] = Record(OLD, UPGRADED, index=12)
+    assert state(site).state == "upgraded"
+
+
+def test_without_any_gate_a_host_is_open() -> None:
+    site = one()
+    site.gates.clear()
+
+    assert (state(site).state, state(site).gate.is_open, state(site).gate.scope) == ("upgrading", True, None)
+
+
+@pytest.mark.parametrize("value", ["", "Flase", None])
+def test_a_gate_that_can_not_be_read_counts_as_closed(value: str | None) -> None:
+    found = state(one().gated("True", "role/compute").gated(value, f"host/{HOST}"))
+
+    assert (found.state, found.gate.is_open, found.gate.scope) == ("pending", False, "unreadable")
+
+
+def test_an_unreadable_gate_of_a_role_spares_hosts_with_a_gate_of_their_own() -> None:
+    states = fleet(compute=3).gated("Flase", "role/compute").opened("compute2").states()
+
+    assert [one.state for one in states.values()] == ["pending", "upgrading", "pending"]
+
+
+def test_where_no_version_is_wanted_hosts_are_pending_or_held() -> None:
+    site = fleet(compute=2).opened("compute1").started("compute1").held("host/compute2")
+    site.current = None
+
+    assert [one.state for one in site.states().values()] == ["pending", "held"]
+
+
+@pytest.mark.parametrize(
+    ("site", "can_finish", "needs_its_gate"),
+    [
+        (one().opened(HOST), True, False),
+        (one().opened(HOST).started(HOST), True, False),
+        (one().started(HOST, version=OLD).admitted(HOST), True, True),
+        (one().started(HOST).admitted(HOST).held("global"), True, False),
+        # Its own word admits nobody.
+        (one().started(HOST, version=OLD), False, False),
+        (one().started(HOST), False, False),
+        (one().opened(HOST).held("global"), False, False),
+        (one().failed(HOST), False, False),
+        (one(), False, False),
+        (one().upgraded(HOST), False, False),
+    ],
+)
+def test_who_can_be_expected_to_finish_and_who_needs_a_gate(
+    site: Fleet, can_finish: bool, needs_its_gate: bool
+) -> None:
+    assert (state(site).can_finish, state(site).needs_its_gate) == (can_finish, needs_its_gate)
+
+
+def test_a_host_that_started_has_not_ended() -> None:
+    assert state(one().started(HOST)).has_started
+    assert not state(one().failed(HOST)).has_started
+    assert not state(one()).has_started
+
+
+def said(site: Fleet, host: str) -> str | None:
+    """What a host says that it runs, in its record if that is newer than its report."""
+    record = site.records.get(host)
+    in_record = record is not None and record.readable and record.state == UPGRADED
+    if record is not None and in_record and (host not in site.reports or record.times.get(UPGRADED, 0) > REPORTED_AT):
+        return record.version
+    return site.reports.get(host)
+
+
+def has_left(site: Fleet, host: str) -> bool:
+    """Whether it began or failed after it reported."""
+    record = site.records.get(host)
+    return (
+        record is not None
+        and (record.state in (STARTED, FAILED) or not record.readable)
+        and host in site.reports
+        and record.times.get(record.state, 0) > REPORTED_AT
+    )
+
+
+@given(strategies.any_fleets())
+def test_every_host_is_in_exactly_one_state_by_the_rules_of_the_design(site: Fleet) -> None:
+    for host, found in site.states().items():
+        role = site.members[host]
+        gate = found.gate.is_open
+        record = site.records.get(host)
+        tests = {
+            "upgraded": said(site, host) == site.current and not has_left(site, host),
+            "failed": bool(record and record.state == FAILED and (record.version == NEW or not record.readable)),
+            "lost": False,
+            "upgrading": bool(gate or (record and record.state == STARTED)),
+            "held": bool({"global", f"role/{role}", f"host/{host}"} & set(site.holds)),
+            "pending": True,
+        }
+
+        assert tuple(tests) == STATES
+        assert found.state == next(name for name, holds_true in tests.items() if holds_true)
+
+
+def test_the_states_that_take_a_slot() -> None:
+    assert set(STATES) - TAKES_A_SLOT == {"upgraded", "held", "pending"}
+
+
+def test_a_host_that_was_put_back_on_its_way_elsewhere_is_not_where_it_came_from() -> None:
+    site = one()
+    site.current = OLD
+    site.records[HOST] = Record(NEW, RETRIED, done=("stop/db",), times={"failed": 50, RETRIED: 60})
+    assert state(site).state == "pending"

@@ -1,0 +1,287 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One host explained: where it is and since when, why, by which rule, who could change that, and what comes next."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import RETRIED, STARTED, UPGRADED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import ago, explain
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
+from fleets import NEW, OLD, Fleet, fleet
+
+BEGUN = 9_000
+GIVEN = [{"what": "begin", "who": "ann@ops", "at": BEGUN}]
+BEGAN = "since 1970-01-01 02:30:00 (16 minutes ago): the rollout to 2.0 began then."
+FROM_OLD = "{} runs 1.0, as it reported at 1970-01-01 00:00:01 (2 hours ago). The fleet is to run 2.0."
+
+
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def under(one: Fleet, rules: Mapping[str, Any], **more: Any) -> Fleet:
+    """Put a fleet under a rollout with rules."""
+    one.ledger = Ledger(1, NEW, OLD, instructions=parse(rules).plain(), who="ann@ops", since=BEGUN, **more)
+    return one
+
+
+def told(one: Fleet, host: str) -> list[str]:
+    rules = one.ledger.instructions if one.ledger is not None else {}
+    return list(explain(host, one.plan(rules), one.snapshot(), GIVEN))
+
+
+def test_a_host_that_waits_for_a_slot_is_told_its_rule_who_gave_it_and_its_wave() -> None:
+    one = under(fleet(compute=4).opened("compute1"), {"rolling_rules": {"roles": {"compute": 1}}})
+    assert told(one, "compute4") == [
+        FROM_OLD.format("compute4"),
+        f"It is pending {BEGAN}",
+        "Why: waits for a slot: rolling_rules.roles.compute lets 1 of role compute go at once, taken by compute1.",
+        "The rule is rolling_rules.roles.compute: 1, given by ann@ops at 1970-01-01 02:30:00 (16 minutes ago).",
+        "An operator could change it: give all rules again to upgrade.yml with a higher rolling_rules.roles.compute.",
+        "Next: if all goes well it goes in wave 4 of 4, after 2 hosts of role compute and those that are under way.",
+    ]
+
+
+def test_a_host_that_may_go_is_let_through_by_the_next_pass() -> None:
+    one = under(fleet(compute=1), {})
+    assert told(one, "compute1") == [
+        FROM_OLD.format("compute1"),
+        f"It is pending {BEGAN}",
+        "Why: may go now.",
+        "Next: the next pass of upgrade.yml lets it through; where none is running, begin one.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rules", "rule", "change"),
+    [
+        (
+            {"role_order": {"compute": "controller"}},
+            'role_order.compute: ["controller"]',
+            "give all rules again to upgrade.yml with another role_order.compute",
+        ),
+        (
+            {"group_mappings": {"nodes": "compute"}, "role_order": {"nodes": "controller"}},
+            'role_order.nodes: ["controller"]',
+            "give all rules again to upgrade.yml with another role_order.nodes",
+        ),
+        (
+            {"rolling_rules": {"roles": {"compute": 0}}},
+            "rolling_rules.roles.compute: 0",
+            "give all rules again to upgrade.yml with rolling_rules.roles.compute above 0",
+        ),
+        (
+            {"rolling_rules": {"complete_sets": True}},
+            "rolling_rules.complete_sets: true",
+            "give all rules again to upgrade.yml with another rolling_rules.complete_sets",
+        ),
+        (
+            {"stages": [{"name": "canary", "roles": ["controller"]}]},
+            'stages[0]: {"name": "canary", "roles": ["controller"]}',
+            "give all rules again to upgrade.yml with another stages[0]",
+        ),
+        (
+            {"freezes": [{"from": "1970-01-01", "to": "1970-01-02", "reason": "new year"}]},
+            None,
+            "give all rules again to upgrade.yml with another freezes[0]",
+        ),
+        (
+            {"windows": [{"from": "22:00", "to": "23:00"}]},
+            None,
+            "give all rules again to upgrade.yml with another windows",
+        ),
+    ],
+)
+def test_each_rule_is_shown_as_it_was_given_with_what_would_change_it(
+    rules: dict[str, Any], rule: str | None, change: str
+) -> None:
+    one = under(fleet(controller=1, compute=1).opened("controller1"), rules)
+    sentences = told(one, "compute1")
+    assert f"An operator could change it: {change}." in sentences
+    [shown] = [sentence for sentence in sentences if sentence.startswith("The rule is ")]
+    assert rule is None or shown.startswith(f"The rule is {rule}, given by ann@ops at ")
+
+
+@pytest.mark.parametrize(
+    ("rules", "change"),
+    [
+        ({"failure_rules": {"fleet": 1}}, "retry.yml, once those hosts are mended"),
+        ({"failure_rules": {"roles": {"compute": 1}}}, "retry.yml, once those hosts are mended"),
+    ],
+)
+def test_a_spent_budget_is_an_operators_to_mend(rules: dict[str, Any], change: str) -> None:
+    one = under(fleet(compute=3).failed("compute1"), rules)
+    sentences = told(one, "compute2")
+    assert f"An operator could change it: {change}." in sentences
+    assert sentences[-1] == "Next: nothing, until that has changed. It is in no wave that is expected."
+
+
+def test_a_pause_is_ended_by_resume_and_an_abort_by_an_operator_alone() -> None:
+    paused = told(under(fleet(compute=1), {}, state=PAUSED), "compute1")
+    assert "An operator could change it: resume.yml." in paused
+    assert paused[-1].startswith("Next: if all goes well it goes in wave ")
+    aborted = told(under(fleet(compute=1), {}, state=ABORTED), "compute1")
+    assert "Only an operator could change it." in aborted
+    assert aborted[-1] == "Next: nothing, until that has changed. It is in no wave that is expected."
+
+
+def test_a_stage_that_wants_approval_names_the_playbook() -> None:
+    rules = {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}
+    one = under(fleet(compute=2).upgraded("compute1"), rules)
+    sentences = told(one, "compute2")
+    assert any(sentence.startswith("The rule is stages[0].approve: true, given by") for sentence in sentences)
+    assert "An operator could change it: approve.yml." in sentences
+
+
+@pytest.mark.parametrize(
+    ("place", "argument"),
+    [("host/compute1", "host=compute1"), ("role/compute", "role=compute"), ("global", "everything=true")],
+)
+def test_a_held_host_is_told_how_its_hold_ends(place: str, argument: str) -> None:
+    one = under(fleet(compute=1).held(place), {})
+    sentences = told(one, "compute1")
+    assert "It is held since noon: the hold was set then." in sentences
+    assert f"An operator could change it: unhold.yml -e {argument}." in sentences
+    assert sentences[-1] == "Next: nothing, until then. It takes no slot."
+
+
+def test_a_failed_host_keeps_its_slot_until_it_is_mended() -> None:
+    one = under(fleet(compute=1).failed("compute1"), {})
+    one.records["compute1"] = replace(one.records["compute1"], times={"failed": 9_940}, service="nova", step="stop")
+    assert told(one, "compute1")[1:] == [
+        "It is failed since 1970-01-01 02:45:40 (60 seconds ago): it failed then.",
+        "Why: failed, service nova, step stop: disk full.",
+        "An operator could change it: mend the host, then retry.yml -e host=compute1.",
+        "Next: nothing, until then. It keeps its slot, so that trouble does not spread.",
+    ]
+
+
+def test_a_lost_host_is_to_be_mended_too() -> None:
+    one = under(fleet(compute=1).opened("compute1"), {"health": {"progress_deadline": 60}})
+    one.gated_at = 9_100
+    sentences = told(one, "compute1")
+    assert sentences[1:3] == ["It is lost.", "Why: silent for 900 s, and health.progress_deadline is 60 s."]
+    assert "An operator could change it: mend the host, then retry.yml -e host=compute1." in sentences
+
+
+def test_a_lost_host_is_not_said_to_be_lost_since_its_start() -> None:
+    one = under(fleet(compute=1).opened("compute1"), {"health": {"progress_deadline": 60}})
+    one.gated_at = 9_100
+    one.records["compute1"] = Record(NEW, STARTED, times={STARTED: 9_200})
+    assert told(one, "compute1")[1:3] == [
+        "It is lost.",
+        "Why: silent for 800 s, and health.progress_deadline is 60 s.",
+    ]
+
+
+def test_a_host_that_lost_its_health_is_not_said_to_have_failed_at_an_earlier_try() -> None:
+    one = under(fleet(compute=1).upgraded("compute1"), {"health": {"consul_checks": ["web"]}})
+    one.records["compute1"] = Record(NEW, UPGRADED, times={"failed": 9_100, UPGRADED: 9_500})
+    one.marks["compute1"] = Mark(NEW, 9_600, True, 9_500)
+    one.checks = {"compute1": {"web": "critical"}}
+    sentences = told(one, "compute1")
+    assert sentences[1:3] == ["It is failed.", "Why: was upgraded, and now its check web is critical."]
+
+
+def test_a_held_host_that_was_let_through_does_not_begin() -> None:
+    one = under(fleet(compute=1).opened("compute1").held("host/compute1"), {})
+    sentences = told(one, "compute1")
+    assert "An operator could change it: unhold.yml -e host=compute1." in sentences
+    assert sentences[-1] == "Next: nothing, until then. It keeps its slot, as it was let through."
+
+
+def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
+    one = under(fleet(compute=1).opened("compute1"), {})
+    one.gated_at = 9_990
+    assert told(one, "compute1")[1:] == [
+        "It is upgrading since 1970-01-01 02:46:30 (10 seconds ago): its gate was opened then.",
+        "Why: the gate config_state/enable_puppet/host/compute1 is True; it has not started.",
+        "It is the host's turn, or that of the run of Ansible that drives it: no rule keeps it waiting.",
+        "Next: it begins, upgrades, and reports. Until then it keeps its slot.",
+    ]
+    one.records["compute1"] = Record(NEW, STARTED, "nova", "stop", times={STARTED: 9_995})
+    assert told(one, "compute1")[1] == (
+        "It is upgrading since 1970-01-01 02:46:35 (5 seconds ago): it said then that it had begun."
+    )
+    assert told(one, "compute1")[-1] == "Next: it says that it is done. Until then it keeps its slot."
+
+
+def test_a_host_that_soaks_and_one_that_is_done() -> None:
+    one = under(fleet(compute=1).upgraded("compute1"), {"health": {"soak": 60}})
+    one.records["compute1"] = Record(NEW, UPGRADED, times={UPGRADED: 9_999})
+    one.reported_at["compute1"] = 9_999
+    sentences = told(one, "compute1")
+    assert sentences[1] == "It is upgrading since 1970-01-01 02:46:39 (1 second ago): it reported the version then."
+    assert sentences[-1] == "Next: it counts as upgraded, and gives its slot back, once that is over."
+    assert told(under(one, {}), "compute1") == [
+        "compute1 runs 2.0, as it reported at 1970-01-01 02:46:39 (1 second ago). That is the version of the fleet.",
+        "It is upgraded since 1970-01-01 02:46:39 (1 second ago): it reported the version then.",
+        "Nothing is left to be done on it.",
+    ]
+
+
+def test_a_retried_host_waits_since_then() -> None:
+    one = under(fleet(compute=1), {})
+    one.records["compute1"] = Record(NEW, RETRIED, times={RETRIED: 9_970})
+    assert told(one, "compute1")[1] == (
+        "It is pending since 1970-01-01 02:46:10 (30 seconds ago): an operator put it back among those that wait."
+    )
+
+
+def test_a_host_that_never_reported_and_a_fleet_without_a_version() -> None:
+    one = fleet(compute=1).silent("compute1")
+    one.current = None
+    assert told(one, "compute1") == [
+        "compute1 has never reported a version.",
+        "It is pending.",
+        "Why: never reported; no version is wanted yet: current_version is not set.",
+        "An operator could change it: upgrade.yml -e version=X begins a rollout.",
+        "Next: nothing, until that has changed. It is in no wave that is expected.",
+    ]
+
+
+def test_a_fleet_that_is_not_given_whole_opens_nothing() -> None:
+    one = under(fleet(compute=2), {}, members={"compute": 3})
+    assert told(one, "compute1")[-1].startswith(
+        "Next: nothing, until the fleet is given whole: role compute: 2 of its 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0 seconds ago"),
+        (1, "1 second ago"),
+        (119, "119 seconds ago"),
+        (120, "2 minutes ago"),
+        (7199, "119 minutes ago"),
+        (7200, "2 hours ago"),
+        (172_800, "2 days ago"),
+    ],
+)
+def test_a_time_is_told_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
+    assert ago(seconds) == text
+
+
+def test_every_sentence_ends_as_one() -> None:
+    one = under(
+        fleet(controller=2, compute=2).failed("compute1").held("host/controller2"), {"rolling_rules": {"global": 1}}
+    )
+    for host in one.members:
+        for sentence in told(one, host):
+            assert re.fullmatch(r"[A-Zc].*[.?!]", sentence), sentence

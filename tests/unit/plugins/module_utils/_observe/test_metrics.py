@@ -1,0 +1,84 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Metrics, read back by the parser that Prometheus' own client has for OpenMetrics."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.metrics import Openings, gauges_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.openmetrics import Gauge, text_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
+from fleets import Fleet, fleet
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from strategies import any_fleets
+
+
+def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Return name -> its labels and values."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        assert family.type == "gauge"
+        assert family.documentation.endswith(".")
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def metrics(found: Fleet, *events: dict[str, Any]) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Return the metrics of a fleet without rules, by name without its prefix."""
+    snapshot = found.snapshot()
+    openings = Openings()
+    for event in events:
+        openings.add(event)
+    text = text_of(gauges_of(snapshot, make_plan(snapshot, found.members, parse({})), openings, 0))
+    return {name.removeprefix("convoy_upgrade_"): each for name, each in samples(text).items()}
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+def test_any_text_and_number_comes_back_as_it_was(text: str, number: float) -> None:
+    shown = text_of([Gauge("a", "A.", [({"x": text, "y": "1"}, number)]), Gauge("none", "None.", [])])
+
+    ((labels, value),) = samples(shown)["a"]
+    assert labels == {"x": text, "y": "1"}
+    assert math.isclose(value, number)
+    assert "none" not in shown
+
+
+@given(any_fleets())
+def test_every_host_is_counted_once(found: Fleet) -> None:
+    told = metrics(found).get("hosts", [])
+
+    roles = set(found.members.values())
+    assert {(labels["role"], labels["state"]) for labels, _count in told} == {(r, s) for r in roles for s in STATES}
+    assert len(told) == len(roles) * len(STATES)
+    assert sum(count for _labels, count in told) == len(found.members)
+    for role in roles:
+        mine = sum(count for labels, count in told if labels["role"] == role)
+        assert mine == sum(its == role for its in found.members.values())
+
+
+def test_openings_are_counted_once_for_each_host_and_by_role() -> None:
+    found = fleet(compute=3, controller=2)
+    newest: dict[str, Any] = {"what": "open", "at": 300, "hosts": {"compute1": "again", "gone1": "left"}, "roles": {}}
+    first: dict[str, Any] = {"what": "open", "at": 200, "hosts": {"compute1": "slot", "compute2": "slot"}}
+    by_role: dict[str, Any] = {"what": "open", "at": 100, "roles": {"controller": {"hosts": 2, "reason": "no limit"}}}
+    odd: list[dict[str, Any]] = [
+        {"what": "health", "hosts": {"compute3": "x"}},
+        {"what": "open", "hosts": 3, "roles": [1]},
+    ]
+
+    told = metrics(found, newest, first, by_role, *odd)
+
+    assert {labels["role"]: count for labels, count in told["opened_hosts"]} == {"compute": 2, "controller": 2}
+    assert told["last_opening_timestamp_seconds"] == [({}, 300)]
+    assert "last_opening_timestamp_seconds" not in metrics(found)

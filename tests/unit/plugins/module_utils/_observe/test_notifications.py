@@ -1,0 +1,220 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is told of a rollout: which events there are, that each is told once, and what stands in docs/notifications.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, COMPLETE, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import (
+    EVENTS,
+    MOST_FAILURES,
+    Notice,
+    Told,
+    all_told,
+    caught_up,
+    payload,
+    untold,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import watched
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Plan
+from devkit.agent import ROOT
+from fleets import NEW, OLD, Fleet, fleet
+
+PAGE = (ROOT / "docs/notifications.md").read_text()
+KINDS = {"text": str, "boolean": bool, "number": int, "dictionary": dict, "list": list}
+
+
+def rollout(state: str = "running", **roles: int) -> Fleet:
+    site = fleet(**roles)
+    site.ledger = Ledger(9, NEW, OLD, state=state, who="ann@vm", since=1_763_790_601)
+    return site
+
+
+def entry(epoch: int, what: str, **more: Any) -> dict[str, Any]:
+    return {"epoch": epoch, "what": what, "at": 1_763_790_601, "who": "ann@vm", "version": NEW, **more}
+
+
+def told_of(
+    site: Fleet, entries: Sequence[Mapping[str, Any]] = (), told: Told | None = None
+) -> tuple[list[tuple[str, dict[str, Any]]], Told]:
+    """Return the events by name with what a hook gets, and what was told after them."""
+    snapshot, plan = site.snapshot(), site.plan()
+    hosts = watched(snapshot, plan)
+    found, after = untold(snapshot, plan, hosts, entries, told or Told())
+    return [(one.event, payload(one, snapshot, plan, hosts)) for one in found], after
+
+
+def table(heading: str) -> list[list[str]]:
+    """Return the rows of a part's table, in cells."""
+    part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [row.strip("| \n").split(" | ") for row in part.splitlines() if row.startswith("| ")]
+    return rows[2:]
+
+
+def test_the_page_has_every_event() -> None:
+    assert [row[0].strip("`") for row in table("The events")] == list(EVENTS)
+
+
+def test_the_page_has_every_field_with_its_type() -> None:
+    ((_name, event),), _told = told_of(rollout(compute=2).failed("compute1"))
+    documented = {
+        name: KINDS[kind] for names, kind, *_rest in table("What is told") for name in re.findall(r"`(\w+)`", names)
+    }
+    assert {name: type(value) for name, value in event.items()} == documented
+    of_a_host = re.search(r"each with (.*?) \|", PAGE)
+    assert of_a_host is not None
+    assert set(event["failures"][0]) == set(re.findall(r"`(\w+)`", of_a_host[1]))
+
+
+@pytest.mark.parametrize(
+    ("said", "event", "text"),
+    [
+        (entry(1, "begin"), "begin", f"The rollout to {NEW} from {OLD} was begun by ann@vm, for 2 hosts."),
+        (entry(1, "adopt"), "begin", f"The rollout to {NEW} from {OLD} was begun by ann@vm, for 2 hosts."),
+        (entry(1, "stage", stage="canary"), "stage", f"The rollout to {NEW}: stage canary begins."),
+        (
+            entry(1, "pause", by="bob", reason="logins fail"),
+            "pause",
+            f"The rollout to {NEW} was paused by bob: logins fail.",
+        ),
+        (entry(1, "resume", by="bob"), "resume", f"The rollout to {NEW} goes on by bob."),
+        (
+            entry(1, "budget", keys=["fleet"], reason="3 failed"),
+            "pause",
+            f"The rollout to {NEW} opens nothing more: 3 failed.",
+        ),
+        (entry(1, "budget", reason="none is spent"), "resume", f"The rollout to {NEW} goes on: none is spent."),
+        (
+            entry(1, "approve", by="bob", stage="canary"),
+            "approved",
+            f"The rollout to {NEW}: stage canary was approved by bob.",
+        ),
+        (entry(1, "complete"), "end", f"The rollout to {NEW} is complete; 0 of 2 hosts upgraded."),
+        (entry(1, "converge"), "end", f"The rollout to {NEW} is complete; 0 of 2 hosts upgraded."),
+        (entry(1, "abort", by="bob"), "end", f"The rollout to {NEW} was aborted by bob; 0 of 2 hosts upgraded."),
+    ],
+)
+def test_an_entry_of_the_history_is_told_in_a_sentence(said: dict[str, Any], event: str, text: str) -> None:
+    ((name, found),), told = told_of(rollout(compute=2), [said])
+    assert (name, found["text"], found["at"]) == (event, text, "2025-11-22T05:50:01Z")
+    assert told.epoch == 1
+    assert told_of(rollout(compute=2), told=told) == ([], told)
+
+
+@pytest.mark.parametrize("what", ["open", "publish", "health", "rules", "close", "retry", "after", "hold", "migrate"])
+def test_other_entries_are_passed_over(what: str) -> None:
+    assert told_of(rollout(compute=2), [entry(4, what)]) == ([], Told(4))
+
+
+def test_a_rollback_says_so() -> None:
+    site = rollout(compute=2)
+    assert site.ledger is not None
+    site.ledger = replace(site.ledger, rollback=True)
+    ((_name, found),), _told = told_of(
+        site, [entry(1, "begin", by="bob", reason="the fleet is taken back: logins fail")]
+    )
+    assert found["rollback"]
+    assert found["text"].startswith(f"The rollback to {NEW} from {OLD} was begun by bob")
+
+
+def test_a_host_is_told_as_broken_once_until_it_is_well_or_put_back() -> None:
+    site = rollout(compute=3).failed("compute1")
+    ((_name, found),), told = told_of(site)
+    assert [(one["host"], one["role"], one["state"]) for one in found["failures"]] == [
+        ("compute1", "compute", "failed")
+    ]
+    assert (found["broken"], found["hosts"], found["counts"]["compute"]["failed"]) == (1, 3, 1)
+    assert told_of(site, told=told) == ([], told)
+
+    # A node that tries it again by itself, and fails again.
+    anew = rollout(compute=3).started("compute1")
+    _none, told = told_of(anew, told=told)
+    assert told.broken == ("compute1",)
+    assert told_of(site, told=told) == ([], told)
+
+    again, _told = told_of(site, [entry(10, "retry", hosts={"compute1": "it was failed"})], told)
+    assert [name for name, _found in again] == ["failure"]
+    _none, well = told_of(rollout(compute=3).upgraded("compute1"), told=told)
+    assert well.broken == ()
+    again, _told = told_of(site, [entry(10, "begin")], told)
+    assert [name for name, _found in again] == ["begin", "failure"]
+
+
+def test_many_that_fail_together_are_told_together_and_not_without_end() -> None:
+    site = rollout(compute=MOST_FAILURES + 7)
+    site.failed(*(f"compute{number}" for number in range(1, MOST_FAILURES + 8)))
+    ((_name, found),), _told = told_of(site)
+    assert (len(found["failures"]), found["more_failures"]) == (MOST_FAILURES, 7)
+    assert f": {MOST_FAILURES + 7} hosts failed or lost: compute1 " in found["text"]
+    assert found["text"].endswith(f"; and {MOST_FAILURES + 4} more.")
+
+
+def test_an_approval_is_asked_for_once_and_again_where_it_was_not_wanted_meanwhile() -> None:
+    snapshot, hosts = rollout(compute=1).snapshot(), {"compute1": HostView("compute", None, "upgraded", NEW, "")}
+    wants = Plan(version=NEW, hosts=hosts, stage="canary", wants_approval=True)
+    first, told = untold(snapshot, wants, hosts, [], Told(9, stage="canary"))
+    assert [(one.event, one.stage) for one in first] == [("approval_wanted", "canary")]
+    assert untold(snapshot, wants, hosts, [], told) == ([], told)
+    _none, told = untold(snapshot, replace(wants, wants_approval=False), hosts, [], told)
+    assert [one.event for one in untold(snapshot, wants, hosts, [], told)[0]] == ["approval_wanted"]
+
+
+def test_a_stage_that_is_left_nobody_is_not_told() -> None:
+    last = [entry(8, "stage", stage="rest", reason="its turn has come"), entry(9, "complete")]
+    names = [name for name, _found in told_of(rollout(COMPLETE, compute=1).upgraded("compute1"), last)[0]]
+    assert names == ["end"]
+    with_hosts = [last[0], entry(9, "open"), entry(10, "complete")]
+    names = [name for name, _found in told_of(rollout(COMPLETE, compute=1).upgraded("compute1"), with_hosts)[0]]
+    assert names == ["stage", "end"]
+
+
+def test_the_end_is_told_once_and_again_after_a_host_has_joined() -> None:
+    site = rollout(COMPLETE, compute=2).upgraded("compute1", "compute2")
+    ends = [entry(4, "complete"), entry(5, "converge")]
+    assert [name for name, _found in told_of(site, ends)[0]] == ["end"]
+    joined = [*ends, entry(6, "open"), entry(7, "complete")]
+    assert [name for name, _found in told_of(site, joined)[0]] == ["end", "end"]
+
+
+def test_a_run_that_begins_tells_what_is_left_of_the_rollout_on_its_way() -> None:
+    former = [entry(1, "begin"), entry(2, "complete")]
+    now = [entry(3, "begin"), entry(4, "pause")]
+    ledger = Ledger(4, NEW, OLD)
+    assert caught_up(ledger, [*former, *now]) == now
+    assert caught_up(ledger, now[1:]) == now[1:]
+    for state in (COMPLETE, ABORTED):
+        # It began and ended without a hook; where a hook was told of the beginning, it is told of the end.
+        assert caught_up(replace(ledger, state=state), [*former, *now]) == []
+        assert caught_up(replace(ledger, state=state), former[1:]) == former[1:]
+
+
+def test_the_first_run_with_a_hook_begins_where_things_are() -> None:
+    site = rollout(compute=2).failed("compute2")
+    snapshot, plan = site.snapshot(), site.plan()
+    told = all_told(snapshot, plan, watched(snapshot, plan))
+    assert told == Told(9, broken=("compute2",))
+    assert told_of(site, told=told) == ([], told)
+
+
+def test_what_is_remembered_is_read_as_it_was_written() -> None:
+    told = Told(7, ("compute1", "compute2"), "canary", "canary", True)
+    assert Told.from_plain(told.plain()) == told
+    for broken in ({}, {**told.plain(), "epoch": "x"}, {**told.plain(), "broken": 3}):
+        with pytest.raises((KeyError, ValueError, TypeError)):
+            Told.from_plain(broken)
+
+
+def test_texts_are_one_line_each_and_do_nothing_on_a_terminal() -> None:
+    site = rollout(compute=1)
+    snapshot, plan = site.snapshot(), site.plan()
+    notice = Notice("pause", 0, NEW, Told(), by="ann\x1b[31m", reason="a\nb", cause="word")
+    found = payload(notice, snapshot, plan, watched(snapshot, plan))
+    assert (found["by"], found["reason"]) == ("ann?[31m", "a b")
+    assert found["text"] == f"The rollout to {NEW} was paused by ann?[31m: a b."

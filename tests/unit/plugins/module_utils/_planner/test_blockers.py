@@ -1,0 +1,180 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rollout that is paused, aborted, or taken back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
+from fleets import NEW, OLD, Fleet, fleet
+
+WORD = {"by": "ann", "at": 1_700_000_000, "reason": "logins fail"}
+ONE = {"rolling_rules": {"global": 1}}
+
+
+@pytest.mark.parametrize(("state", "goes_on"), [(PAUSED, True), (ABORTED, False)])
+def test_an_operators_word_stops_all_and_lets_hosts_finish(state: str, goes_on: bool) -> None:
+    site = fleet(compute=3).opened("compute1").started("compute1")
+    site.ledger = Ledger(1, NEW, state=state, word=WORD)
+    plan = site.plan({})
+    assert plan.openings == ()
+    assert plan.can_move
+    assert plan.hosts["compute2"].reason.startswith(
+        f"the rollout {'is paused' if goes_on else 'was aborted'} by ann at 20"
+    )
+    assert ": logins fail; " in plan.hosts["compute2"].reason
+    site.upgraded("compute1")
+    assert site.plan({}).can_move is goes_on
+
+
+def test_a_word_on_another_rollout_stops_nothing() -> None:
+    site = fleet(compute=1)
+    site.ledger = Ledger(1, OLD, state=PAUSED)
+    assert len(site.plan({}).openings) == 1
+
+
+def rollback(site: Fleet, *broken: str) -> Fleet:
+    """Take back what the fleet was on its way to; the hosts given were broken by then."""
+    site.ledger = Ledger(9, OLD, previous_version=NEW, rollback=True, broken=broken)
+    site.current = OLD
+    return site
+
+
+def order(site: Fleet, rules: dict[str, Any]) -> list[str]:
+    return [host for wave in site.plan(rules).waves for host in wave]
+
+
+def test_a_rollback_begins_with_the_hosts_that_changed_last() -> None:
+    site = fleet(compute=4).upgraded("compute1", "compute2", "compute3")
+    site.reported_at = {"compute1": 100.0, "compute2": 300.0, "compute3": 200.0}
+    assert order(rollback(site), ONE) == ["compute2", "compute3", "compute1"]
+
+
+def test_hosts_that_broke_on_the_way_are_taken_back_last_and_hold_nobody_up() -> None:
+    site = fleet(compute=4).upgraded("compute1", "compute3")
+    site.records["compute2"] = Record(NEW, FAILED, error="no disk", times={FAILED: 500})
+    plan = rollback(site, "compute2").plan({**ONE, "failure_rules": {"fleet": 1}})
+    assert plan.waves == (("compute1",), ("compute3",), ("compute2",))
+    assert plan.hosts["compute2"].state == "pending"
+    assert plan.hosts["compute2"].reason.startswith(
+        "was broken before this rollback, and goes once the others have been"
+    )
+    assert plan.hosts["compute4"].state == "upgraded"
+
+
+def test_a_host_that_was_midway_keeps_its_slot_in_a_rollback_and_gets_its_gate_back() -> None:
+    site = fleet(compute=3).upgraded("compute1")
+    site.records["compute2"] = Record(NEW, STARTED, times={STARTED: int(site.now) - 600})
+    plan = rollback(site).admitted("compute2").plan(ONE)
+    assert plan.hosts["compute2"].state == "upgrading"
+    assert [one.host for one in plan.openings] == ["compute2"]
+    assert "taken by compute2" in plan.hosts["compute1"].reason
+
+
+def test_a_host_that_was_midway_and_is_not_heard_of_in_a_rollback_holds_nobody_up() -> None:
+    site = fleet(compute=3).upgraded("compute1").opened("compute2")
+    site.records["compute2"] = Record(NEW, STARTED, times={STARTED: 600})
+    site.gated_at, site.now = 1000, 1200.0
+    plan = rollback(site).plan({**ONE, "health": {"progress_deadline": 100}, "failure_rules": {"fleet": 1}})
+    assert plan.hosts["compute2"].state == "lost"
+    assert (plan.brake, [one.host for one in plan.openings]) == (None, ["compute1"])
+
+
+def test_a_host_that_was_midway_and_fails_there_holds_nobody_up_and_goes_last() -> None:
+    site = fleet(controller=1, compute=3).upgraded("compute1")
+    site.records["controller1"] = Record(NEW, FAILED, error="no disk", times={FAILED: 600})
+    rules = {**ONE, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
+    plan = rollback(site).plan(rules)
+    assert (plan.brake, plan.waves) == (None, (("compute1",), ("controller1",)))
+    # What it said before it came to where the fleet goes is over.
+    site.reported_at["controller1"] = 700.0
+    assert site.plan(rules).hosts["controller1"].state == "upgraded"
+
+
+def test_hosts_that_were_broken_stop_neither_a_rollback_nor_the_roles_that_wait() -> None:
+    rules = {**ONE, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
+    site = fleet(controller=2, compute=2).upgraded("controller2", "compute1").opened("controller1")
+    site.records["controller1"] = Record(OLD, FAILED, error="no disk", times={FAILED: 700})
+    forward = {**rules, "rollback_order": "forward"}
+    assert [one.host for one in rollback(site, "controller1").plan(forward).openings] == ["controller2"]
+    site.running(OLD, "controller2")
+    plan = site.plan(forward)
+    assert [one.host for one in plan.openings] == ["compute1"]
+    assert not plan.complete
+
+
+def test_a_rollback_reverses_the_order_between_roles_and_says_so() -> None:
+    rules = {**ONE, "role_order": {"compute": "controller", "web": "compute"}}
+    site = rollback(fleet(controller=1, compute=1, web=1).upgraded("controller1", "compute1", "web1"))
+    plan = site.plan(rules)
+    assert plan.waves == (("web1",), ("compute1",), ("controller1",))
+    assert (plan.order, plan.rollback_order) == ({"compute": ("web",), "controller": ("compute",)}, "reversed")
+    view = plan.hosts["controller1"]
+    assert view.reason.endswith("as role_order says, reversed in a rollback")
+    assert view.rule == "role_order.compute"
+    assert (plan.hosts["compute1"].stage, plan.hosts["compute1"].blocks) == (0, True)
+    plan = site.plan({**rules, "rollback_order": "forward"})
+    assert plan.waves == (("controller1",), ("compute1",), ("web1",))
+    assert plan.rollback_order == "forward"
+
+
+def test_a_rollback_reverses_the_stages_without_soak_and_approval() -> None:
+    rules = {
+        **ONE,
+        "role_order": {"compute": "controller"},
+        "stages": [{"name": "canary", "hosts": 1, "soak": 3600, "approve": True}],
+    }
+    hosts = ("controller1", "controller2", "compute1", "compute2")
+    site = rollback(fleet(controller=2, compute=2).upgraded(*hosts))
+    plan = site.plan(rules)
+    assert plan.waves == (("compute2",), ("controller2",), ("compute1",), ("controller1",))
+    assert (plan.stage, plan.hosts["compute1"].rule, plan.stage_mark) == ("rest", "stages[1]", {})
+    assert plan.hosts["compute1"].reason == (
+        "waits for stage rest (2 hosts to go: compute2, controller2), as stages are reversed in a rollback"
+    )
+    site.running(OLD, "compute2", "controller2")
+    plan = site.plan(rules)
+    assert (plan.stage, plan.waves) == ("canary", (("compute1",), ("controller1",)))
+
+
+def test_hosts_that_were_broken_come_after_the_last_stage_of_a_rollback() -> None:
+    rules = {**ONE, "stages": [{"name": "canary", "hosts": 1}]}
+    site = rollback(fleet(compute=3).upgraded("compute1", "compute2", "compute3"), "compute3")
+    plan = site.plan(rules)
+    assert plan.waves == (("compute2",), ("compute1",), ("compute3",))
+    assert plan.hosts["compute3"].cause == "rollback"
+    assert not plan.hosts["compute3"].blocks
+
+
+def test_hosts_that_fail_in_a_rollback_count_as_in_any_rollout() -> None:
+    site = fleet(compute=4).upgraded("compute1", "compute2", "compute3")
+    site.records["compute3"] = Record(OLD, FAILED, error="no disk", times={FAILED: 700})
+    assert rollback(site).plan(ONE).openings == ()
+    plan = site.plan({"rolling_rules": {"global": 2}, "failure_rules": {"fleet": 1}})
+    assert plan.brake is not None
+    assert (plan.brake.code, plan.stopped, plan.openings) == ("budget_spent", ("failure_rules.fleet",), ())
+
+
+def test_a_rollback_that_goes_forward_has_no_stages() -> None:
+    site = fleet(compute=3).upgraded("compute1", "compute2")
+    site.reported_at = {"compute1": 100.0, "compute2": 300.0}
+    rules = {
+        **ONE,
+        "stages": [{"name": "canary", "hosts": 1, "soak": 3600, "approve": True}],
+        "rollback_order": "forward",
+    }
+    assert order(rollback(site), rules) == ["compute2", "compute1"]
+    assert site.plan(rules).stage is None
+
+
+def test_a_host_that_left_the_version_is_not_upgraded_to_it() -> None:
+    site = fleet(compute=1)
+    site.records["compute1"] = Record(NEW, FAILED, times={FAILED: 500})
+    site.current = OLD
+    assert site.plan({}).hosts["compute1"].state == "pending"
+    site.records["compute1"] = Record(NEW, FAILED, times={FAILED: 0})
+    assert site.plan({}).hosts["compute1"].state == "upgraded"

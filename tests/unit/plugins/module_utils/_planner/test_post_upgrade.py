@@ -1,0 +1,119 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The tasks after the upgrade, for the planner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED, Record, Snapshot, place
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import read_states
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.post_upgrade import after_view, behind
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.health_rules import HealthRules
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
+from fleets import KEYS, NEW, OLD, Fleet, fleet
+
+GATE = KEYS.gate("global")
+
+
+def states(found: Fleet, *roles: str) -> dict[str, str]:
+    return {host: state.state for host, state in read_states(viewed(found, *roles), found.members).items()}
+
+
+def viewed(found: Fleet, *roles: str, rules: HealthRules | None = None, **more: Any) -> Snapshot:
+    snapshot = replace(found.snapshot(), **more)
+    return after_view(snapshot, found.members, roles, GATE, read_states(snapshot, found.members, rules))
+
+
+def at(found: Fleet, **posts: str | None) -> Fleet:
+    """Let upgraded hosts be somewhere with their tasks after the upgrade."""
+    found.upgraded(*posts)
+    found.records.update({host: Record(NEW, UPGRADED, post=post) for host, post in posts.items()})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("post", "state"),
+    [(None, "pending"), ("open", "upgrading"), ("started", "upgrading"), ("failed", "failed"), ("done", "upgraded")],
+)
+def test_where_a_host_is(post: str | None, state: str) -> None:
+    assert states(at(fleet(compute=1), compute1=post), "compute") == {"compute1": state}
+
+
+def test_a_role_without_such_tasks_is_done() -> None:
+    assert states(at(fleet(compute=1), compute1=None), "controller") == {"compute1": "upgraded"}
+
+
+def test_what_a_record_says_of_another_version_does_not_count() -> None:
+    found = at(fleet(compute=1), compute1="done")
+    found.records["compute1"] = replace(found.records["compute1"], version=OLD)
+    assert states(found, "compute") == {"compute1": "pending"}
+
+
+def test_a_host_that_is_not_upgraded_is_not_done() -> None:
+    assert states(fleet(compute=1), "compute") == {"compute1": "pending"}
+
+
+def test_open_gates_of_the_upgrade_let_nobody_through_to_what_comes_after_it() -> None:
+    found = at(fleet(compute=2), compute1=None, compute2=None).gated("True", "global", "role/compute", "host/compute1")
+    assert states(found, "compute") == {"compute1": "pending", "compute2": "pending"}
+
+
+def test_without_a_version_nothing_changes() -> None:
+    found = fleet(compute=1)
+    found.current = None
+    assert viewed(found, "compute") == found.snapshot()
+
+
+NOVA = HealthRules(consul_checks=("nova",))
+PASSING, CRITICAL = {"nova": "passing"}, {"nova": "critical"}
+
+
+@pytest.mark.parametrize(
+    ("post", "roles", "state", "soaking"),
+    [
+        (None, ["compute"], "failed", False),
+        ("open", ["compute"], "upgrading", False),
+        ("started", ["compute"], "upgrading", False),
+        ("failed", ["compute"], "failed", False),
+        ("done", ["compute"], "upgrading", True),
+        (None, [], "failed", False),
+        ("done", [], "failed", False),
+    ],
+)
+def test_where_a_host_is_that_lost_its_health(post: str | None, roles: list[str], state: str, soaking: bool) -> None:
+    found = at(fleet(compute=1), compute1=post)
+    marks = {"compute1": Mark(NEW, 100, upgraded=True)}
+    view = viewed(found, *roles, rules=NOVA, marks=marks, checks={"compute1": CRITICAL})
+    one = read_states(view, found.members, NOVA)["compute1"]
+    assert (one.state, one.is_soaking) == (state, soaking)
+    well = viewed(found, *roles, rules=NOVA, marks=marks, checks={"compute1": PASSING})
+    expected = {"done": "upgraded", None: "pending" if roles else "upgraded", "failed": "failed"}
+    assert read_states(well, found.members, NOVA)["compute1"].state == expected.get(post, "upgrading")
+
+
+def test_a_host_is_behind_until_it_was_well_once() -> None:
+    found = at(fleet(compute=3), compute1=None, compute2=None)
+    marks = {"compute1": Mark(NEW, 100, upgraded=True), "compute2": Mark(NEW, 100)}
+    snapshot = replace(found.snapshot(), marks=marks, checks={"compute1": CRITICAL, "compute2": CRITICAL})
+    assert behind(read_states(snapshot, found.members, NOVA)) == ["compute2", "compute3"]
+
+
+def test_caps_and_order_count_as_in_the_upgrade() -> None:
+    found = at(fleet(controller=1, compute=3), controller1="done", compute1="started", compute2=None, compute3=None)
+    rules = parse({"rolling_rules": {"roles": {"compute": 2}}, "role_order": {"compute": "controller"}})
+
+    def planned() -> list[str]:
+        view = viewed(found, "controller", "compute")
+        plan = make_plan(view, place(found.members, ()), rules)
+        # Who is at work keeps its slot; the gates that it lacks are not of the tasks after the upgrade.
+        return [one.host for one in plan.openings if one.before == "pending"]
+
+    assert planned() == ["compute2"]
+    at(found, controller1="open")
+    assert planned() == []

@@ -1,0 +1,182 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Why each host is where it is: the sentences that an operator reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, Record
+from fleets import NEW, OLD, Fleet, fleet, reasons
+
+HOST = "compute1"
+GATE = f"config_state/enable_puppet/host/{HOST}"
+HELD = "held by ann since noon: RAM test (ends when the key upgrade/hold/host/compute1 is deleted)"
+CLOSED: dict[str, Any] = {"rolling_rules": {"global": 0}}
+
+
+def with_record(record: Record) -> Fleet:
+    site = fleet(compute=1)
+    site.records[HOST] = record
+    return site
+
+
+def without_gates() -> Fleet:
+    site = fleet(compute=1)
+    site.gates.clear()
+    return site
+
+
+@pytest.mark.parametrize(
+    ("site", "reason"),
+    [
+        (fleet(compute=1).upgraded(HOST), "runs 2.0"),
+        (fleet(compute=1).failed(HOST), "failed: disk full"),
+        (with_record(Record(NEW, FAILED)), "failed: no error was given"),
+        (
+            with_record(Record(NEW, FAILED, "nova", "stop", 3, "no quorum")),
+            "failed, service nova, step stop (attempt 3): no quorum",
+        ),
+        (fleet(compute=1).held(f"host/{HOST}"), HELD),
+        (fleet(compute=1).opened(HOST), f"the gate {GATE} is True; it has not started"),
+        (fleet(compute=1).gated(NEW, f"host/{HOST}"), f"the gate {GATE} is 2.0; it has not started"),
+        (without_gates(), "no gate is set, so it is open; it has not started"),
+        (
+            fleet(compute=1).opened(HOST).held(f"host/{HOST}"),
+            f"the gate {GATE} is True; it has not started and can't: {HELD}",
+        ),
+        (fleet(compute=1).started(HOST).opened(HOST), "started, has not ended"),
+        (
+            with_record(Record(NEW, STARTED, "nova", "stop")).opened(HOST),
+            "started, service nova, step stop, has not ended",
+        ),
+        (
+            fleet(compute=1).started(HOST, version="1.5").admitted(HOST),
+            "started 1.5, has not ended; its gate is closed",
+        ),
+        (
+            fleet(compute=1).started(HOST, version="1.5"),
+            "says that it has started 1.5, and was not admitted; it keeps a slot and gets no gate: make sure that nothing is at "
+            "work there, then -e hosts=compute1 with retry.yml",
+        ),
+    ],
+)
+def test_the_reason_for_each_state(site: Fleet, reason: str) -> None:
+    assert site.plan(CLOSED).hosts[HOST].reason == reason
+
+
+def test_a_host_that_goes_now_says_so() -> None:
+    assert fleet(compute=1).plan().hosts[HOST].reason == "may go now"
+
+
+def test_a_host_that_never_reported_says_so_beside_its_reason() -> None:
+    site = fleet(compute=2).silent("compute1", "compute2")
+    plan = site.plan({"rolling_rules": {"global": 1}})
+
+    assert plan.hosts["compute1"].reason == "never reported; may go now"
+    assert plan.hosts["compute2"].reason == (
+        "never reported; waits for a slot: rolling_rules.global lets 1 of role compute go at once, taken by compute1"
+    )
+
+
+def test_nothing_is_wanted() -> None:
+    site = fleet(compute=1)
+    site.current = None
+
+    assert site.plan().hosts[HOST].reason == "no version is wanted yet: current_version is not set"
+
+
+def test_outside_of_the_limit() -> None:
+    plan = fleet(compute=1, controller=1).plan(limit=["controller"])
+
+    assert plan.hosts[HOST].reason == "outside of this call's limit"
+
+
+def test_a_gate_that_can_not_be_read_is_told_first() -> None:
+    site = fleet(compute=1).gated("Flase", f"host/{HOST}")
+
+    assert site.plan(CLOSED).hosts[HOST].reason == (
+        f"The gate {GATE} holds 'Flase', which is neither True, False nor a version. Set it with consul_enable_puppet, "
+        "or delete the key. the cap of role compute is 0: raise rolling_rules.global to let it go on"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rolling", "reason"),
+    [
+        ({"global": 0}, "the cap of role compute is 0: raise rolling_rules.global to let it go on"),
+        ({"roles": {"compute": 0}}, "the cap of role compute is 0: raise rolling_rules.roles.compute to let it go on"),
+        ({"roles": {"all": "0%"}}, "the cap of group all is 0: raise rolling_rules.roles.all to let it go on"),
+        ({"fleet": 0}, "the cap of the fleet is 0: raise rolling_rules.fleet to let it go on"),
+        ({"global": 1, "fleet": 0}, "the cap of the fleet is 0: raise rolling_rules.fleet to let it go on"),
+        (
+            {"roles": {"compute": 1}},
+            "waits for a slot: rolling_rules.roles.compute lets 1 of role compute go at once, taken by compute1",
+        ),
+        (
+            {"roles": {"all": 3}},
+            "waits for a slot: rolling_rules.roles.all lets 3 of group all go at once, "
+            "taken by compute1, controller1, controller2",
+        ),
+        (
+            {"fleet": 4},
+            "waits for a slot: rolling_rules.fleet lets 4 of the fleet go at once, "
+            "taken by compute1, compute2, controller1 and 1 more",
+        ),
+    ],
+)
+def test_a_cap_tells_its_key_and_who_takes_its_slots(rolling: dict[str, Any], reason: str) -> None:
+    groups = {"group_mappings": {"all": "co"}} if "all" in rolling.get("roles", {}) else {}
+    site = fleet(compute=9, controller=2).opened("controller1", "controller2")
+
+    assert site.plan({"rolling_rules": rolling, **groups}).hosts["compute9"].reason == reason
+
+
+def test_a_failed_host_is_among_those_that_take_a_slot() -> None:
+    plan = fleet(compute=2).failed("compute2").plan({"rolling_rules": {"global": 1}})
+
+    assert plan.hosts[HOST].reason == (
+        "waits for a slot: rolling_rules.global lets 1 of role compute go at once, taken by compute2"
+    )
+
+
+def test_an_order_tells_which_hosts_are_waited_for_and_how_they_are() -> None:
+    site = fleet(compute=1, controller=3, network=1).upgraded("controller1").failed("controller2").held("host/network1")
+
+    assert site.plan({"role_order": {"compute": ["network", "controller"]}}).hosts[HOST].reason == (
+        "waits for role controller (2 hosts are not upgraded: controller2 failed, controller3 may go now) and "
+        "role network (1 host is not upgraded: network1 held), as role_order says"
+    )
+
+
+def test_an_order_counts_where_there_are_many() -> None:
+    site = fleet(compute=1, controller=9).upgraded("controller1").failed("controller2").opened("controller3")
+
+    rules = {"role_order": {"compute": "controller"}, "rolling_rules": {"roles": {"controller": 4}}}
+    assert site.plan(rules).hosts[HOST].reason == (
+        "waits for role controller (8 hosts are not upgraded: 1 failed, 1 upgrading, 2 may go now, 4 pending), "
+        "as role_order says"
+    )
+
+
+def test_the_order_is_told_before_the_cap() -> None:
+    site = fleet(compute=1, controller=1)
+    rules = {"role_order": {"compute": "controller"}, "rolling_rules": {"roles": {"compute": 0}}}
+
+    assert site.plan(rules).hosts[HOST].reason.startswith("waits for role controller")
+
+
+def test_a_set_that_is_not_complete() -> None:
+    site = fleet(compute=2, controller=5).opened("controller1", "controller2", "controller3", "controller4")
+
+    assert reasons(site.plan({"rolling_rules": {"complete_sets": True}}), ["compute1", "compute2", "controller5"]) == {
+        "waits until the set under way is done, as complete_sets says: controller1, controller2, controller3 and 1 more"
+    }
+
+
+def test_a_host_that_runs_an_older_version_needs_no_words_about_it() -> None:
+    view = fleet(compute=1).running(OLD, HOST).plan(CLOSED).hosts[HOST]
+
+    assert (view.version, view.state) == (OLD, "pending")

@@ -1,0 +1,519 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The planner by example: small fleets, and what may go under which rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Opening, Plan, obstacles
+from fleets import NEW, OLD, Fleet, fleet, opened
+
+CEPH = {"ceph": "ceph_"}
+
+
+def caps(**rolling: Any) -> dict[str, Any]:
+    """Return rules with nothing but caps; those of roles are given by their names."""
+    known = {name: rolling.pop(name) for name in ("fleet", "complete_sets") if name in rolling}
+    everyone = {"global": rolling.pop("everyone")} if "everyone" in rolling else {}
+    return {"rolling_rules": {**everyone, **known, **({"roles": rolling} if rolling else {})}}
+
+
+def upgrading(site: Fleet) -> list[str]:
+    return [host for host, one in site.states().items() if one.state == "upgrading"]
+
+
+# Caps
+
+
+def test_without_rules_everybody_goes_at_once_by_the_keys_of_the_roles() -> None:
+    plan = fleet(compute=2, controller=1).plan()
+
+    assert opened(plan) == ["compute1", "compute2", "controller1"]
+    assert (plan.open_roles, plan.open_hosts) == (("compute", "controller"), ())
+    assert plan.waves == (("compute1", "compute2", "controller1"),)
+
+
+def test_the_global_cap_holds_for_each_role_by_itself() -> None:
+    plan = fleet(compute=3, controller=3).plan(caps(everyone=1))
+
+    assert plan.waves == (("compute1", "controller1"), ("compute2", "controller2"), ("compute3", "controller3"))
+    assert (plan.open_roles, plan.open_hosts) == ((), ("compute1", "controller1"))
+
+
+def test_hosts_go_in_natural_order() -> None:
+    assert fleet(compute=11).upgraded("compute1").plan(caps(compute=2)).waves[0] == ("compute2", "compute3")
+
+
+def test_a_host_that_is_upgrading_leaves_one_slot_less() -> None:
+    assert opened(fleet(compute=5).opened("compute4").plan(caps(compute=3))) == ["compute1", "compute2"]
+
+
+def test_no_slot_is_left_while_failed_hosts_fill_the_cap() -> None:
+    plan = fleet(compute=3).failed("compute1").plan(caps(compute=1))
+
+    assert plan.openings == ()
+    assert plan.waves == ()
+    assert not plan.can_move
+
+
+def test_more_hosts_under_way_than_the_cap_allows_open_nothing_and_break_nothing() -> None:
+    plan = fleet(compute=4).opened("compute1", "compute2", "compute3").plan(caps(compute=1))
+
+    assert plan.openings == ()
+    assert plan.waves == ((), ("compute4",))
+
+
+@pytest.mark.parametrize(("cap", "count"), [("10%", 1), ("25%", 1), ("50%", 3), ("99%", 5), ("100%", 6), ("6", 6)])
+def test_a_percent_is_one_of_all_hosts_of_the_role_and_not_of_those_left(cap: str, count: int) -> None:
+    plan = fleet(compute=6).plan(caps(compute=cap))
+    assert len(plan.openings) == count
+
+    late = fleet(compute=6).upgraded("compute1", "compute2").plan(caps(compute=cap))
+    assert len(late.openings) == min(count, 4)
+
+
+@pytest.mark.parametrize("cap", [0, "0", "0%"])
+def test_a_cap_of_0_holds_its_role_and_no_other(cap: int | str) -> None:
+    plan = fleet(compute=2, controller=1).plan(caps(compute=cap))
+
+    assert opened(plan) == ["controller1"]
+    assert plan.waves == (("controller1",),)
+
+
+def test_a_global_cap_of_0_holds_everything() -> None:
+    plan = fleet(compute=2, controller=1).plan(caps(everyone=0))
+
+    assert plan.openings == ()
+    assert not plan.can_move
+
+
+def test_a_role_may_go_on_where_its_own_cap_lifts_the_global_0() -> None:
+    assert opened(fleet(compute=2, controller=1).plan(caps(everyone=0, controller=1))) == ["controller1"]
+
+
+def test_the_fleets_cap_comes_on_top_of_the_others() -> None:
+    plan = fleet(compute=3, controller=3).plan(caps(everyone=2, fleet=3))
+
+    assert plan.waves == (("compute1", "compute2", "controller1"), ("compute3", "controller2", "controller3"))
+
+
+def test_the_fleets_cap_counts_failed_hosts_of_every_role() -> None:
+    assert opened(fleet(compute=3, controller=3).failed("controller1").plan(caps(fleet=2))) == ["compute1"]
+
+
+def test_the_roles_of_a_group_share_its_cap() -> None:
+    plan = fleet(ceph_mon=2, ceph_osd=2, web=1).plan({**caps(ceph=3), "group_mappings": CEPH})
+
+    assert opened(plan) == ["ceph_mon1", "ceph_mon2", "ceph_osd1", "web1"]
+    assert (plan.open_roles, plan.open_hosts) == (("web",), ("ceph_mon1", "ceph_mon2", "ceph_osd1"))
+    assert plan.hosts["ceph_mon1"].group == "ceph"
+    assert plan.hosts["web1"].group is None
+
+
+def test_a_role_of_a_group_keeps_to_its_own_cap_too() -> None:
+    plan = fleet(ceph_mon=3, ceph_osd=3).plan({**caps(ceph=4, ceph_mon=1), "group_mappings": CEPH})
+
+    assert plan.waves == (
+        ("ceph_mon1", "ceph_osd1", "ceph_osd2", "ceph_osd3"),
+        ("ceph_mon2",),
+        ("ceph_mon3",),
+    )
+
+
+def test_complete_sets_wait_until_nobody_is_upgrading() -> None:
+    rules = caps(everyone=2, complete_sets=True)
+    site = fleet(compute=4)
+    assert site.plan(rules).waves == (("compute1", "compute2"), ("compute3", "compute4"))
+
+    site.opened("compute1", "compute2").upgraded("compute1")
+    assert site.plan(rules).openings == ()
+
+    site.upgraded("compute2")
+    assert opened(site.plan(rules)) == ["compute3", "compute4"]
+
+
+# Order
+
+
+def test_a_role_goes_only_after_the_last_host_of_those_before_it() -> None:
+    rules = {"role_order": {"compute": "controller"}}
+    site = fleet(compute=2, controller=2)
+    assert site.plan(rules).waves == (("controller1", "controller2"), ("compute1", "compute2"))
+
+    site.upgraded("controller1")
+    assert opened(site.plan(rules)) == ["controller2"]
+
+    site.upgraded("controller2")
+    assert opened(site.plan(rules)) == ["compute1", "compute2"]
+
+
+@pytest.mark.parametrize("stuck", [fleet(a=1, b=1).failed("b1"), fleet(a=1, b=1).held("host/b1")])
+def test_a_role_does_not_go_while_one_before_it_has_failed_or_is_held(stuck: Fleet) -> None:
+    plan = stuck.plan({"role_order": {"a": "b"}})
+
+    assert plan.openings == ()
+    assert plan.waves == ()
+    assert not plan.can_move
+
+
+def test_a_role_waits_for_a_whole_group() -> None:
+    rules = {"group_mappings": CEPH, "role_order": {"compute": "ceph"}}
+
+    assert opened(fleet(compute=1, ceph_mon=1, ceph_osd=1).upgraded("ceph_mon1").plan(rules)) == ["ceph_osd1"]
+
+
+def test_a_role_without_hosts_passes_its_own_order_on() -> None:
+    plan = fleet(compute=1, controller=1).plan({"role_order": {"compute": "network", "network": "controller"}})
+
+    assert plan.waves == (("controller1",), ("compute1",))
+    assert plan.warnings == (
+        "instructions: role_order.compute: no host of this fleet has the role or group 'network'.",
+        "instructions: role_order.network: no host of this fleet has the role or group 'network'.",
+    )
+
+
+def test_a_host_that_never_reported_keeps_others_waiting() -> None:
+    plan = fleet(compute=1, controller=1).silent("controller1").plan({"role_order": {"compute": "controller"}})
+
+    assert plan.waves == (("controller1",), ("compute1",))
+
+
+# Hosts in odd conditions
+
+
+@pytest.mark.parametrize("version", [OLD, "3.0", "2.0.1", "2.00"])
+def test_a_host_that_runs_any_other_version_is_not_upgraded(version: str) -> None:
+    plan = fleet(compute=1).running(version, "compute1").plan()
+
+    assert opened(plan) == ["compute1"]
+    assert plan.hosts["compute1"] == HostView(
+        "compute", None, "pending", version, "may go now", cause="may_go", blocks=True
+    )
+
+
+def test_a_host_started_for_another_version_keeps_its_slot_and_gets_its_gate_back() -> None:
+    plan = fleet(compute=3).started("compute2", version="1.5").admitted("compute2").plan(caps(compute=1))
+
+    assert plan.openings == (
+        Opening(
+            "compute2",
+            "compute",
+            "upgrading",
+            "it was admitted and has started, and holds its slot already, so its gate opens again",
+        ),
+    )
+    assert plan.open_hosts == ("compute2",)
+    assert plan.waves == (("compute2",), ("compute1",), ("compute3",))
+
+
+def test_a_started_host_is_opened_once_only() -> None:
+    plan = fleet(compute=1).started("compute1", version="1.5").opened("compute1").plan(caps(compute=1))
+
+    assert plan.openings == ()
+
+
+def test_a_started_host_gets_its_gate_back_even_above_the_cap_as_it_is_down_already() -> None:
+    site = fleet(compute=3).started("compute1", "compute2").admitted("compute1", "compute2")
+
+    assert opened(site.plan(caps(compute=1))) == ["compute1", "compute2"]
+
+
+@pytest.mark.parametrize("version", [OLD, NEW, "1.5"])
+@pytest.mark.parametrize("rules", [{}, caps(compute=1), caps(compute=2), {"stages": [{"name": "canary", "hosts": 1}]}])
+def test_the_own_word_of_a_host_admits_nobody_and_takes_a_slot(version: str, rules: dict[str, Any]) -> None:
+    site = fleet(compute=3).started("compute3", version=version)
+
+    plan = site.plan(rules)
+    site.open(plan)
+
+    assert "compute3" not in opened(plan)
+    assert not site.states()["compute3"].gate.is_open
+    assert plan.hosts["compute3"].state == "upgrading"
+    assert plan.hosts["compute3"].unadmitted
+    assert "was not admitted" in plan.hosts["compute3"].reason
+    assert len(opened(plan)) == {"{}": 2, str(caps(compute=2)): 1}.get(str(rules), 0 if "stages" not in rules else 1)
+
+
+def test_an_admission_is_used_up_by_the_next_report() -> None:
+    site = fleet(compute=1).started("compute1").admitted("compute1")
+    assert opened(site.plan()) == ["compute1"]
+    site.reported_at["compute1"] = 7.0
+    assert opened(site.plan()) == []
+
+
+@pytest.mark.parametrize(
+    ("site", "rules"),
+    [
+        (fleet(compute=2, controller=1).started("compute1").admitted("compute1"), caps(compute=0)),
+        (
+            fleet(compute=2, controller=1).started("compute1").admitted("compute1"),
+            {"role_order": {"compute": "controller"}},
+        ),
+        (
+            fleet(compute=2, controller=1).started("compute1").admitted("compute1").held("host/compute1"),
+            caps(compute=1),
+        ),
+    ],
+)
+def test_a_started_host_stays_closed_under_a_cap_of_0_an_order_or_a_hold(site: Fleet, rules: dict[str, Any]) -> None:
+    assert opened(site.plan(rules)) == ["controller1"]
+
+
+def test_a_hold_on_a_host_that_started_does_not_free_its_slot() -> None:
+    plan = fleet(compute=2).opened("compute1").started("compute1").held("host/compute1").plan(caps(compute=1))
+
+    assert plan.openings == ()
+    assert plan.hosts["compute1"].state == "upgrading"
+    assert plan.can_move
+
+
+def test_a_hold_on_a_host_that_was_opened_keeps_its_slot_but_nothing_moves() -> None:
+    plan = fleet(compute=2).opened("compute1").held("host/compute1").plan(caps(compute=1))
+
+    assert plan.openings == ()
+    assert plan.waves == ()
+    assert not plan.can_move
+
+
+def test_a_held_host_is_passed_over_and_takes_no_slot() -> None:
+    plan = fleet(compute=3).held("host/compute1").plan(caps(compute=1))
+
+    assert plan.waves == (("compute2",), ("compute3",))
+    assert plan.status()["held"] == ["compute1"]
+
+
+def test_a_hold_on_everything_opens_nothing() -> None:
+    assert fleet(compute=3).held("global").plan().openings == ()
+
+
+def test_a_failed_host_of_a_former_rollout_may_go_again() -> None:
+    assert opened(fleet(compute=1).failed("compute1", version=OLD).plan()) == ["compute1"]
+
+
+def test_without_a_current_version_nothing_is_opened() -> None:
+    site = fleet(compute=1)
+    site.current = None
+
+    assert site.plan().openings == ()
+    assert site.plan().waves == ()
+    assert not site.plan().complete
+
+
+def test_hosts_that_another_way_has_opened_are_not_opened_again() -> None:
+    site = fleet(compute=2, controller=1).gated("True", "role/compute")
+
+    assert upgrading(site) == ["compute1", "compute2"]
+    assert opened(site.plan()) == ["controller1"]
+
+
+def test_an_empty_fleet() -> None:
+    assert Fleet({}).plan() == Plan(version=NEW, complete=True, scope_done=True)
+
+
+# Keys
+
+
+def test_the_key_of_a_role_is_used_only_where_no_cap_limits_it() -> None:
+    plan = fleet(compute=2, controller=2).plan(caps(compute=5))
+
+    assert (plan.open_roles, plan.open_hosts) == (("controller",), ("compute1", "compute2"))
+
+
+@pytest.mark.parametrize("cap", [{"everyone": 5}, {"fleet": 5}])
+def test_a_cap_over_all_means_keys_of_hosts_for_all(cap: dict[str, int]) -> None:
+    plan = fleet(compute=1, controller=1).plan(caps(**cap))
+
+    assert (plan.open_roles, plan.open_hosts) == ((), ("compute1", "controller1"))
+
+
+def test_a_hold_on_one_host_means_keys_of_hosts_for_its_role() -> None:
+    plan = fleet(compute=3, controller=1).held("host/compute2").plan()
+
+    assert (plan.open_roles, plan.open_hosts) == (("controller",), ("compute1", "compute3"))
+
+
+def test_a_hold_on_a_host_that_is_upgraded_still_counts() -> None:
+    plan = fleet(compute=3).upgraded("compute2").held("host/compute2").plan()
+
+    assert (plan.open_roles, plan.open_hosts) == ((), ("compute1", "compute3"))
+
+
+def test_a_role_opens_by_its_key_only_if_the_call_may_open_all_of_it() -> None:
+    part = fleet(compute=3).plan(limit=["compute1", "compute3"])
+    assert (part.open_roles, part.open_hosts) == ((), ("compute1", "compute3"))
+
+    every_host = fleet(compute=2).plan(limit=["compute1", "compute2"])
+    assert (every_host.open_roles, every_host.open_hosts) == (("compute",), ())
+
+
+def test_a_hosts_own_closed_gate_is_opened_beside_the_key_of_its_role() -> None:
+    plan = fleet(compute=3).gated("False", "host/compute2").plan()
+
+    assert opened(plan) == ["compute1", "compute2", "compute3"]
+    assert (plan.open_roles, plan.open_hosts) == (("compute",), ("compute2",))
+
+
+# Limit
+
+
+def test_a_limit_of_a_role_opens_no_other_and_plans_no_other() -> None:
+    plan = fleet(compute=1, controller=2).plan(caps(everyone=1), limit=["controller"])
+
+    assert plan.waves == (("controller1",), ("controller2",))
+    assert plan.unfinished == ("controller1", "controller2")
+
+
+def test_a_limit_of_a_group_and_a_host() -> None:
+    plan = fleet(ceph_mon=1, ceph_osd=1, web=2).plan({"group_mappings": CEPH}, limit=["ceph", "web2"])
+
+    assert opened(plan) == ["ceph_mon1", "ceph_osd1", "web2"]
+
+
+def test_hosts_outside_of_the_limit_still_count_under_the_caps() -> None:
+    plan = fleet(compute=3).opened("compute3").plan(caps(compute=1), limit=["compute1"])
+
+    assert plan.openings == ()
+
+
+def test_hosts_outside_of_the_limit_still_keep_others_waiting() -> None:
+    plan = fleet(compute=1, controller=1).plan({"role_order": {"compute": "controller"}}, limit=["compute"])
+
+    assert plan.openings == ()
+    assert plan.waves == ()
+
+
+def test_a_started_host_outside_of_the_limit_is_left_alone() -> None:
+    assert fleet(compute=2).started("compute2").upgraded("compute1").plan(limit=["compute1"]).openings == ()
+
+
+def test_the_scope_is_done_before_the_fleet_is() -> None:
+    plan = fleet(compute=1, controller=1).upgraded("controller1").plan(limit=["controller"])
+
+    assert (plan.scope_done, plan.complete, plan.unfinished) == (True, False, ())
+
+
+def test_an_empty_limit_opens_nothing() -> None:
+    assert fleet(compute=1).plan(limit=[]).openings == ()
+
+
+def test_a_limit_that_names_nothing_is_refused_and_the_nearest_offered() -> None:
+    with pytest.raises(UpgradeError) as caught:
+        fleet(compute=1, controller=1).plan(limit=["computes"])
+
+    assert caught.value.code == "unknown_limit"
+    assert caught.value.message == (
+        "limit: 'computes' is no host, role or group of this fleet; did you mean 'compute'? "
+        "Its roles are compute, controller."
+    )
+
+
+def test_a_limit_on_an_empty_fleet_is_refused() -> None:
+    with pytest.raises(
+        UpgradeError, match=r"limit: 'x' is no host, role or group of this fleet\. Its roles are none\."
+    ):
+        Fleet({}).plan(limit=["x"])
+
+
+# The plan as a whole
+
+
+def test_the_plan_of_a_finished_fleet_is_empty() -> None:
+    plan = fleet(compute=2).upgraded("compute1", "compute2").plan(caps(compute=1))
+
+    assert (plan.openings, plan.open_roles, plan.open_hosts, plan.waves) == ((), (), (), ())
+    assert (plan.complete, plan.scope_done, plan.can_move, plan.unfinished) == (True, True, False, ())
+
+
+def test_the_first_wave_is_empty_while_only_hosts_under_way_can_bring_the_next() -> None:
+    plan = fleet(compute=3).opened("compute1").plan(caps(compute=1))
+
+    assert plan.waves == ((), ("compute2",), ("compute3",))
+    assert plan.can_move
+
+
+def test_the_forecast_leaves_out_what_a_stuck_host_keeps_from_going() -> None:
+    plan = (
+        fleet(compute=3, controller=2)
+        .failed("controller1")
+        .plan({**caps(controller=2), "role_order": {"compute": "controller"}})
+    )
+
+    assert plan.waves == (("controller2",),)
+
+
+def test_each_opening_tells_what_lets_it_go() -> None:
+    rules = {
+        **caps(compute=2, fleet="50%"),
+        "role_order": {"compute": ["controller", "network"]},
+    }
+    site = fleet(compute=3, controller=1, network=1, web=1).upgraded("controller1", "network1")
+
+    assert site.plan(rules).openings == (
+        Opening(
+            "compute1",
+            "compute",
+            "pending",
+            "rolling_rules.roles.compute lets 2 of role compute go at once; controller, network done",
+        ),
+        Opening(
+            "compute2",
+            "compute",
+            "pending",
+            "rolling_rules.roles.compute lets 2 of role compute go at once; controller, network done",
+        ),
+        Opening("web1", "web", "pending", "rolling_rules.fleet lets 3 of the fleet go at once"),
+    )
+    assert fleet(web=1).plan().openings[0].reason == "nothing limits role web"
+
+
+def test_the_status_has_all_six_states_in_natural_order() -> None:
+    site = fleet(compute=11).upgraded("compute11", "compute9").failed("compute3").opened("compute4")
+
+    assert site.held("host/compute5").plan(caps(compute=0)).status() == {
+        "upgraded": ["compute9", "compute11"],
+        "failed": ["compute3"],
+        "lost": [],
+        "upgrading": ["compute4"],
+        "held": ["compute5"],
+        "pending": ["compute1", "compute2", "compute6", "compute7", "compute8", "compute10"],
+    }
+
+
+def test_obstacles_are_told_once_for_each_reason() -> None:
+    plan = fleet(compute=8).failed("compute8").plan(caps(compute=1))
+
+    assert obstacles(plan, plan.hosts) == [
+        "compute1, compute2, compute3, compute4, compute5 and 2 more (pending): waits for a slot: "
+        "rolling_rules.roles.compute lets 1 of role compute go at once, taken by compute8",
+        "compute8 (failed): failed: disk full",
+    ]
+
+
+def ledger(**members: int) -> Ledger:
+    return Ledger(3, NEW, members=members)
+
+
+def test_a_planner_that_knows_fewer_hosts_than_the_rollout_has_is_never_complete() -> None:
+    site = fleet(compute=2).upgraded("compute1", "compute2")
+    site.ledger = ledger(compute=3, network=1)
+    plan = site.plan()
+
+    assert (plan.complete, plan.scope_done) == (False, False)
+    assert plan.missing == (
+        "role compute: 2 of its 3 hosts are known here, because hosts that never reported are known by fleet only; "
+        "give the fleet that the rollout was given last",
+        "role network: 0 of its 1 host are known here, because hosts that never reported are known by fleet only; "
+        "give the fleet that the rollout was given last",
+    )
+
+
+def test_a_planner_that_knows_more_hosts_than_the_rollout_had_misses_none() -> None:
+    site = fleet(compute=2, network=1).upgraded("compute1", "compute2", "network1")
+    site.ledger = ledger(compute=1)
+
+    assert (site.plan().complete, site.plan().missing) == (True, ())

@@ -1,0 +1,128 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Limits: which caps bind which roles, and how many slots each one has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import (
+    Limit,
+    limits_by_role,
+    refuse_uncapped,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.role_order import resolve
+
+MEMBERS = {"ceph_mon": 3, "ceph_osd": 9, "compute": 20}
+CEPH = {"ceph": "ceph_"}
+
+
+def limits(groups: dict[str, str] | None = None, **rolling: Any) -> dict[str, tuple[Limit, ...]]:
+    rules = parse({"rolling_rules": rolling, "group_mappings": groups or {}})
+    return limits_by_role(rules, resolve(rules, MEMBERS), MEMBERS)
+
+
+def test_a_role_without_any_cap_is_held() -> None:
+    assert limits(roles={"compute": 3}, **{"global": None})["ceph_mon"] == (
+        Limit("role ceph_mon", "rolling_rules.roles.ceph_mon", 0, is_missing=True),
+    )
+
+
+def test_who_asks_for_no_cap_has_none() -> None:
+    assert limits(**{"global": "unlimited"}) == {"ceph_mon": (), "ceph_osd": (), "compute": ()}
+    assert limits(**{"global": 1}, roles={"compute": "Unlimited"})["compute"] == ()
+    assert limits(CEPH, roles={"ceph": "unlimited"})["ceph_mon"] == ()
+    assert limits(CEPH, roles={"ceph_mon": "unlimited"})["ceph_osd"][0].is_missing
+
+
+@pytest.mark.parametrize(
+    ("rolling", "roles"),
+    [
+        ({}, ["ceph_mon", "ceph_osd", "compute"]),
+        ({"complete_sets": True}, ["ceph_mon", "ceph_osd", "compute"]),
+        ({"roles": {"compute": 3, "ceph_mon": "unlimited"}}, ["ceph_osd"]),
+    ],
+)
+def test_rules_that_leave_a_role_without_a_cap_are_refused(rolling: dict[str, Any], roles: list[str]) -> None:
+    rules = parse({"rolling_rules": rolling})
+
+    with pytest.raises(UpgradeError) as caught:
+        refuse_uncapped(rules, resolve(rules, MEMBERS))
+
+    assert (caught.value.code, caught.value.details["roles"]) == ("no_cap", roles)
+    assert "unlimited}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "rolling", [{"global": "unlimited"}, {"global": 0}, {"fleet": 5}, {"roles": dict.fromkeys(MEMBERS, "unlimited")}]
+)
+def test_a_cap_for_every_role_or_the_word_for_none_is_enough(rolling: dict[str, Any]) -> None:
+    rules = parse({"rolling_rules": rolling})
+    refuse_uncapped(rules, resolve(rules, MEMBERS))
+
+
+def test_a_fleet_that_nobody_knows_yet_needs_a_cap_all_the_same() -> None:
+    with pytest.raises(UpgradeError, match="no cap limits any role"):
+        refuse_uncapped(parse({}), resolve(parse({}), ()))
+
+
+def test_the_global_cap_binds_each_role_by_itself() -> None:
+    found = limits(**{"global": "50%"})
+
+    assert found == {
+        "ceph_mon": (Limit("role ceph_mon", "rolling_rules.global", 1),),
+        "ceph_osd": (Limit("role ceph_osd", "rolling_rules.global", 4),),
+        "compute": (Limit("role compute", "rolling_rules.global", 10),),
+    }
+
+
+def test_a_cap_of_its_own_takes_the_place_of_the_global_one() -> None:
+    assert limits(**{"global": 1}, roles={"compute": 5})["compute"] == (
+        Limit("role compute", "rolling_rules.roles.compute", 5),
+    )
+
+
+def test_the_roles_of_a_group_share_one_limit() -> None:
+    found = limits(CEPH, roles={"ceph": "50%"})
+
+    assert found["ceph_mon"] == (Limit("group ceph", "rolling_rules.roles.ceph", 6),)
+    assert found["ceph_mon"][0] is found["ceph_osd"][0]
+    assert found["compute"][0].is_missing
+
+
+def test_the_global_cap_binds_a_group_as_one() -> None:
+    found = limits(CEPH, **{"global": 2})
+
+    assert found["ceph_mon"] == (Limit("group ceph", "rolling_rules.global", 2),)
+    assert found["ceph_mon"][0] is found["ceph_osd"][0]
+
+
+def test_a_role_of_a_group_keeps_a_cap_of_its_own_beside_the_groups() -> None:
+    assert limits(CEPH, roles={"ceph": 4, "ceph_mon": 1})["ceph_mon"] == (
+        Limit("group ceph", "rolling_rules.roles.ceph", 4),
+        Limit("role ceph_mon", "rolling_rules.roles.ceph_mon", 1),
+    )
+
+
+def test_in_a_group_that_bears_the_name_of_its_role_the_name_means_the_group() -> None:
+    assert limits({"compute": "comp|ceph"}, roles={"compute": 4})["compute"] == (
+        Limit("group compute", "rolling_rules.roles.compute", 4),
+    )
+
+
+def test_the_fleet_has_one_limit_on_top_of_all() -> None:
+    found = limits(fleet="25%", roles={"compute": 5})
+
+    assert found["compute"] == (
+        Limit("role compute", "rolling_rules.roles.compute", 5),
+        Limit("the fleet", "rolling_rules.fleet", 8),
+    )
+    assert found["compute"][1] is found["ceph_mon"][0] is found["ceph_osd"][0]
+
+
+def test_free_slots_are_never_negative() -> None:
+    assert [Limit("role compute", "rolling_rules.global", 2, taken).free for taken in (0, 2, 5)] == [2, 0, 0]

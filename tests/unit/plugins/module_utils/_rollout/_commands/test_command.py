@@ -1,0 +1,62 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An operator's word as the ledger keeps it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import (
+    ABORTED,
+    COMPLETE,
+    PAUSED,
+    RUNNING,
+    Ledger,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import command
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import whoami
+
+
+def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one() -> None:
+    before = int(time.time())
+    with_all, bare = command.Word("logins fail", "ann").plain(), command.Word().plain()
+    assert {**with_all, "at": 0} == {"by": "ann", "at": 0, "reason": "logins fail"}
+    assert {**bare, "at": 0} == {"by": whoami(), "at": 0}
+    for said in (with_all, bare):
+        assert isinstance(said["at"], int)
+        assert before <= said["at"] <= time.time()
+        # It fits into a ledger as it is.
+        assert Ledger(1, "2", state=PAUSED, word=said).word == said
+
+
+@pytest.mark.parametrize(
+    ("state", "hint"),
+    [
+        (
+            COMPLETE,
+            "It is over, and all of its hosts are upgraded; upgrade.yml -e version=X begins another one.",
+        ),
+        (
+            ABORTED,
+            "It is over. upgrade.yml -e version=2.0 -e restart=true begins it anew, and upgrade.yml -e version=X begins "
+            "another one.",
+        ),
+        (PAUSED, "Look at it with status.yml."),
+        (RUNNING, "Look at it with status.yml."),
+    ],
+)
+def test_a_word_that_comes_too_late_is_told_what_to_do_instead(state: str, hint: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        command.refuse_unless(Ledger(1, "2.0", state=state), (), "paused")
+    assert caught.value.message == f"The rollout to 2.0 is {state}, so it can't be paused. {hint}"
+    assert (caught.value.code, caught.value.details) == ("not_running", {"state": state})
+    command.refuse_unless(Ledger(1, "2.0", state=state), (state,), "paused")
+
+
+def test_a_rollback_that_was_aborted_is_begun_anew_by_its_own_word() -> None:
+    with pytest.raises(UpgradeError) as caught:
+        command.refuse_unless(Ledger(1, "2.0", state=ABORTED, rollback=True), (), "resumed")
+    assert "It is over. rollback.yml begins it anew, and " in caught.value.message

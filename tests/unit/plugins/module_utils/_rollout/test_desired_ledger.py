@@ -1,0 +1,161 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a request makes of the ledger that there is: under which rules a rollout begins, and which it may replace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import (
+    ABORTED,
+    COMPLETE,
+    PAUSED,
+    RUNNING,
+    Ledger,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.desired_ledger import Request, Wanted, wanted_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
+from fleets import NEW, OLD, UNLIMITED, Fleet
+
+NEXT = "3.0"
+ONE = {"rolling_rules": {"global": 1}, "stages": [{"name": "canary", "hosts": 1}, {"name": "rest"}]}
+LEDGER = Ledger(epoch=4, version=NEW, previous_version=OLD, state=RUNNING, instructions=ONE, who="ann", since=7)
+
+
+def fleet(ledger: Ledger | None = None, current: str = NEW) -> Fleet:
+    return Fleet({}, current, ledger=ledger).running(OLD, "web1", "web2", "db1")
+
+
+def wanted(there: Fleet, version: str | None, rules: dict[str, Any] | None = None, **more: Any) -> Wanted:
+    return wanted_of(Keys(), Request(version, rules, **more), there.snapshot(), 99, begun=False)
+
+
+def refusal(there: Fleet, version: str | None, rules: dict[str, Any] | None = None, **more: Any) -> UpgradeError:
+    with pytest.raises(UpgradeError) as caught:
+        wanted(there, version, rules, **more)
+    return caught.value
+
+
+@pytest.mark.parametrize("rules", [None, {}, {"rolling_rules": {"roles": {"web": 1}}}, {"health": {"soak": 5}}])
+def test_without_a_cap_nothing_begins(rules: dict[str, Any] | None) -> None:
+    error = refusal(fleet(None, OLD), NEW, rules)
+
+    assert error.code == "no_cap"
+    assert "global: unlimited keeps that" in error.message, "the original had no cap by default"
+
+
+def test_a_half_done_rollout_of_other_code_is_adopted_under_rules_alone() -> None:
+    assert refusal(fleet(None), NEW).code == "no_cap"
+    assert not wanted(fleet(None), NEW, UNLIMITED).begins
+
+
+def test_rules_of_a_running_rollout_do_not_lose_their_cap() -> None:
+    there = fleet(replace(LEDGER, instructions=UNLIMITED))
+    assert refusal(there, NEW, {"rolling_rules": {}}).code == "no_cap"
+
+
+def test_a_rollout_that_has_begun_goes_on_where_a_role_without_a_cap_comes_up() -> None:
+    there = fleet(replace(LEDGER, instructions={"rolling_rules": {"roles": {"web": 1}}}))
+    assert wanted(there, NEW).members == {"db1": "db", "web1": "web", "web2": "web"}
+
+
+@pytest.mark.parametrize("state", [ABORTED, COMPLETE])
+def test_the_next_rollout_is_under_the_rules_of_the_last_one_until_others_are_given(state: str) -> None:
+    there = fleet(replace(LEDGER, state=state))
+    assert wanted(there, NEXT).ledger.instructions == ONE
+    assert wanted(there, NEXT, UNLIMITED).ledger.instructions == UNLIMITED
+
+
+# In place of another one
+
+
+@pytest.mark.parametrize("state", [RUNNING, PAUSED])
+def test_a_rollout_under_way_is_replaced_by_name_alone(state: str) -> None:
+    there = fleet(replace(LEDGER, state=state))
+    unnamed = refusal(there, NEXT)
+    assert unnamed.code == "rollout_under_way"
+    assert f"The rollout under way goes to {NEW}: it was begun by ann and is {state}" in unnamed.message
+    assert f"-e replace={NEW}" in unnamed.message
+
+    other = refusal(there, NEXT, replace=OLD, restart=True)
+    assert other.code == "rollout_under_way"
+    assert other.message.startswith(f"replace names {OLD}, but the rollout under way goes to {NEW}")
+
+    found = wanted(there, NEXT, replace=NEW)
+    assert (found.begins, found.replaces) == (True, there.snapshot().ledger)
+    assert found.ledger.instructions == ONE, "the rules in force are carried over"
+    assert wanted(there, NEXT, UNLIMITED, replace=NEW).ledger.instructions == UNLIMITED
+
+
+@pytest.mark.parametrize("state", [ABORTED, COMPLETE])
+def test_nothing_is_replaced_where_none_is_under_way(state: str) -> None:
+    there = fleet(replace(LEDGER, state=state))
+    for named in (None, NEW, OLD):
+        assert wanted(there, NEXT, replace=named).replaces is None
+
+
+def test_the_same_command_again_goes_on_with_what_it_began() -> None:
+    there = fleet(replace(LEDGER, version=NEXT, previous_version=NEW), NEXT)
+    found = wanted(there, NEXT, replace=NEW)
+    assert (found.begins, found.replaces) == (False, None)
+
+
+def test_a_rollback_names_nobody() -> None:
+    there = fleet(LEDGER)
+    found = wanted(there, OLD, takes_back=LEDGER)
+    assert (found.begins, found.replaces) == (True, None)
+
+
+def test_a_version_that_something_else_has_set_does_not_end_the_rollout_under_way() -> None:
+    there = fleet(LEDGER, NEXT)
+    assert refusal(there, NEXT).code == "rollout_under_way"
+    found = wanted(there, NEXT, replace=NEW)
+    assert (found.begins, found.replaces) == (False, LEDGER)
+
+
+# Names that the fleet does not have
+
+TYPO = {"rolling_rules": {"global": "100%", "roles": {"wbe": 1}}}
+
+
+@pytest.mark.parametrize("state", [ABORTED, COMPLETE])
+def test_no_rollout_begins_under_rules_whose_names_fit_nothing(state: str) -> None:
+    there = fleet(replace(LEDGER, state=state))
+    error = refusal(there, NEXT, TYPO)
+    assert error.code == "unknown_names"
+    assert "did you mean 'web'?" in error.message
+    assert wanted(there, NEXT, {**TYPO, "optional_names": ["wbe"]}).begins
+    # Also not under those of the last one, which an earlier release only warned of.
+    assert refusal(fleet(replace(LEDGER, state=state, instructions=TYPO)), NEXT).code == "unknown_names"
+
+
+def test_rules_of_a_running_rollout_are_not_changed_to_such_ones() -> None:
+    assert refusal(fleet(replace(LEDGER, instructions=UNLIMITED)), NEW, TYPO).code == "unknown_names"
+
+
+def test_a_rollout_goes_on_and_back_though_a_host_of_its_rules_was_removed() -> None:
+    rules = {
+        "rolling_rules": {"global": 1},
+        "stages": [{"name": "canary", "hosts": ["gone1", "web1"]}, {"name": "rest"}],
+    }
+    ledger = replace(LEDGER, instructions=rules)
+    assert wanted(fleet(ledger), NEW, rules).ledger.instructions == rules
+    assert wanted(fleet(ledger), OLD, rules, takes_back=ledger).begins
+    assert wanted(fleet(ledger), OLD, {**rules, "rollback_order": "forward"}, takes_back=ledger).begins
+    # Other rules are looked at.
+    assert refusal(fleet(ledger), OLD, TYPO, takes_back=ledger).code == "unknown_names"
+
+
+def test_names_are_those_of_the_fleet_that_is_given_too() -> None:
+    rules = {"rolling_rules": {"global": 1, "roles": {"cache": 1}}, "stages": [{"hosts": ["cache1"]}]}
+    there = fleet(None, OLD)
+    assert refusal(there, NEW, rules).code == "unknown_names"
+    assert wanted(there, NEW, rules, fleet={"cache1": "cache"}).begins
+
+
+def test_order_from_the_inventory_may_name_roles_without_hosts() -> None:
+    assert wanted(fleet(None, OLD), NEW, UNLIMITED, role_order={"web": ["network", "db"]}).begins

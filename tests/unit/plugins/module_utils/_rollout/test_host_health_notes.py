@@ -1,0 +1,184 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a pass writes down beside its openings, shown by a writer that sends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import Change
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.host_health_notes import note, with_checks
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import LedgerWriter
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from fleets import NEW, OLD, Fleet, fleet
+
+# Nobody listens there: whoever asked would be told so.
+NOWHERE = Store(Settings(port=1, timeout=0.01))
+
+
+def noted(site: Fleet, rules: Mapping[str, Any] | None = None) -> tuple[list[Change], int]:
+    """Return what is written beside the ledger, and by how many writes."""
+    site.ledger = site.ledger or Ledger(5, NEW)
+    snapshot, plan = site.snapshot(), site.plan(rules)
+    writer = LedgerWriter(NOWHERE, snapshot, "ann@here", 9, dry=True)
+    note(writer, snapshot, plan, replace(site.ledger, stage=plan.stage_mark, stopped=plan.stopped))
+    assert writer.ledger is not None
+    writes = writer.ledger.epoch - site.ledger.epoch
+    site.ledger = writer.ledger
+    return [change for change in writer.changes if change.key != NOWHERE.keys.ledger], writes
+
+
+def said(site: Fleet, *hosts: str, at: int = 500, version: str = NEW) -> Fleet:
+    """Let hosts say in their own records alone that they are upgraded."""
+    site.records.update({host: Record(version, UPGRADED, times={UPGRADED: at}) for host in hosts})
+    return site
+
+
+def test_where_nothing_is_new_nothing_is_written() -> None:
+    assert noted(fleet(compute=3).upgraded("compute1").started("compute2")) == ([], 0)
+
+
+# Reports
+
+
+def test_what_a_host_says_in_its_record_alone_is_published_and_its_former_report_goes() -> None:
+    changes, writes = noted(said(fleet(compute=2), "compute1"))
+    assert changes == [
+        Change("running/versions/2.0/compute1", None, "500"),
+        Change("running/versions/1.0/compute1", "1", None),
+    ]
+    assert writes == 1
+
+
+def test_a_host_that_never_reported_is_published_too() -> None:
+    changes, _writes = noted(said(fleet(compute=2).silent("compute1"), "compute1"))
+    assert changes == [Change("running/versions/2.0/compute1", None, "500")]
+
+
+def test_a_record_without_times_is_published_as_of_now() -> None:
+    site = fleet(compute=1).silent("compute1")
+    site.records["compute1"] = Record(NEW, UPGRADED)
+    assert noted(site)[0] == [Change("running/versions/2.0/compute1", None, "10000")]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(NEW, STARTED, times={STARTED: 500}),
+        # Older than the report: the host went elsewhere since.
+        Record(NEW, UPGRADED, times={UPGRADED: 0}),
+        Record(OLD, UPGRADED, times={UPGRADED: 500}),
+        Record(NEW, UPGRADED, times={UPGRADED: 500}, readable=False),
+    ],
+)
+def test_no_other_record_is_published(record: Record) -> None:
+    site = fleet(compute=1)
+    site.records["compute1"] = record
+    assert noted(site) == ([], 0)
+
+
+def test_hosts_of_no_role_are_not_published() -> None:
+    assert noted(said(fleet(compute=1), "stranger")) == ([], 0)
+
+
+@pytest.mark.parametrize(("count", "writes"), [(1, 1), (20, 1), (21, 2), (61, 4)])
+def test_reports_are_published_twenty_to_a_write(count: int, writes: int) -> None:
+    site = fleet(compute=count)
+    changes, done = noted(said(site, *site.members))
+    assert (len(changes), done) == (2 * count, writes)
+
+
+# Budgets
+
+
+def test_a_budget_that_is_spent_is_written_once_and_when_it_is_not_any_more() -> None:
+    site = fleet(compute=3).failed("compute1")
+    rules = {"failure_rules": {"fleet": 1, "roles": {"compute": 1}}}
+    assert noted(site, rules) == ([], 1)
+    assert site.ledger is not None
+    assert site.ledger.stopped == ("failure_rules.fleet", "failure_rules.roles.compute")
+    assert noted(site, rules) == ([], 0)
+    site.records.clear()
+    assert noted(site, rules) == ([], 1)
+    assert site.ledger.stopped == ()
+
+
+# Health
+
+
+SOAK = {"health": {"soak": 60}}
+
+
+def test_a_mark_is_written_when_it_is_new_and_not_again() -> None:
+    site = fleet(compute=2).upgraded("compute1")
+    mark = '{"since": 10000, "upgraded": false, "version": "2.0"}'
+    assert noted(site, SOAK) == ([Change("upgrade/health/compute1", None, mark)], 1)
+    site.marks = {"compute1": Mark(NEW, 10_000)}
+    site.now += 59
+    assert noted(site, SOAK) == ([], 0)
+    site.now += 1
+    well = '{"since": 10000, "upgraded": true, "version": "2.0"}'
+    assert noted(site, SOAK) == ([Change("upgrade/health/compute1", mark, well)], 1)
+
+
+@pytest.mark.parametrize(("count", "writes"), [(61, 1), (62, 2)])
+def test_marks_are_written_sixty_one_to_a_write(count: int, writes: int) -> None:
+    site = fleet(compute=count)
+    changes, done = noted(site.upgraded(*site.members), SOAK)
+    assert (len(changes), done) == (count, writes)
+
+
+def test_a_host_that_says_so_in_its_record_alone_is_published_and_marked() -> None:
+    changes, writes = noted(said(fleet(compute=1), "compute1"), SOAK)
+    assert [change.key for change in changes] == [
+        "running/versions/2.0/compute1",
+        "running/versions/1.0/compute1",
+        "upgrade/health/compute1",
+    ]
+    assert writes == 2
+
+
+def test_consul_is_asked_for_checks_only_where_the_rules_want_some() -> None:
+    snapshot = fleet(compute=1).snapshot()
+    assert with_checks(NOWHERE, snapshot, parse(SOAK)) is snapshot
+    assert NOWHERE.client.requests == 0
+
+
+# Stages
+
+
+def test_a_stage_is_written_when_it_comes_and_when_it_is_done() -> None:
+    site = fleet(compute=2)
+    rules = {"stages": [{"name": "canary", "hosts": 1, "soak": 60}]}
+    stages = []
+    for _pass in range(5):
+        changes, writes = noted(site, rules)
+        assert (changes, site.ledger is not None) == ([], True)
+        stages.append((writes, dict(site.ledger.stage) if site.ledger else {}))
+        if _pass == 1:
+            site.upgraded("compute1")
+        elif _pass == 3:
+            site.now += 60
+    assert stages == [
+        (1, {"number": 0}),
+        (0, {"number": 0}),
+        (1, {"number": 0, "done_at": 10_000}),
+        (0, {"number": 0, "done_at": 10_000}),
+        (1, {"number": 1}),
+    ]
+
+
+def test_without_a_ledger_no_stage_is_written() -> None:
+    snapshot, plan = fleet(compute=1).snapshot(), fleet(compute=1).plan({"stages": [{"name": "canary", "hosts": 1}]})
+    writer = LedgerWriter(NOWHERE, snapshot, "ann@here", 9, dry=True)
+    note(writer, snapshot, plan, Ledger(0, NEW, stage=plan.stage_mark))
+    assert (writer.ledger, writer.changes) == (None, [])

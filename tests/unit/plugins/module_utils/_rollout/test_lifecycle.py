@@ -1,0 +1,160 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The moves of a rollout: what each one writes, and the snapshot that it leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import (
+    Change,
+    compare_and_put,
+    put,
+    remove_tree,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Report, Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import COMPLETE, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.lifecycle import begin, finish, go_on
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
+
+KEYS = Keys("cloud/")
+GATES = "cloud/config_state/enable_puppet/"
+LEDGER = Ledger(4, "2.0", "1.0", instructions={"rolling_rules": {"global": 1}}, who="ann")
+WIPED = remove_tree(GATES)
+# What belongs to an earlier rollout is forgotten with the gates: what one host did for all, health, approvals.
+BEGUN = (
+    compare_and_put("cloud/upgrade/hold/", "", 0),
+    put("cloud/current_version", "2.0"),
+    WIPED,
+    put(f"{GATES}global", "False"),
+    remove_tree("cloud/upgrade/once/"),
+    remove_tree("cloud/upgrade/health/"),
+    remove_tree("cloud/upgrade/approval/"),
+)
+
+OPEN_FLEET = Snapshot(
+    current_version="1.0",
+    reports={"compute1": Report("1.0")},
+    gates=Gates(
+        GateValue(f"{GATES}global", "True"),
+        {"compute": GateValue(f"{GATES}role/compute", "true")},
+        {"compute1": GateValue(f"{GATES}host/compute1", None)},
+    ),
+    holds=Holds(hosts={"compute1": Hold("upgrade/hold/host/compute1")}),
+    index=9,
+    ledger_index=7,
+)
+CONVERGED = Gates(GateValue(f"{GATES}global", "True"))
+
+
+def test_a_rollout_begins_with_the_version_and_one_closed_gate_at_once() -> None:
+    move = begin(KEYS, OPEN_FLEET, LEDGER)
+
+    assert move.operations == BEGUN
+    assert move.changes == (
+        Change("cloud/current_version", "1.0", "2.0"),
+        Change(f"{GATES}role/compute", "true", None),
+        Change(f"{GATES}host/compute1", "", None),
+        Change(f"{GATES}global", "True", "False"),
+    )
+    assert move.event == {
+        "what": "begin",
+        "from": "1.0",
+        "instructions": LEDGER.instructions,
+        "reason": "ann asked for 2.0",
+    }
+    assert move.ledger == LEDGER
+
+
+def test_after_the_beginning_all_gates_are_closed_and_holds_are_kept() -> None:
+    after = begin(KEYS, OPEN_FLEET, LEDGER).after
+
+    assert after == replace(
+        OPEN_FLEET, current_version="2.0", ledger=LEDGER, gates=Gates(GateValue(f"{GATES}global", "False"))
+    )
+
+
+def test_a_rollout_that_begins_on_an_empty_store_writes_the_layout_down() -> None:
+    move = begin(KEYS, Snapshot(), Ledger(0, "2.0"))
+
+    assert move.operations == (*BEGUN, put("cloud/upgrade/schema", "1", 1000))
+    assert move.changes == (
+        Change("cloud/current_version", None, "2.0"),
+        Change(f"{GATES}global", None, "False"),
+        Change("cloud/upgrade/schema", None, "1"),
+    )
+    assert move.after.schema == 1
+
+
+def test_other_rules_change_the_ledger_alone() -> None:
+    snapshot = replace(OPEN_FLEET, ledger=replace(LEDGER, instructions={}))
+    move = go_on(KEYS, snapshot, LEDGER)
+
+    assert (move.operations, move.changes) == ((), ())
+    assert move.event == {
+        "what": "rules",
+        "instructions": LEDGER.instructions,
+        "reason": "other instructions were given",
+    }
+    assert move.after == replace(snapshot, ledger=LEDGER)
+
+
+def test_a_rollout_that_something_else_began_is_adopted() -> None:
+    for found in (None, replace(LEDGER, version="1.5")):
+        move = go_on(KEYS, replace(OPEN_FLEET, ledger=found), LEDGER)
+
+        assert move.event["what"] == "adopt"
+        assert move.event["reason"] == "current_version was set already, by something that keeps no ledger"
+        assert move.after.ledger == LEDGER
+
+
+def test_a_rollout_completes_without_a_touch_to_the_gates() -> None:
+    move = finish(KEYS, OPEN_FLEET, LEDGER, converge=False)
+
+    assert move is not None
+    assert move.ledger == replace(LEDGER, state=COMPLETE)
+    assert (move.operations, move.changes) == ((), ())
+    assert move.event == {"what": "complete", "reason": "every host is upgraded"}
+    assert move.after == replace(OPEN_FLEET, ledger=move.ledger)
+
+
+def test_a_rollout_completes_once() -> None:
+    assert finish(KEYS, OPEN_FLEET, replace(LEDGER, state=COMPLETE), converge=False) is None
+
+
+def test_converging_opens_the_global_gate_and_removes_the_others_at_once() -> None:
+    move = finish(KEYS, OPEN_FLEET, LEDGER, converge=True)
+
+    assert move is not None
+    assert move.operations == (WIPED, put(f"{GATES}global", "True"))
+    assert move.changes == (
+        Change(f"{GATES}role/compute", "true", None),
+        Change(f"{GATES}host/compute1", "", None),
+        Change(f"{GATES}global", "True", "True"),
+    )
+    assert move.event == {"what": "converge", "reason": "every host is upgraded; the global gate opens for all"}
+    assert move.after == replace(OPEN_FLEET, ledger=move.ledger, gates=CONVERGED)
+
+
+def test_a_completed_rollout_can_converge_later() -> None:
+    move = finish(KEYS, OPEN_FLEET, replace(LEDGER, state=COMPLETE), converge=True)
+
+    assert move is not None
+    assert move.event["what"] == "converge"
+
+
+def test_a_fleet_that_has_converged_is_left_alone() -> None:
+    converged = replace(OPEN_FLEET, gates=CONVERGED)
+
+    assert finish(KEYS, converged, replace(LEDGER, state=COMPLETE), converge=True) is None
+
+
+def test_where_the_gates_are_plain_already_converging_only_completes() -> None:
+    move = finish(KEYS, replace(OPEN_FLEET, gates=CONVERGED), LEDGER, converge=True)
+
+    assert move is not None
+    assert move.operations == ()
+    assert move.event["what"] == "complete"

@@ -1,0 +1,257 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rollout told from its history and its hosts' records."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Record, Report
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import Begun
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.page import page
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.rollout import chronicle
+from hypothesis import given
+from hypothesis import strategies as st
+
+MEMBERS = {"compute1": "compute", "compute2": "compute", "compute3": "compute", "controller1": "controller"}
+RULES = {"rolling_rules": {"roles": {"compute": 2}, "fleet": 3}}
+
+
+def entry(at: int, what: str, **more: Any) -> dict[str, Any]:
+    """Return an entry of the history."""
+    return {"at": at, "what": what, "epoch": at, "version": "2", "who": "ann@box", **more}
+
+
+EVENTS = [
+    entry(100, "begin", **{"from": "1"}, instructions=RULES, reason="ann asked for 2"),
+    entry(110, "open", hosts={}, roles={"controller": {"hosts": 1, "reason": "nothing limits it"}}),
+    entry(150, "open", hosts={"compute1": "slot", "compute2": "slot"}),
+    entry(180, "retry", hosts={"compute2": "it was: failed"}, by="bob", reason="disk"),
+    entry(190, "open", hosts={"compute2": "slot"}),
+]
+RECORDS = {
+    "controller1": Record("2", "upgraded", times={"started": 115, "upgraded": 140}),
+    "compute1": Record("2", "failed", "nova", "stop", 1, "no space", {"started": 160, "failed": 170}),
+    "compute2": Record("2", "started", "nova", "upgrade", 2, times={"started": 195, "failed": 175}),
+    "compute3": Record("1", "upgraded", times={"started": 10, "upgraded": 20}),
+}
+
+
+def told(**more: Any) -> dict[str, Any]:
+    """Return the running rollout as it is told at 250."""
+    return chronicle(EVENTS, MEMBERS, RECORDS, {}, 250, **{"is_current": True, **more})
+
+
+def test_each_host_goes_through_its_phases() -> None:
+    hosts = {one["host"]: one for one in told()["hosts"]}
+
+    assert {name: [phase[:3] for phase in one["phases"]] for name, one in hosts.items()} == {
+        "controller1": [["waits", 100, 110], ["let through", 110, 115], ["at work", 115, 140], ["upgraded", 140, 250]],
+        "compute1": [["waits", 100, 150], ["let through", 150, 160], ["at work", 160, 170], ["failed", 170, 250]],
+        "compute2": [
+            ["waits", 100, 150], ["let through", 150, 175], ["failed", 175, 180], ["waits", 180, 190],
+            ["let through", 190, 195], ["at work", 195, 250],
+        ],
+        "compute3": [["waits", 100, 250]],
+    }  # fmt: skip
+    assert (hosts["compute1"]["service"], hosts["compute1"]["step"], hosts["compute1"]["error"]) == (
+        "nova",
+        "stop",
+        "no space",
+    )
+
+
+def test_what_is_told_of_all_of_them() -> None:
+    found = told()
+
+    assert (found["version"], found["previous_version"], found["state"], found["begun"], found["end"]) == (
+        "2", "1", "running", 100, 250,
+    )  # fmt: skip
+    assert found["concurrency"]["role controller"] == [[110, 1], [115, 1], [140, 0]]
+    assert found["concurrency"]["role compute"][-1] == [250, 0]
+    assert max(down for _at, down in found["concurrency"]["the fleet"]) == 2
+    assert found["caps"] == {"role compute": 2, "the fleet": 3}
+    assert found["durations"]["controller"] == {"hosts": 1, "median": 30, "longest": 30}
+    assert found["durations"]["compute"] == {"hosts": 0, "median": 0, "longest": 0}
+    assert found["words"][3] == {"at": 180, "epoch": 180, "who": "bob", "what": "retry", "text": "1 host: disk"}
+    assert found["rules"] == RULES
+
+
+def test_steps_and_how_long_they_took() -> None:
+    records = {
+        "controller1": Record("2", "upgraded", times={"started": 115, "upgraded": 140}, trail=(
+            Begun(115, "db", "stop"), Begun(118, "db", "upgrade"), Begun(118, "web", "upgrade"), Begun(140),
+        )),
+        # It failed twice, of which the last time is known.
+        "compute1": Record("2", "failed", "nova", "start", 2, "no", {"started": 165, "failed": 190}, trail=(
+            Begun(160, "nova", "stop"), Begun(163), Begun(165, "nova", "start"), Begun(190),
+        )),
+        "compute2": Record("2", "started", "nova", "stop", 1, None, {"started": 200}, trail=(Begun(200, "nova", "stop"),)),
+    }  # fmt: skip
+    found = chronicle(EVENTS, MEMBERS, records, {}, 250, is_current=True)
+
+    hosts = {one["host"]: one["phases"] for one in found["hosts"]}
+    assert hosts["controller1"] == [
+        ["waits", 100, 110, "", ""], ["let through", 110, 115, "", ""], ["at work", 115, 118, "db", "stop"],
+        ["at work", 118, 118, "db", "upgrade"], ["at work", 118, 140, "web", "upgrade"], ["upgraded", 140, 250, "", ""],
+    ]  # fmt: skip
+    assert hosts["compute1"][2:] == [
+        ["at work", 160, 163, "nova", "stop"], ["let through", 163, 165, "", ""], ["at work", 165, 190, "nova", "start"],
+        ["failed", 190, 250, "", ""],
+    ]  # fmt: skip
+    assert hosts["compute2"][-1] == ["at work", 200, 250, "nova", "stop"]
+    rows = [tuple(one.values()) for one in found["steps"]]
+    assert rows == [
+        ("compute", "nova", "stop", 1, 3, 3, 0, 1),
+        ("compute", "nova", "start", 0, 0, 0, 1, 0),
+        ("controller", "db", "stop", 1, 3, 3, 0, 0),
+        ("controller", "db", "upgrade", 1, 0, 0, 0, 0),
+        ("controller", "web", "upgrade", 1, 22, 22, 0, 0),
+    ]
+    assert "web upgrade, from 1970-01-01 00:01:58 UTC, 0 min 22 s" in page(found)
+
+
+def test_a_host_that_recovered_has_failed_all_the_same() -> None:
+    failures = (Failure(175, 1, "nova", "stop", "no space"), Failure(200, 2, "nova", "start", "no <port>"))
+    healed = Record(
+        "2", "upgraded", attempt=3, times={"started": 205, "failed": 200, "upgraded": 205}, failures=failures
+    )
+    # As records were before they kept failures.
+    older = Record("2", "upgraded", attempt=2, times={"started": 170, "failed": 165, "upgraded": 180})
+    events = [*EVENTS, entry(205, "open", hosts={"compute2": "slot"})]
+    found = chronicle(events, MEMBERS, {"compute2": healed, "compute1": older}, {}, 250, is_current=True)
+
+    hosts = {one["host"]: one for one in found["hosts"]}
+    one = hosts["compute2"]
+    assert [(each["at"], each["step"], each["error"]) for each in one["failures"]] == [
+        (175, "stop", "no space"),
+        (200, "start", "no <port>"),
+    ]
+    assert one["retries"] == [{"at": 180, "by": "bob", "reason": "it was: failed"}]
+    assert (one["admitted"], one["began"], one["ended"]) == ([150, 190, 205], 205, 205)
+    assert [phase[:2] for phase in one["phases"] if phase[0] == "failed"] == [["failed", 175], ["failed", 200]]
+    assert [(each["at"], each["error"]) for each in hosts["compute1"]["failures"]] == [(165, "")]
+    shown = page(found)
+    assert "2 of 4 hosts upgraded, 0 failed now; 3 failures and 1 retry in all" in shown
+    assert "<td>nova start</td><td>no &lt;port&gt;</td>" in shown
+    assert "<td>retried</td><td>by bob</td><td>it was: failed</td>" in shown
+
+
+def test_groups_have_their_caps_and_no_role_is_taken_for_the_fleet() -> None:
+    members = {"ceph-mon1": "ceph-mon", "ceph-osd1": "ceph-osd", "fleet1": "fleet"}
+    rules = {"rolling_rules": {"global": 1, "fleet": 2}, "group_mappings": {"ceph": "ceph-.*"}}
+    opened = entry(110, "open", hosts=dict.fromkeys(members, "slot"))
+    found = chronicle([{**EVENTS[0], "instructions": rules}, opened], members, {}, {}, 250, is_current=True)
+
+    assert found["caps"] == {"group ceph": 1, "role fleet": 1, "the fleet": 2}
+    most = {part: max(down for _at, down in steps) for part, steps in found["concurrency"].items()}
+    assert most == {"the fleet": 3, "group ceph": 2, "role ceph-mon": 1, "role ceph-osd": 1, "role fleet": 1}
+
+
+def test_times_that_no_clock_shows_are_passed_over() -> None:
+    record = Record("2", "failed", times={"started": 2**52, "failed": -(2**52)}, trail=(Begun(2**52, "a", "b"),))
+    events = [*EVENTS, entry(10**30, "pause", by="ann"), {**EVENTS[-1], "at": "noon"}]
+    found = chronicle(events, MEMBERS, {"compute1": record}, {"compute2": Report("2", 9e11)}, 250, is_current=True)
+
+    assert all(100 <= start <= end <= 250 for one in found["hosts"] for _phase, start, end, *_step in one["phases"])
+    assert "<svg" in page(found)
+
+
+def test_of_a_former_rollout_nothing_is_guessed() -> None:
+    later = {host: Record("3", "upgraded", times={"started": 400, "upgraded": 500}) for host in MEMBERS}
+
+    left = chronicle(EVENTS, MEMBERS, later, {}, 390, is_current=False, is_whole=False)
+    assert (left["state"], left["end"]) == ("left", 390)
+    assert {one["host"]: one["phase"] for one in left["hosts"]} == dict.fromkeys(
+        ("controller1", "compute1", "compute2"), "let through"
+    )
+
+    events = [
+        *EVENTS,
+        entry(220, "publish", hosts={"compute1": "2", "compute2": "1"}),
+        entry(300, "converge", reason="all"),
+    ]
+    found = chronicle(events, MEMBERS, later, {}, 900, is_current=False, is_whole=False)
+    assert (found["state"], found["end"]) == ("converge", 300)
+    # All were upgraded when it ended. When the others were done is not known, so it is not counted how long they took.
+    assert {one["host"]: (one["phases"][-1][:2], one["end_known"]) for one in found["hosts"]} == {
+        "controller1": (["upgraded", 300], False), "compute1": (["upgraded", 220], True), "compute2": (["upgraded", 300], False),
+    }  # fmt: skip
+    assert found["durations"]["compute"] == {"hosts": 1, "median": 70, "longest": 70}
+
+
+def test_of_a_former_rollout_hosts_tell_what_they_keep_of_it() -> None:
+    trail = (Begun(116, "nova", "stop"), Begun(130, "nova", "start"))
+    moves = {
+        "controller1": Record("2", "upgraded", times={"started": 115, "upgraded": 140}, trail=trail),
+        "compute1": RECORDS["compute1"],
+        # Another rollout to the same version, later.
+        "compute2": Record("2", "upgraded", times={"started": 600, "upgraded": 620}),
+    }
+    later = {
+        host: Record(
+            "3", "started", times={"started": 700}, former=(Record("1", "upgraded", times={"upgraded": 9}), move)
+        )
+        for host, move in moves.items()
+    }
+    found = chronicle(EVENTS, MEMBERS, later, {}, 390, is_current=False, is_whole=False)
+    hosts = {one["host"]: one for one in found["hosts"]}
+    assert hosts["controller1"]["phases"] == [
+        ["waits", 100, 110, "", ""], ["let through", 110, 115, "", ""], ["at work", 115, 116, "", ""],
+        ["at work", 116, 130, "nova", "stop"], ["at work", 130, 140, "nova", "start"], ["upgraded", 140, 390, "", ""],
+    ]  # fmt: skip
+    assert (hosts["compute1"]["phase"], hosts["compute1"]["error"]) == ("failed", "no space")
+    assert hosts["compute2"]["phase"] == "let through"
+    assert found["durations"]["controller"] == {"hosts": 1, "median": 30, "longest": 30}
+    assert [(one["role"], one["step"]) for one in found["steps"]] == [("controller", "stop"), ("controller", "start")]
+
+
+def test_a_host_without_a_record_is_upgraded_by_its_report() -> None:
+    found = chronicle(EVENTS, {"compute1": "compute"}, {}, {"compute1": Report("2", 200.0)}, 250, is_current=True)
+
+    assert found["hosts"][0]["phases"][-1] == ["upgraded", 200, 250, "", ""]
+
+
+def test_an_end_is_the_same_whenever_it_is_looked_at() -> None:
+    events = [*EVENTS, entry(300, "complete", reason="every host is upgraded")]
+    one, other = (chronicle(events, MEMBERS, RECORDS, {}, now, is_current=True) for now in (400, 900))
+
+    assert one == other
+    assert one["end"] == 300
+
+
+class Reader(HTMLParser):
+    """Collects the tags of a page, their attributes and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.names: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.names.update(name for name, _value in attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1) | st.just("</title><script>x</script><b onx='")
+)
+def test_no_text_of_others_becomes_a_tag(text: str) -> None:
+    plain, hostile = Reader(), Reader()
+    for reader, word, role in ((plain, "2", "r"), (hostile, text, text)):
+        first = {**EVENTS[0], "version": word, "who": word, "reason": word, "from": word}
+        record = Record(word, "failed", word, word, 1, word, {"started": 160, "failed": 170})
+        found = chronicle([first, *EVENTS[1:]], {"compute1": role}, {"compute1": record}, {}, 250, is_current=True)
+        reader.feed(page(found))
+
+    assert hostile.tags == plain.tags
+    assert hostile.names == plain.names
+    assert "script" not in hostile.tags
+    assert text in hostile.text

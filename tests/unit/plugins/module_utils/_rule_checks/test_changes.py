@@ -1,0 +1,81 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From the rules of a running rollout to other ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.changes import (
+    changed_keys,
+    named_in,
+    refuse_left_out,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import KEYS, parse
+
+STORED: dict[str, Any] = {"rolling_rules": {"global": 1}, "failure_rules": {"fleet": 1}, "stages": [{"hosts": 1}]}
+
+
+def refuse(given: dict[str, Any], stored: dict[str, Any] | None = None) -> None:
+    refuse_left_out(STORED if stored is None else stored, named_in(given), "2", "upgrade/ledger")
+
+
+def test_rules_that_would_end_unsaid_are_refused_with_both_ways_out() -> None:
+    with pytest.raises(UpgradeError) as caught:
+        refuse({"failure_rules": {"fleet": 3}})
+    assert caught.value.code == "rules_left_out"
+    assert caught.value.details == {"missing": ["rolling_rules", "stages"], "instructions": STORED}
+    assert caught.value.message == (
+        "instructions: rolling_rules, stages are not given, and the rollout to 2 has them in upgrade/ledger. Instructions "
+        "take the place of all that hold, so nothing is changed. Give all rules that are to hold from now on, on the ground "
+        f"of those that do: {json.dumps(STORED, sort_keys=True)}. Or end what is not given on purpose, with an empty value: "
+        "rolling_rules: {}, stages: []."
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({}, [*STORED]),
+        ({**STORED, "stages": None}, ["stages"]),
+        ({**STORED, "stages": []}, []),
+        ({"rolling_rules": {}, "failure_rules": {}, "stages": []}, []),
+        ({**STORED, "health": {"soak": 5}}, []),
+    ],
+)
+def test_only_what_is_not_given_is_missing_and_a_null_gives_nothing(given: dict[str, Any], missing: list[str]) -> None:
+    if not missing:
+        return refuse(given)
+    with pytest.raises(UpgradeError) as caught:
+        refuse(given)
+    assert caught.value.details["missing"] == missing
+    return None
+
+
+def test_the_two_names_of_the_order_are_one_and_what_nobody_can_give_is_not_asked_for() -> None:
+    refuse({"role_dependencies": {}}, {"role_order": {"a": ["b"]}})
+    refuse({"role_order": {}}, {"role_dependencies": {"a": ["b"]}, "rolling": 1, "health": {}})
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_can_be_ended_with_the_empty_value_that_its_refusal_names(key: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        refuse({}, {key: {"x": 1}})
+    _name, empty = caught.value.message.removesuffix(".").rpartition(": ")[::2]
+    given = {key: json.loads(empty)}
+    assert parse(given).plain() == {}
+    refuse(given, {key: {"x": 1}})
+
+
+def test_changed_keys_have_what_was_and_what_is_and_never_without_end() -> None:
+    after = {**STORED, "failure_rules": {"fleet": 3}, "group_mappings": {"a": "b" * 9000}}
+    del after["stages"]
+    found = changed_keys(STORED, after)
+    assert found["failure_rules"] == {"before": '{"fleet": 1}', "after": '{"fleet": 3}'}
+    assert found["stages"] == {"before": '[{"hosts": 1}]', "after": ""}
+    assert (found["group_mappings"]["before"], len(found["group_mappings"]["after"])) == ("", 500)
+    assert set(found) == {"failure_rules", "stages", "group_mappings"}

@@ -1,0 +1,138 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which versions of a service may go to which: ranges, tables, lists, and the way back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.allowed_versions import (
+    Ways,
+    parse_allowed_from,
+    parse_range,
+    ways_from,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+TABLE = {"2.10": [">=2.8", "2.6"], "<3": ">=2.4, <2.10", ">=4, <5": "3.9"}
+
+
+def ways(allowed_from: Any = None, *, versions: list[str] | None = None, back: bool = False) -> Ways:
+    """Return ways as a service's file would give them."""
+    entries = None if allowed_from is None else parse_allowed_from(allowed_from)
+    return Ways("meta", None if versions is None else tuple(versions), entries, back, {"allowed_from": "meta:3"})
+
+
+def refusal(given: Ways, start: str | None, end: str) -> str | None:
+    return given.refusal(start, end, given.order())
+
+
+@pytest.mark.parametrize(
+    ("allowed_from", "moves"),
+    [
+        (None, "2.2>2.10 1>9 2.10>2.10 2.10>2.10.0"),
+        (">=2.4", "2.4>2.10 2.9>2.10 2.10>3"),
+        (">= 2.4, <2.10", "2.4>2.10 2.9.9>3 2.10~rc1>2.10"),
+        ("2.8", "2.8>2.10 2.8.0>2.10"),
+        (["2.6", "2.8", "> 2.9"], "2.6>3 2.8>3 2.10>3"),
+        ("!=2.9", "2.8>3 2.10>3"),
+        ("== 2.8", "2.8>3"),
+        ("*", "2.2>2.10"),
+        (TABLE, "2.8>2.10 2.6>2.10 2.9>2.10 2.4>2.11 3.9>4.2"),
+    ],
+)
+def test_what_may_go(allowed_from: Any, moves: str) -> None:
+    for move in moves.split():
+        start, end = move.split(">")
+        assert refusal(ways(allowed_from), start, end) is None, move
+
+
+@pytest.mark.parametrize(
+    ("allowed_from", "start", "end", "why"),
+    [
+        (">=2.4", "2.2", "2.10", "it can't go from 2.2 to 2.10, as allowed_from (meta:3) is >=2.4"),
+        (">=2.4, <2.8", "2.8", "2.10", "it can't go from 2.8 to 2.10, as allowed_from (meta:3) is >=2.4, <2.8"),
+        (["2.6", "2.8"], "2.7", "3", "it can't go from 2.7 to 3, as allowed_from (meta:3) is 2.6 or 2.8"),
+        # The first entry that has the version counts, as 2.10 is below 3 too.
+        (TABLE, "2.4", "2.10", "it can't go from 2.4 to 2.10, as allowed_from (meta:3) is >=2.8 or 2.6 to 2.10"),
+        (TABLE, "2.10", "3.5", "it can't go from 2.10 to 3.5, as allowed_from (meta:3) has no entry for 3.5"),
+        (TABLE, "3.8", "4.2", "it can't go from 3.8 to 4.2, as allowed_from (meta:3) is 3.9 to >=4, <5"),
+        (
+            *(">=2.4", None, "2.10"),
+            "nobody knows which version it has, and allowed_from (meta:3) says from which it can go",
+        ),
+        (
+            *(">=2.4", "v673", "2.10"),
+            "'v673' and '2.10' can't be compared as versions: 'v673' begins with 'v' and '2.10' begins with a number. Name all "
+            "versions in their order as a list, versions, in the service's meta/upgrade.yml",
+        ),
+    ],
+)  # fmt: skip
+def test_what_may_not_go(allowed_from: Any, start: str | None, end: str, why: str) -> None:
+    assert refusal(ways(allowed_from), start, end) == why
+
+
+def test_nothing_goes_back_unless_the_service_says_so() -> None:
+    assert refusal(ways(), "2.10", "2.9") == (
+        "it can't go back from 2.10 to 2.9, as it does not say allow_downgrade: true (meta)"
+    )
+    assert refusal(ways(back=True), "2.10", "2.9") is None
+
+
+def test_what_can_go_up_can_come_back_where_the_service_says_so_and_nothing_else() -> None:
+    given = ways(">=2.4", back=True)
+    assert refusal(given, "2.10", "2.4") is None
+    assert refusal(given, "2.10", "2.2") == (
+        "it can't go back from 2.10 to 2.2: it can't go from 2.2 to 2.10, as allowed_from (meta:3) is >=2.4, and what can't go "
+        "up can't come back"
+    )
+
+
+def test_names_without_an_order_are_no_matter_where_the_answer_does_not_need_one() -> None:
+    assert refusal(ways(back=True), "xenial", "bionic") is None
+    assert refusal(ways(), "bionic", "bionic") is None
+    assert refusal(ways(), None, "bionic") is None
+    assert "'xenial' and 'bionic' can't be compared" in str(refusal(ways(), "xenial", "bionic"))
+
+
+def test_a_list_of_versions_is_the_order() -> None:
+    given = ways(">=queens", versions=["pike", "queens", "rocky", "stein"])
+    assert refusal(given, "queens", "stein") is None
+    assert refusal(given, "pike", "stein") == "it can't go from pike to stein, as allowed_from (meta:3) is >=queens"
+    assert str(refusal(given, "stein", "rocky")).startswith("it can't go back from stein to rocky")
+    assert str(refusal(given, "stein", "train")).startswith(
+        "'stein' and 'train' can't be compared, as 'train' is not in"
+    )
+
+
+@pytest.mark.parametrize("value", [*("", ",", ">=", ">=2.4,", "=>2", "2.4 <", ">>2", "<2>3", "2.*", ">=2.4, *")])
+def test_what_is_no_range(value: str) -> None:
+    with pytest.raises(ValueError, match=r"is no range of versions\. Give a version, bounds such as"):
+        parse_range(value)
+
+
+@pytest.mark.parametrize("value", [2.1, 2, None, True, [[">=2"]], {2.1: "2.0"}, {"2.1": 2.0}])
+def test_what_yaml_may_have_changed_is_refused(value: Any) -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"is not text but a number or the like, and YAML may have changed it \(2\.10 is read as 2\.1\)",
+    ):
+        parse_allowed_from(value)
+
+
+@given(st.sampled_from((None, ">=2.4", "2.2, <3", ["2.6", "> 2.7"], TABLE, "*")), st.booleans(), st.booleans())
+def test_ways_are_the_same_once_they_were_written_down(allowed_from: Any, back: bool, listed: bool) -> None:
+    given_ways = ways(allowed_from, versions=["1", "2"] if listed else None, back=back)
+    found = ways_from(given_ways.plain())
+    assert found == given_ways
+    assert (found.file, found.where) == (given_ways.file, given_ways.where)
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
+def test_a_service_that_may_go_back_may_do_so_exactly_where_it_may_go_up(start: int, end: int, lowest: int) -> None:
+    given_ways = ways(f">=2.{lowest}", back=True)
+    up, back = (refusal(given_ways, f"2.{one}", f"2.{other}") for one, other in ((start, end), (end, start)))
+    assert (up is None) == (back is None) == (start == end or min(start, end) >= lowest)

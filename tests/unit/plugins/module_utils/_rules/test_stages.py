@@ -1,0 +1,272 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``stages``: who belongs to which, what the next one waits for, and what the ledger keeps of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.stage_progress import carried
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.caps import Cap
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.stages import Stage, parse_stages
+from fleets import NEW, Fleet, fleet
+
+CANARY = {"name": "canary", "hosts": 1, "soak": 60, "approve": True}
+
+
+def test_every_key_is_read_and_the_rest_goes_last() -> None:
+    stages = parse_stages([CANARY, {"hosts": "25%", "roles": ["web"]}, {"hosts": ["db1"]}])
+    assert stages == (
+        Stage("canary", Cap(1), (), 60, True),
+        Stage("stage 2", Cap(25, is_percent=True), ("web",)),
+        Stage("stage 3", ("db1",)),
+        Stage("rest"),
+    )
+    assert parse_stages([one.plain() for one in stages]) == stages
+    assert parse_stages(None) == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({}, "stages: {} is not a list."),
+        ([CANARY, CANARY], "stages[1].name: 'canary' is the name of an earlier stage too."),
+        (
+            [{"name": "all"}, CANARY],
+            "stages[0]: 'all' takes all hosts that are left, so none is left for those after it.",
+        ),
+        ([{"hosts": 0}], "stages[0].hosts: 0 is a stage without hosts; leave the stage out."),
+        ([{"hosts": []}], "stages[0].hosts: [] is neither a text nor a list of texts."),
+        ([{"aprove": True}], "stages[0].aprove: unknown key; did you mean 'approve'?"),
+        ([{"approve": "yes"}], "stages[0].approve: 'yes' is neither true nor false."),
+        ([{"name": "a/b"}], "stages[0].name: the stage 'a/b' has a '/'"),
+        (
+            [CANARY, {"name": "others", "soak": "1h", "approve": True}],
+            "stages[1].soak: '1h' has no effect: 'others' is the last stage, and no host comes after it. Leave it out; "
+            "health.soak says how long each host has to be well before it counts as upgraded.",
+        ),
+        (
+            [CANARY, {"approve": True}],
+            "stages[1].approve: True has no effect: 'stage 2' is the last stage, and nothing is left to be approved "
+            "after it. Leave it out.",
+        ),
+        ([{"soak": 60}], "stages[0].soak: 60 has no effect: 'stage 1' is the last stage"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(raw: Any, message: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        parse_stages(raw)
+    assert message in caught.value.message
+
+
+def test_the_last_stage_that_is_named_may_be_waited_for_where_hosts_are_left() -> None:
+    assert [one.approve for one in parse_stages([{"roles": ["web"], "soak": 5, "approve": True}])] == [True, False]
+    assert parse_stages([CANARY, {"name": "others", "soak": 0, "approve": False}])[-1] == Stage("others")
+
+
+def go(site: Fleet, stages: list[dict[str, Any]], **more: Any) -> Plan:
+    """Make a pass, and keep what it says for the ledger."""
+    plan = site.plan({"stages": stages, **more})
+    site.ledger = replace(site.ledger or Ledger(1, NEW), stage=plan.stage_mark)
+    return plan
+
+
+def opened(plan: Plan) -> list[str]:
+    return [one.host for one in plan.openings]
+
+
+def test_the_first_hosts_of_each_role_go_and_the_others_wait_for_them() -> None:
+    site = fleet(compute=3, web=2)
+    plan = go(site, [{"name": "canary", "hosts": 1}])
+    assert opened(plan) == ["compute1", "web1"]
+    assert plan.hosts["compute2"].reason == "waits for stage canary (2 hosts to go: compute1, web1)"
+    assert plan.waves == (("compute1", "web1"), ("compute2", "compute3", "web2"))
+    assert plan.open_roles == ()
+    site.upgraded("compute1")
+    assert opened(go(site, [{"name": "canary", "hosts": 1}])) == ["web1"]
+    site.upgraded("web1")
+    plan = go(site, [{"name": "canary", "hosts": 1}])
+    assert (opened(plan), plan.stage) == (["compute2", "compute3", "web2"], "rest")
+
+
+def test_a_stage_soaks_and_then_waits_for_an_approval() -> None:
+    site = fleet(compute=2).upgraded("compute1")
+    plan = go(site, [CANARY])
+    assert opened(plan) == []
+    assert (plan.can_move, plan.wants_approval, plan.wake_at) == (True, False, 10_060)
+    assert plan.stage_mark == {"number": 0, "done_at": 10_000}
+    assert plan.hosts["compute2"].reason.startswith("stage canary soaks until ")
+    site.now = 10_060
+    plan = go(site, [CANARY])
+    assert opened(plan) == []
+    assert (plan.can_move, plan.wants_approval, plan.wake_at) == (True, True, None)
+    assert plan.hosts["compute2"].reason == (
+        "waits for somebody's approval after stage canary: approve.yml -e stage=canary"
+    )
+    site.approvals["canary"] = Approval("ann", 10_061)
+    plan = go(site, [CANARY])
+    assert (opened(plan), plan.stage_mark) == (["compute2"], {"number": 1})
+
+
+def test_a_canary_that_is_not_well_any_more_is_waited_for_again() -> None:
+    site = fleet(compute=2).upgraded("compute1")
+    go(site, [CANARY])
+    site.reports["compute1"] = "1.0"
+    plan = go(site, [CANARY])
+    assert plan.stage_mark == {"number": 0}
+    assert opened(plan) == ["compute1"]
+
+
+def test_order_between_roles_holds_within_a_stage() -> None:
+    site = fleet(controller=2, web=2)
+    rules = {"role_order": {"web": "controller"}}
+    assert opened(go(site, [{"name": "canary", "hosts": 1}], **rules)) == ["controller1"]
+    site.upgraded("controller1")
+    assert opened(go(site, [{"name": "canary", "hosts": 1}], **rules)) == ["web1"]
+    site.upgraded("web1")
+    assert opened(go(site, [{"name": "canary", "hosts": 1}], **rules)) == ["controller2"]
+
+
+def test_caps_hold_in_every_stage() -> None:
+    site = fleet(compute=6)
+    rules = {"rolling_rules": {"global": 2}}
+    passes = []
+    while not site.plan({"stages": [{"hosts": 3}], **rules}).complete:
+        plan = go(site, [{"hosts": 3}], **rules)
+        passes.append(opened(plan))
+        site.open(plan)
+        site.finish()
+    assert passes == [["compute1", "compute2"], ["compute3"], ["compute4", "compute5"], ["compute6"]]
+
+
+def test_the_forecast_tells_what_comes_in_reality() -> None:
+    site = fleet(compute=5, web=3)
+    rules = {"stages": [{"hosts": 1}, {"hosts": ["compute4"]}], "rolling_rules": {"global": 2}}
+    waves = site.plan(rules).waves
+    assert [tuple(one) for one in waves] == [one for one in site.run(rules) if one]
+
+
+def test_a_stage_that_cannot_end_by_itself_ends_the_forecast() -> None:
+    site = fleet(compute=3).failed("compute1")
+    assert go(site, [{"hosts": 1}]).waves == ()
+
+
+@pytest.mark.parametrize(
+    ("stage", "key", "why"),
+    [
+        (
+            {"roles": ["conpute"], "hosts": 1},
+            "stages[0].roles",
+            "conpute is no role or group of it; did you mean 'compute'? Its roles are compute, web. Correct roles,",
+        ),
+        (
+            {"roles": ["conpute", "wbe"]},
+            "stages[0].roles",
+            "conpute, wbe are no role or group of it; did you mean 'compute'? Its roles are compute, web. Correct roles,",
+        ),
+        (
+            {"hosts": ["compute9"]},
+            "stages[0].hosts",
+            "compute9 is no host of it; did you mean 'compute2'? Hosts that never reported are known by fleet only. "
+            "Correct hosts,",
+        ),
+        (
+            {"hosts": ["web1"], "roles": "compute"},
+            "stages[0].hosts",
+            "none of web1 has a role of compute. Correct hosts,",
+        ),
+    ],
+)
+def test_a_stage_whose_names_fit_nobody_is_refused(stage: dict[str, Any], key: str, why: str) -> None:
+    site = fleet(compute=2, web=1)
+    with pytest.raises(UpgradeError) as caught:
+        go(site, [{"name": "canary", **stage}])
+    assert caught.value.code == "bad_instructions"
+    assert caught.value.message == (
+        f"instructions: {key}: stage 'canary' has no host in this fleet, so the next one would begin at once: {why} "
+        "or leave the stage out."
+    )
+    assert caught.value.details == {"key": key, "stage": "canary"}
+
+
+def test_a_later_stage_whose_names_fit_nobody_is_refused_before_anything_opens() -> None:
+    with pytest.raises(UpgradeError, match=r"stages\[1\]\.roles: stage 'second' has no host"):
+        go(fleet(compute=2), [CANARY, {"name": "second", "roles": ["wbe"]}])
+
+
+def test_a_name_among_others_that_fits_nobody_is_a_warning() -> None:
+    site = fleet(compute=3)
+    plan = go(site, [{"hosts": ["compute2", "compute9", "compute8"], "roles": ["compute", "computer"]}])
+    assert opened(plan) == ["compute2"]
+    assert plan.warnings == (
+        "instructions: stages[0].roles: no host of this fleet has the role or group 'computer'; did you mean 'compute'?",
+        "instructions: stages[0].hosts: compute9, compute8 are no hosts of this fleet; did you mean 'compute3'?",
+    )
+
+
+def test_a_stage_whose_hosts_went_in_an_earlier_one_stops_nobody() -> None:
+    site = fleet(compute=2)
+    rules = [{"name": "canary", "hosts": 1}, {"name": "first", "hosts": ["compute1"]}]
+    assert opened(go(site, rules)) == ["compute1"]
+    assert opened(go(site.upgraded("compute1"), rules)) == ["compute2"]
+
+
+def test_a_stage_that_is_over_may_lose_its_hosts() -> None:
+    site = fleet(compute=2)
+    site.ledger = Ledger(1, NEW, stage={"number": 1})
+    plan = go(site, [{"name": "canary", "hosts": ["compute9"]}])
+    assert opened(plan) == ["compute1", "compute2"]
+    assert plan.warnings == (
+        "instructions: stages[0].hosts: compute9 is no host of this fleet; did you mean 'compute2'?",
+    )
+
+
+def test_a_rollback_and_a_fleet_that_is_done_are_not_held_up_by_a_stage_without_hosts() -> None:
+    rules = [{"name": "canary", "hosts": ["compute9"]}]
+    site = fleet(compute=2)
+    site.ledger = Ledger(1, NEW, rollback=True)
+    assert opened(go(site, rules)) == ["compute1", "compute2"]
+    assert go(fleet(compute=2).upgraded("compute1", "compute2"), rules).complete
+
+
+def test_a_stage_that_is_to_be_waited_for_is_a_warning_where_nobody_comes_after_it() -> None:
+    rules = [CANARY, {"name": "all", "hosts": "100%", "approve": True}]
+    warning = "instructions: stages[1]: no host of this fleet comes after stage 'all', so its soak and approve have no effect."
+    assert go(fleet(compute=2), rules).warnings == (warning,)
+    assert go(fleet(compute=2), [CANARY]).warnings == ()
+    assert len(go(fleet(compute=1), [CANARY, {"name": "all"}]).warnings) == 1
+    assert go(Fleet({}), [CANARY]).warnings == ()
+
+
+def stages(*names: str) -> tuple[Stage, ...]:
+    """Stages of one host each, whose names say it: ``a1`` is compute1; then all that are left."""
+    return parse_stages([{"name": name, "hosts": [f"compute{name[1:]}"]} for name in names])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept", "carried_over"),
+    [
+        # What is still to come may change.
+        ("a1 b2 c3", "a1 b2 d4", {"number": 1, "done_at": 7}, {"number": 1, "done_at": 7}),
+        ("a1 b2", "a1 b2 c3", {"number": 1}, {"number": 1}),
+        # A finished one that is dropped, another that is put in its place, and one that has other hosts now.
+        ("a1 b2 c3", "b2 c3", {"number": 1, "done_at": 7}, {}),
+        ("a1 b2", "a1 x3 b2", {"number": 2}, {"number": 1}),
+        ("a1 b2", "a3 b2", {"number": 1, "done_at": 7}, {}),
+        # The current one.
+        ("a1 b2 c3", "a1 b4 c3", {"number": 1, "done_at": 7}, {"number": 1}),
+        ("a1 b2", "", {"number": 1}, {}),
+        ("", "a1 b2", {}, {}),
+    ],
+)
+def test_other_stages_begin_at_the_first_that_is_not_what_it_was(
+    before: str, after: str, kept: dict[str, int], carried_over: dict[str, int]
+) -> None:
+    assert carried(stages(*before.split()), stages(*after.split()), kept) == carried_over

@@ -1,0 +1,408 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From raw keys to typed values and back, with all that old fleets hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_version
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, STATES, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.codec import (
+    decode_approval,
+    decode_hold,
+    decode_ledger,
+    decode_mark,
+    decode_version,
+    encode_approval,
+    encode_ledger,
+    encode_mark,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.event_codec import decode_event, encode_event
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.record_codec import decode_record, encode_record
+from hypothesis import given
+from hypothesis import strategies as st
+from raw_keys import NOT_TEXT, PRINTABLE, read
+
+VERSIONS = st.text(min_size=1).filter(is_version)
+
+
+@pytest.mark.parametrize(
+    ("value", "version"),
+    [(b"2.10", "2.10"), (b" 2.10\r\n", "2.10"), (b"", None), (b" \n", None)],
+)
+def test_versions(value: bytes, version: str | None) -> None:
+    assert decode_version("current_version", value) == version
+
+
+@pytest.mark.parametrize("value", [NOT_TEXT, b"2.0\r1", b"2.0\x1b[2J", b"a/b", b"True", b"9" * 300])
+def test_what_is_no_version_is_never_taken_for_nothing(value: bytes) -> None:
+    with pytest.raises(
+        UpgradeError, match=r"^current_version holds .* \(consul kv put current_version 2\.0\)\.$"
+    ) as raised:
+        decode_version("current_version", value)
+    assert raised.value.code == "unreadable_version"
+    assert raised.value.message.isprintable()
+
+
+# The ledger and the schema
+
+
+def test_a_ledger_is_stored_without_what_goes_without_saying() -> None:
+    assert json.loads(encode_ledger(Ledger(3, "2.0", who="ann", since=7))) == {
+        "epoch": 3,
+        "version": "2.0",
+        "state": "running",
+        "who": "ann",
+        "since": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        Ledger(0, "2.0"),
+        Ledger(9, "2.0", "1.0", "complete", {"rolling_rules": {"global": 1}}, r"(\w)\d", {"compute": 3}, "ann", 7),
+        Ledger(4, "2.0", state=PAUSED, word={"by": "ann", "at": 7, "reason": "größe"}),
+        Ledger(4, "2.0", state=ABORTED, word={"by": "ann", "at": 7}, stage={"number": 0}),
+        Ledger(4, "1.0", "2.0", rollback=True, stage={"number": 2, "done_at": 0}),
+    ],
+)
+def test_a_ledger_comes_back_as_it_was(ledger: Ledger) -> None:
+    assert decode_ledger("upgrade/ledger", encode_ledger(ledger).encode()) == ledger
+
+
+@given(
+    st.builds(
+        Ledger,
+        st.integers(0, 2**53 - 1),
+        VERSIONS,
+        st.none() | VERSIONS,
+        st.sampled_from(STATES),
+        st.dictionaries(PRINTABLE, st.integers()),
+        st.none(),
+        st.dictionaries(PRINTABLE, st.integers(0, 99)),
+        PRINTABLE,
+        st.integers(0, 2**37),
+        st.fixed_dictionaries({}, optional={"by": PRINTABLE, "at": st.integers(0, 2**37), "reason": PRINTABLE}),
+        st.booleans(),
+        st.dictionaries(st.sampled_from(("number", "done_at")), st.integers(0, 2**37)),
+    )
+)
+def test_any_ledger_comes_back_as_it_was(ledger: Ledger) -> None:
+    assert decode_ledger("upgrade/ledger", encode_ledger(ledger).encode()) == ledger
+
+
+def test_a_paused_rollback_is_stored_with_its_word_and_its_stage() -> None:
+    ledger = Ledger(
+        4, "1", "2", PAUSED, who="ann", since=7, word={"by": "bob", "at": 9}, rollback=True, stage={"number": 0}
+    )
+    assert json.loads(encode_ledger(ledger)) == {
+        "epoch": 4,
+        "version": "1",
+        "previous_version": "2",
+        "state": "paused",
+        "who": "ann",
+        "since": 7,
+        "word": {"by": "bob", "at": 9},
+        "rollback": True,
+        "stage": {"number": 0},
+    }
+
+
+def test_a_ledger_of_before_there_were_pauses_runs_and_is_no_rollback() -> None:
+    old = decode_ledger("k", b'{"epoch": 1, "version": "2.0", "state": "running", "who": "ann", "since": 7}')
+    assert (old.word, old.rollback, old.stage) == ({}, False, {})
+
+
+def test_fields_that_a_later_release_added_are_left_alone() -> None:
+    assert decode_ledger("k", b'{"epoch": 1, "version": "2.0", "mood": "good"}') == Ledger(1, "2.0")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"", "Expecting value: line 1 column 1 (char 0)"),
+        (b"{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        (b'{"version": "2.0"}', "it has no epoch)"),
+        (b'{"epoch": "1", "version": "2.0"}', "epoch is '1'"),
+        (b'{"epoch": 1, "version": ""}', "version is ''"),
+        (b'{"epoch": 1, "version": "2.0", "state": "lost"}', "state is 'lost'"),
+        (b'{"epoch": 1, "version": "2.0", "instructions": null}', "instructions is None"),
+        (b'{"epoch": 1, "version": "2.0", "word": "ann"}', "word is 'ann'"),
+        (b'{"epoch": 1, "version": "2.0", "rollback": "yes"}', "rollback is 'yes'"),
+        (b'{"epoch": 1, "version": "2.0", "stage": "canary"}', "stage is 'canary'"),
+        (b'{"epoch": 1, "version": "2.0", "stage": {"number": true}}', "stage is {'number': True}"),
+        (b"[]", "it is no mapping of names to values"),
+        (b'["epoch"]', "it is no mapping of names to values"),
+        (b'"epoch"', "it is no mapping of names to values"),
+        (b"7", "it is no mapping of names to values"),
+        (b'{"epoch": 1, "version": "2.0", "stage": {"number": -1}}', "stage is {'number': -1}"),
+        (b'{"epoch": 1, "version": "2.0", "word": {"at": 1%s}}' % (b"0" * 400), "word is {'at': 1000"),
+        (b'{"epoch": 1, "version": "2.0", "who": ["ann"]}', "who is ['ann']"),
+        (b'{"epoch": 1, "version": "2.0", "role_pattern": "(a){99999999999}"}', "role_pattern is '(a){99999999999}'"),
+        (b'{"epoch": 1, "version": "2.0", "word": %s1%s}' % (b'{"a":' * 50, b"}" * 50), "it is nested too deeply"),
+        (b"[" * 100_000, "it is nested too deeply"),
+        (NOT_TEXT, "can't decode byte"),
+    ],
+)
+def test_a_ledger_that_can_not_be_read_stops_everything(value: bytes, reason: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        read({"upgrade/ledger": value})
+
+    assert caught.value.code == "unreadable_ledger"
+    assert caught.value.message.startswith("The ledger cloud/upgrade/ledger can't be read (")
+    assert caught.value.message.endswith(
+        "), so nobody knows which rules hold, and nothing is opened. Restore it from a backup, or delete "
+        "cloud/upgrade/ledger to let the next consul_upgrade_plan begin a new one."
+    )
+    assert reason in caught.value.message
+
+
+@pytest.mark.parametrize(("value", "schema"), [(b"0", 0), (b"1\n", 1), (b"17", 17)])
+def test_the_schema(value: bytes, schema: int) -> None:
+    assert read({"upgrade/schema": value}).schema == schema
+
+
+@pytest.mark.parametrize("value", [b"", b"one", b"1.0", NOT_TEXT])
+def test_a_schema_that_can_not_be_read_stops_everything(value: bytes) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        read({"upgrade/schema": value})
+
+    assert caught.value.code == "unreadable_schema"
+    assert caught.value.message == (
+        f"cloud/upgrade/schema holds {value!r}, which is no version of the layout. Restore it from a backup, or delete it."
+    )
+
+
+# Holds
+
+
+@pytest.mark.parametrize(
+    ("value", "hold"),
+    [
+        (b'{"reason": "RAM test", "by": "ann", "at": "noon"}', Hold("k", "RAM test", "ann", "noon")),
+        (b'{"reason": "RAM test", "by": "", "at": null}', Hold("k", "RAM test")),
+        (b'{"at": 1700000000}', Hold("k", at="1700000000")),
+        (b"{}", Hold("k")),
+        (b"", Hold("k")),
+        (b"  ", Hold("k")),
+        (b"RAM test\n", Hold("k", "RAM test")),
+        (b"[1]", Hold("k", "[1]")),
+        (b"true", Hold("k", "true")),
+        (b"\x00\x01", Hold("k")),
+        (NOT_TEXT, Hold("k")),
+    ],
+)
+def test_whatever_stands_in_a_hold_it_holds(value: bytes, hold: Hold) -> None:
+    assert decode_hold("k", value) == hold
+
+
+def test_a_reason_without_end_is_cut_in_a_hold_and_in_an_approval() -> None:
+    word = {"reason": "x" * 300_000, "by": "y" * 300_000, "at": 7}
+    hold, approval = decode_hold("k", json.dumps(word).encode()), decode_approval(json.dumps(word).encode())
+
+    assert approval is not None
+    assert [len(text) for text in (hold.reason, hold.by, approval.reason, approval.by)] == [500] * 4
+    assert len(decode_hold("k", b"x" * 300_000).reason) == 500
+
+
+# An escape sequence, line breaks, a control of C1, what turns the direction of a line, and half of a character.
+ACTING = "a\x1b[2Jb\rc\nd\x9be\u202ef\u2028g\ud800h"
+TAME = "a?[2Jb c d?e?f g?h"
+
+
+def test_no_words_of_a_host_act_on_the_terminal_that_shows_them() -> None:
+    raw = {
+        "version": "2.0", "state": "failed", "service": ACTING, "step": ACTING, "error": ACTING, "reported": ACTING,
+        "times": {ACTING: 7}, "done": [ACTING],
+    }  # fmt: skip
+    found = decode_record("k", json.dumps(raw).encode())
+    assert (found.service, found.step, found.error, found.reported) == (TAME, TAME, TAME, TAME)
+    assert (found.times, found.done) == ({TAME: 7}, (TAME,))
+    assert decode_record("k", encode_record(found).encode()) == found
+
+
+def test_nor_do_those_of_an_operator() -> None:
+    word = json.dumps({"reason": ACTING, "by": ACTING, "at": ACTING}).encode()
+    assert decode_hold("k", word) == Hold("k", TAME, TAME, TAME)
+    assert decode_approval(word) == Approval(TAME, 0, TAME)
+    ledger = {"epoch": 1, "version": "2", "who": ACTING, "word": {"by": ACTING, "reason": ACTING}}
+    read_back = decode_ledger("k", json.dumps(ledger).encode())
+    assert (read_back.who, read_back.word) == (TAME, {"by": TAME, "reason": TAME})
+
+
+def test_nor_does_the_history() -> None:
+    event = {"at": 7, "version": "2.0", "what": "retry", "by": ACTING, "hosts": {ACTING: ACTING}, "of": [ACTING]}
+    assert decode_event(3, json.dumps(event).encode()) == {
+        "epoch": 3,
+        "at": 7,
+        "version": "2.0",
+        "what": "retry",
+        "by": TAME,
+        "hosts": {TAME: TAME},
+        "of": [TAME],
+    }
+
+
+# The history
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"what": None}, {"what": ["open"]}, {"what": ""}, {"at": "7"}, {"at": 10**12}, {"at": -1}, {"at": True}),
+        *({"version": None}, {"version": "a/b"}, {"version": 2}),
+    ],
+)
+def test_an_entry_that_does_not_say_what_was_done_when_and_for_which_version_is_none(wrong: dict[str, Any]) -> None:
+    event = {"what": "open", "at": 7, "version": "2.0"}
+    assert decode_event(3, json.dumps(event).encode()) == {**event, "epoch": 3}
+    assert decode_event(3, json.dumps({**event, **wrong}).encode()) is None
+
+
+def test_what_else_an_entry_says_has_the_form_that_planners_write() -> None:
+    event = {"what": "open", "at": 7, "version": "2.0", "epoch": "nine", "by": ["ann"], "reason": 5, "keys": "ab"}
+    event |= {
+        "hosts": {"web1": 7, "web2": "why"},
+        "roles": {"web": 5, "db": {"hosts": -1, "reason": []}},
+        "instructions": 3,
+    }
+    assert decode_event(3, json.dumps(event).encode()) == {
+        "what": "open",
+        "at": 7,
+        "version": "2.0",
+        "epoch": 3,
+        "hosts": {"web1": "7", "web2": "why"},
+        "roles": {"web": {"reason": "5"}, "db": {"reason": "[]"}},
+    }
+
+
+def test_an_entry_of_the_history_is_stored_as_it_is() -> None:
+    event = {"epoch": 7, "hosts": {"a": "no disk"}, "roles": {"b": {"hosts": 2, "reason": "r"}}, "reason": "why"}
+
+    assert json.loads(encode_event(event)) == event
+
+
+@pytest.mark.parametrize("hosts", [1, 20, 61])
+def test_reasons_in_the_history_have_room_in_a_transaction_whatever_they_are(hosts: int) -> None:
+    rules = {"stages": [{"name": "n" * 3000}]}
+    reason = "first " + "\U0001f600" * 300_000 + " last"
+    told = {f"h{at}": reason for at in range(hosts)}
+    text = encode_event({"instructions": rules, "hosts": told, "roles": {"r": {"reason": reason}}, "by": reason})
+
+    # In a transaction a value takes a third more, and all of it half a megabyte at most.
+    assert len(text) < 300_000
+    event = json.loads(text)
+    assert event["instructions"] == rules
+    for one in (*event["hosts"].values(), event["roles"]["r"]["reason"], event["by"]):
+        assert len(one) >= 300
+        assert (one[:6], one[-5:]) == ("first ", " last")
+
+
+# Marks of health
+
+
+@pytest.mark.parametrize(
+    "mark", [Mark("2.0", None), Mark("2.0", 0), Mark("2.0", 1_700_000_000, upgraded=True), Mark("größe", None, True)]
+)
+def test_a_mark_comes_back_as_it_was(mark: Mark) -> None:
+    assert decode_mark(encode_mark(mark).encode()) == mark
+    assert read({"upgrade/health/compute1": encode_mark(mark).encode()}).marks == {"compute1": mark}
+
+
+def test_a_mark_is_stored_with_all_that_it_says() -> None:
+    assert json.loads(encode_mark(Mark("2.0", None))) == {"version": "2.0", "since": None, "upgraded": False}
+
+
+@pytest.mark.parametrize(
+    ("value", "mark"),
+    [
+        (b'{"version": "2.0"}', Mark("2.0", None)),
+        (b'{"version": "2.0", "since": "5", "mood": "good"}', Mark("2.0", 5)),
+        # A word that is not plainly true makes nobody upgraded.
+        (b'{"version": "2.0", "since": 5, "upgraded": "true"}', Mark("2.0", 5)),
+        (b'{"version": "2.0", "since": 5, "upgraded": 1}', Mark("2.0", 5)),
+    ],
+)
+def test_what_a_mark_lacks_makes_it_say_less(value: bytes, mark: Mark) -> None:
+    assert decode_mark(value) == mark
+
+
+UNREADABLE = [b"", b"{", b"[]", b"7", b"null", b"{}", NOT_TEXT]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *UNREADABLE,
+        b'{"since": 5}',
+        b'{"version": "2.0", "since": "noon"}',
+        b'{"version": "2.0", "since": [5]}',
+        b'{"version": "2.0", "since": 1e999}',
+        b'{"version": "2.0", "since": NaN}',
+    ],
+)
+def test_a_mark_that_can_not_be_read_is_none_and_stops_nobody(value: bytes) -> None:
+    assert read({"upgrade/health/compute1": value}) == Snapshot(index=5)
+
+
+# Approvals
+
+
+@pytest.mark.parametrize(
+    ("word", "approval"),
+    [
+        ({"by": "ann", "at": 7, "reason": "fine"}, Approval("ann", 7, "fine")),
+        ({"by": "ann", "at": 7}, Approval("ann", 7)),
+    ],
+)
+def test_an_approval_comes_back_as_it_was_said(word: dict[str, Any], approval: Approval) -> None:
+    value = encode_approval(word).encode()
+
+    assert decode_approval(value) == approval
+    assert read({"upgrade/approval/stage 2": value}).approvals == {"stage 2": approval}
+
+
+@pytest.mark.parametrize(
+    ("value", "approval"),
+    [
+        (b"yes", Approval("somebody", 0, "yes")),
+        (b" ann: fine\n", Approval("somebody", 0, "ann: fine")),
+        (b'"yes"', Approval("somebody", 0, "yes")),
+        (b"true", Approval("somebody", 0, "true")),
+        (b"{}", Approval("somebody", 0)),
+        (b'{"at": 7}', Approval("somebody", 7)),
+        (b'{"by": "ann", "at": "noon"}', Approval("ann", 0)),
+    ],
+)
+def test_an_approval_may_be_written_by_hand(value: bytes, approval: Approval) -> None:
+    assert decode_approval(value) == approval
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b" \n", b"no", b"False", b'"no"', b"null", b"0", b"a\x07b", b"\xff", b'{"by": "ann"', b"[1]", b"[" * 20_000],
+)
+def test_a_no_and_what_can_not_be_read_approves_nothing(value: bytes) -> None:
+    assert read({"upgrade/approval/canary": value}) == Snapshot(index=5)
+
+
+def test_marks_and_approvals_are_found_beside_each_other_and_their_folders_are_none() -> None:
+    found = read(
+        {
+            "upgrade/approval/": b"",
+            "upgrade/approval/canary": b'{"by": "ann", "at": 7}',
+            "upgrade/health/": b"",
+            "upgrade/health/canary": b'{"version": "2.0"}',
+        }
+    )
+
+    assert found == Snapshot(approvals={"canary": Approval("ann", 7)}, marks={"canary": Mark("2.0", None)}, index=8)

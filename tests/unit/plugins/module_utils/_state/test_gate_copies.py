@@ -1,0 +1,153 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is added to a write of gates for nodes that look in the old place."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import Operation
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import (
+    Change,
+    compare_and_put,
+    put,
+    remove,
+    remove_tree,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.migration import KEPT, REMOVING, RUNNING, Migration
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.gate_copies import Mirror
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
+
+KEYS = Keys("cloud/")
+OLD_GLOBAL = "cloud/config_state/global/enable_puppet"
+OLD_HOST = "cloud/config_state/host/compute1/enable_puppet"
+
+
+def mirror(text: str | None = None, *, state: str | None = None) -> Mirror:
+    """Return one for a fleet that has a global gate in the old place, as it is repeated there."""
+    old = Gates(GateValue(OLD_GLOBAL, text, 1)) if text is not None else Gates()
+    migration = Migration(state) if state is not None else None
+    return Mirror(KEYS, Snapshot(old_gates=old, migration=migration))
+
+
+@pytest.mark.parametrize(
+    ("found", "is_needed"),
+    [
+        (mirror(), False),
+        (mirror("true"), True),
+        (mirror(state=KEPT), True),
+        (mirror(state=RUNNING), False),
+        (mirror(state=REMOVING), False),
+        (mirror("true", state=REMOVING), True),
+    ],
+)
+def test_it_is_needed_while_old_gates_are_there_or_kept(found: Mirror, is_needed: bool) -> None:
+    assert (found.is_needed, found.places) == (is_needed, 2 if is_needed else 1)
+    one = put(KEYS.gate("global"), "True")
+    assert len(found.operations([one])) == found.places
+    assert len(found.changes([Change(KEYS.gate("global"), None, "True")])) == found.places
+
+
+def test_what_sets_and_removes_gates_is_done_twice_and_all_else_once() -> None:
+    given = [
+        compare_and_put(KEYS.ledger, "{}", 7),
+        put(KEYS.gate("host", "compute1"), "True", flags=9),
+        compare_and_put(KEYS.gate("global"), "False", 3),
+        put(KEYS.gate("role", "web"), "2.10"),
+        remove(KEYS.gate("host", "compute1")),
+        remove_tree(KEYS.onces),
+    ]
+    assert mirror("false").operations(given) == [
+        given[0],
+        put(KEYS.gate("host", "compute1"), "true", flags=9), put(OLD_HOST, "true", flags=9),
+        compare_and_put(KEYS.gate("global"), "false", 3), put(OLD_GLOBAL, "false", flags=1),
+        given[3], put("cloud/config_state/role/web/enable_puppet", "2.10", flags=1),
+        given[4], remove(OLD_HOST),
+        given[5],
+    ]  # fmt: skip
+
+
+def test_values_are_spelled_as_the_fleet_spells_them() -> None:
+    # The status of python-jiocloud takes nothing but JSON for closed where the gates of rollouts are.
+    assert mirror("True").operations([put(KEYS.gate("global"), "False")]) == [
+        put(KEYS.gate("global"), "false"),
+        put(OLD_GLOBAL, "False", flags=1),
+    ]
+    assert mirror().operations([put(KEYS.gate("global"), "False")]) == [put(KEYS.gate("global"), "False")]
+
+
+@pytest.mark.parametrize("text", ["False", "false", "maybe", ""])
+def test_an_operators_pause_is_never_written_over(text: str) -> None:
+    found = Mirror(
+        KEYS,
+        Snapshot(old_gates=Gates(GateValue(OLD_GLOBAL, text), hosts={"compute1": old_gate("host", "compute1", text)})),
+    )
+    opened = [put(KEYS.gate("global"), "true"), put(KEYS.gate("host", "compute1"), "true")]
+    assert found.operations(opened) == opened
+    assert found.operations(wiped("true")) == wiped("true")
+    assert found.wiped() == []
+    assert found.changes([Change(KEYS.gate("global"), None, "True")]) == [Change(KEYS.gate("global"), None, "true")]
+    assert found.unpaused("global", None, is_gone=False) == (remove(OLD_GLOBAL), Change(OLD_GLOBAL, text, None))
+    assert mirror("false").unpaused("global", None, is_gone=False) is None
+
+
+def old_gate(scope: str, name: str, text: str = "true") -> GateValue:
+    return GateValue(f"cloud/config_state/{scope}/{name}/enable_puppet", text)
+
+
+def wiped(value: str) -> list[Operation]:
+    return [remove_tree(KEYS.gates), put(KEYS.gate("global"), value)]
+
+
+def test_the_old_gates_are_wiped_with_the_others_and_one_by_one() -> None:
+    hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(39)}
+    old = Gates(GateValue(OLD_GLOBAL, "true"), {"web": old_gate("role", "web")}, hosts)
+    found = Mirror(KEYS, Snapshot(old_gates=old))
+    removed = [remove(one.key) for one in (*old.roles.values(), *hosts.values())]
+    given = wiped("False")
+    closed = [put(KEYS.gate("global"), "false"), put(OLD_GLOBAL, "false", flags=1)]
+    assert found.operations(given) == [given[0], *removed, *closed]
+    assert [one.key for one in found.wiped()] == [one.key for one in (*old.roles.values(), *hosts.values())]
+    # All has room in one transaction.
+    assert found.ahead(given) == []
+    assert mirror().ahead(given) == []
+
+
+@pytest.mark.parametrize("count", [100, 500])
+def test_of_more_than_a_transaction_takes_the_others_go_before_it_behind_closed_gates(count: int) -> None:
+    hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(count)}
+    roles = {"web": old_gate("role", "web"), "db": GateValue("cloud/config_state/role/db/enable_puppet", "false", 1)}
+    old = Gates(GateValue(OLD_GLOBAL, "true"), roles, hosts)
+    new = Gates(GateValue(KEYS.gate("global"), "True"), {"cache": GateValue(KEYS.gate("role", "cache"), "True")})
+    found = Mirror(KEYS, Snapshot(gates=new, old_gates=old))
+    given = wiped("False")
+    pieces = found.ahead(given)
+    assert all(len(piece.operations) <= 62 for piece in pieces)
+    early = [operation for piece in pieces for operation in piece.operations]
+    closes = [put(KEYS.gate("global"), "false", flags=1), put(OLD_GLOBAL, "false", flags=1)]
+    for role in ("web", "cache"):
+        old_key = f"cloud/config_state/role/{role}/enable_puppet"
+        closes += [put(KEYS.gate("role", role), "false", flags=1), put(old_key, "false", flags=1)]
+    assert sorted(map(str, early[:6])) == sorted(map(str, closes))
+    assert early[:2] == closes[:2]
+    late = found.operations(given)[1:-2]
+    assert len(late) == 40
+    assert [*early[6:], *late] == [remove(one.key) for one in (*roles.values(), *hosts.values())]
+    # Where all is to be opened, nothing is closed before that.
+    assert found.ahead(wiped("True"))[0].operations[0] == remove(roles["web"].key)
+    changes = {one.key: (one.before, one.after) for piece in pieces for one in piece.changes}
+    assert changes[OLD_GLOBAL] == ("true", "false")
+    assert changes[hosts["compute0"].key] == ("true", None)
+    # Nothing but that transaction is preceded by anything.
+    assert found.ahead([put(KEYS.gate("global"), "False"), remove_tree(KEYS.onces)]) == []
+
+
+def test_changes_are_shown_in_both_places() -> None:
+    changes = mirror("true").changes([Change(KEYS.gate("global"), None, "False"), Change(KEYS.ledger, None, "{}")])
+    assert changes == [
+        Change(KEYS.gate("global"), None, "false"),
+        Change(OLD_GLOBAL, "true", "false"),
+        Change(KEYS.ledger, None, "{}"),
+    ]

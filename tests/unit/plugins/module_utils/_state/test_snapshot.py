@@ -1,0 +1,123 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keys of layout 0 in a snapshot: which of two counts, at any stage of a migration."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import Entry
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Report, Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import reported_version
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import OldKeys
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.snapshot import decode_snapshot
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.step import Found
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.steps.to_1 import STEP
+from hypothesis import given
+from hypothesis import strategies as st
+
+KEYS, OLD = Keys("cloud/"), OldKeys("cloud/")
+
+
+def read(*entries: tuple[str, str]) -> Snapshot:
+    """Return the snapshot of these entries, each one younger than the one before it."""
+    return decode_snapshot(KEYS, [Entry(key, value.encode(), index) for index, (key, value) in enumerate(entries, 5)])
+
+
+def test_old_keys_are_known_as_such() -> None:
+    found = read((OLD.report("1", "compute1"), "100"), (OLD.gate("host", "compute2"), "true"))
+    assert found.reports == {"compute1": Report("1", 100.0)}
+    assert found.reports["compute1"].is_old
+    assert found.old_reports == {"compute1"}
+    assert found.old_gates == Gates(hosts={"compute2": GateValue(OLD.gate("host", "compute2"), "true")})
+    assert (found.gates, found.holds) == (Gates(), Holds())
+    assert found.has_old_keys
+    assert not read((KEYS.report("1", "compute1"), "100"), (KEYS.gate("global"), "True")).has_old_keys
+
+
+@pytest.mark.parametrize(
+    "key", ["config_state/host/compute1/debug", "config_state/global/x/y", "config_state/role/web"]
+)
+def test_keys_of_others_among_the_gates_are_no_old_keys(key: str) -> None:
+    found = read((f"cloud/{key}", "1"))
+    assert not found.has_old_keys
+    assert not found.warnings
+
+
+def test_folders_are_nobodys_and_strays_among_the_reports_are_told() -> None:
+    found = read(
+        (OLD.reports, ""), (f"{OLD.gates}host/", ""), (f"{OLD.gates}host/compute1/", ""), (f"{OLD.reports}stray", "1")
+    )
+    assert not found.has_old_keys
+    assert found.warnings == (
+        "'cloud/running_version/stray' is passed over: it is not running_version/<version>/<host>.",
+    )
+
+
+def test_a_copy_was_said_when_the_host_said_it() -> None:
+    found = read((OLD.report("1", "compute1"), "100"), (KEYS.report("1", "compute1"), "100")).reports["compute1"]
+    assert (found.version, found.at, found.index, found.is_old) == ("1", 100.0, 5, False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "version"),
+    [("100", "200", "new"), ("200", "100", "old"), ("?", "100", "new"), ("100", "?", "old"), ("100", "100", "new")],
+)
+def test_of_two_reports_the_later_counts_and_in_doubt_the_one_that_was_written_later(
+    old: str, new: str, version: str
+) -> None:
+    found = read((OLD.report("old", "compute1"), old), (KEYS.report("new", "compute1"), new))
+    assert found.reports["compute1"].version == version
+    assert not found.warnings
+
+
+PLACES = [("global", None), ("role", "compute"), ("role", "web"), ("host", "compute1"), ("host", "web1")]
+
+
+@given(st.dictionaries(st.sampled_from(PLACES), st.booleans()), st.data())
+def test_no_answer_changes_with_pauses_that_are_held_and_with_those_that_are_removed_then(
+    pauses: dict[tuple[str, str | None], bool], data: st.DataObject
+) -> None:
+    closed = sorted((place for place, is_open in pauses.items() if not is_open), key=str)
+    held = data.draw(st.sets(st.sampled_from(closed))) if closed else set()
+    removed = data.draw(st.sets(st.sampled_from(sorted(held, key=str)))) if held else set()
+    whole = read(*((OLD.gate(*place), str(is_open).lower()) for place, is_open in pauses.items()))
+    half = read(
+        *((OLD.gate(*place), str(is_open).lower()) for place, is_open in pauses.items() if place not in removed),
+        *((KEYS.hold(*place), '{"by": "migrate_state.yml"}') for place in held),
+    )
+    for host, role in (("compute1", "compute"), ("compute2", "compute"), ("web1", "web"), ("db1", "db")):
+        places = {("host", host), ("role", role), ("global", None)}
+        assert bool(half.holds.covering(host, role)) is bool(whole.holds.covering(host, role))
+        assert bool(whole.holds.covering(host, role)) is not places.isdisjoint(closed)
+
+
+STARTED = '{"version": "3", "state": "started", "times": {"started": 1600000000}}'
+RETRIED = '{"version": "3", "state": "retried", "attempt": 0, "times": {"retried": 1600000000}}'
+
+
+@pytest.mark.parametrize(
+    ("order", "version"),
+    [
+        # What it said through convoy.upgrade counts, whatever its clock said before.
+        (["old", "new", STARTED], "2"),
+        (["old", STARTED, "new"], "2"),
+        # The new report alone may be a copy, the record alone the beginning of an upgrade, or not the host's.
+        (["old", "new"], "1"),
+        (["new", "old", STARTED], "1"),
+        ([STARTED, "old", "new"], "1"),
+        (["old", "new", RETRIED], "1"),
+    ],
+)
+def test_an_old_report_with_a_clock_ahead_is_of_the_past_where_a_planner_and_a_migrator_see_so(
+    order: list[str], version: str
+) -> None:
+    known = {"old": (OLD.report("1", "compute1"), "2000000000"), "new": (KEYS.report("2", "compute1"), "100")}
+    pairs = [known.get(one, (KEYS.record("compute1"), one)) for one in order]
+    assert reported_version(read(*pairs), "compute1") == version
+    entries = {key: Entry(key, value.encode(), index) for index, (key, value) in enumerate(pairs, 5)}
+    copied = [change.key for move in STEP.moves(Found(KEYS, entries, begun=True)) for change in move.changes]
+    assert copied == ([] if version == "2" else [KEYS.report("1", "compute1")])

@@ -1,0 +1,72 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The fleet as the inventory has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import fleet_of, stage_order
+
+ROLES: dict[str, Any] = {
+    "controller": {"stage": "controlplane", "services": ["haproxy"]},
+    "database": {"stage": "controlplane"},
+    "compute": {"stage": "dataplane"},
+    "tools": None,
+}
+
+
+def test_groups_named_like_roles_make_the_fleet() -> None:
+    groups = {"all": ["c1", "n1", "x"], "controller": ["c1"], "compute": ["n1"], "others": ["x"]}
+    assert fleet_of(ROLES, groups) == {"c1": "controller", "n1": "compute"}
+
+
+def test_without_roles_there_is_no_fleet_and_no_order() -> None:
+    assert fleet_of({}, {"all": ["x"]}) == {}
+    assert stage_order({}) == {}
+
+
+def test_the_data_plane_waits_for_the_whole_control_plane() -> None:
+    assert stage_order(ROLES) == {"compute": ["controller", "database"]}
+
+
+def test_a_data_plane_alone_waits_for_nobody() -> None:
+    assert stage_order({"compute": {"stage": "dataplane"}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("roles", "sentence"),
+    [
+        (["compute"], "upgrade_roles: ['compute'] does not map roles to what they are."),
+        ({"compute": "dataplane"}, "upgrade_roles.compute: 'dataplane' is no mapping with a stage and services."),
+        (
+            {"compute": {"stge": 1}},
+            "upgrade_roles.compute.stge: unknown key; did you mean 'stage'? Known are: stage, services.",
+        ),
+        (
+            {"compute": {"stage": "dataplan"}},
+            "upgrade_roles.compute.stage: 'dataplan' is no stage; did you mean 'dataplane'? Stages are: controlplane, dataplane.",
+        ),
+    ],
+)
+def test_bad_roles_are_refused_by_both(roles: Any, sentence: str) -> None:
+    for read in (stage_order, lambda found: fleet_of(found, {"compute": ["n1"]})):
+        with pytest.raises(UpgradeError) as told:
+            read(roles)
+        assert told.value.message == sentence
+        assert told.value.code == "bad_upgrade_roles"
+
+
+def test_a_host_has_one_role() -> None:
+    with pytest.raises(UpgradeError, match="the host 'n1' is in the groups 'controller' and 'compute'"):
+        fleet_of(ROLES, {"controller": ["n1"], "compute": ["n1"]})
+
+
+def test_a_fleet_without_hosts_names_the_groups_that_there_are() -> None:
+    with pytest.raises(UpgradeError, match=r"in a group named compute\. Its groups are computes"):
+        fleet_of({"compute": {}}, {"all": ["n1"], "ungrouped": [], "computes": ["n1"]})
+    with pytest.raises(UpgradeError, match="none; was an inventory given"):
+        fleet_of({"compute": {}}, {"all": [], "ungrouped": []})

@@ -1,0 +1,153 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What goes before what."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.task_order import (
+    Needs,
+    among,
+    refuse_cycle,
+    within,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+NAMES = "abcdefg"
+
+
+@st.composite
+def requirements(draw: st.DrawFn) -> dict[str, list[str]]:
+    """Return what each service requires, without a circle."""
+    found = {
+        name: draw(st.lists(st.sampled_from(NAMES[:at]), unique=True)) if at else [] for at, name in enumerate(NAMES)
+    }
+    return {name: found[name] for name in draw(st.permutations(NAMES))}
+
+
+def behind(name: str, requires: dict[str, list[str]]) -> set[str]:
+    """Return all that a service requires, by way of others too."""
+    return {each for first in requires[name] for each in (first, *behind(first, requires))}
+
+
+@given(st.lists(st.sampled_from(NAMES), unique=True), requirements())
+def test_each_service_comes_after_all_that_it_requires_wherever_that_leads(
+    services: list[str], requires: dict[str, list[str]]
+) -> None:
+    found = within(services, requires)
+    assert sorted(found) == sorted(services)
+    for at, name in enumerate(found):
+        assert behind(name, requires) & set(services) <= set(found[:at])
+
+
+@given(st.lists(st.sampled_from(NAMES), unique=True), requirements())
+def test_services_that_need_no_change_stay_as_they_are_listed(
+    services: list[str], requires: dict[str, list[str]]
+) -> None:
+    assert within(services, {}) == services
+    once = within(services, requires)
+    assert within(once, requires) == once
+
+
+@given(requirements())
+def test_no_circle_is_seen_where_there_is_none(requires: dict[str, list[str]]) -> None:
+    refuse_cycle(requires, {})
+    assert set(within(list(requires), requires)) == set(NAMES)
+
+
+@given(requirements(), st.data())
+def test_every_circle_is_found_and_is_one(requires: dict[str, list[str]], data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(NAMES))
+    first = data.draw(st.sampled_from(sorted({name, *behind(name, requires)})))
+    requires = {**requires, first: [*requires[first], name]}
+    with pytest.raises(UpgradeError) as caught:
+        refuse_cycle(requires, dict.fromkeys(NAMES, "f:1"))
+    cycle = caught.value.details["cycle"]
+    assert cycle[0] == cycle[-1]
+    assert all(after in requires[before] for before, after in pairwise(cycle))
+    assert caught.value.message == (f"f:1: requires goes in a circle: {' -> '.join(cycle)}. Take one of these away.")
+
+
+def test_stages_and_requirements_make_the_order() -> None:
+    found = among(
+        {
+            "data": Needs("dataplane", ["a"], {"a": ["b"]}),
+            "more": Needs("dataplane", ["b"], {}),
+            "control": Needs("controlplane", ["c"], {}),
+            "other": Needs(None, ["d"], {}),
+        }
+    )
+    assert found.order == {"data": ["control", "more"], "more": ["control"]}
+    assert found.reasons["data"] == {
+        "control": "data is of the data plane, and control of the control plane",
+        "more": "a requires b, which more has",
+    }
+
+
+def test_a_role_that_has_what_it_needs_waits_for_nobody() -> None:
+    assert among({"x": Needs(None, ["a", "b"], {"a": ["b"]}), "y": Needs(None, ["b"], {})}).order == {}
+
+
+def test_who_waits_for_one_of_a_group_waits_for_all_of_it_and_the_group_waits_together() -> None:
+    control = "controlplane"
+    requires = {"a": ["b"], "b": ["a2"], "b2": ["c"], "d": ["a"]}
+    found = among(
+        {
+            "x": Needs(control, ["a", "a2"], requires),
+            "y": Needs(control, ["b", "b2"], requires),
+            "first": Needs(control, ["c"], requires),
+            "last": Needs(control, ["d"], requires),
+        }
+    )
+    assert found.lockstep == (("x", "y"),)
+    assert found.order == {"x": ["first"], "y": ["first"], "last": ["x", "y"]}
+
+
+def test_the_control_plane_can_not_wait_for_the_data_plane() -> None:
+    requires = {"a": ["b"]}
+    with pytest.raises(UpgradeError) as caught:
+        among({"control": Needs("controlplane", ["a"], requires), "data": Needs("dataplane", ["b"], requires)})
+    assert caught.value.code == "bad_service"
+    assert caught.value.message.startswith(
+        "upgrade_roles: roles wait for each other, control -> data -> control: a requires b, which data has; data is of "
+        "the data plane, and control of the control plane. Only roles of the control plane can go together;"
+    )
+    assert caught.value.details["cycle"] == ["control", "data", "control"]
+
+
+EDGES = st.dictionaries(st.sampled_from(NAMES), st.sets(st.sampled_from(NAMES)), max_size=7)
+
+
+def reach(name: str, edges: dict[str, set[str]]) -> set[str]:
+    """Return the roles that a role waits for, by way of others too."""
+    found: set[str] = set()
+    left = [name]
+    while left:
+        new = edges.get(left.pop(), set()) - found
+        found |= new
+        left += new
+    return found
+
+
+@given(EDGES)
+def test_roles_go_together_exactly_if_they_wait_for_each_other_and_else_in_an_order(edges: dict[str, set[str]]) -> None:
+    edges = {role: firsts - {role} for role, firsts in edges.items()}
+    roles = {
+        role: Needs("controlplane", [f"s{role}"], {f"s{role}": [f"s{first}" for first in sorted(edges.get(role, ()))]})
+        for role in NAMES
+    }
+    found = among(roles)
+    mates = {role: {other for other in reach(role, edges) if role in reach(other, edges)} | {role} for role in NAMES}
+    assert {frozenset(group) for group in found.lockstep} == {
+        frozenset(group) for group in mates.values() if len(group) > 1
+    }
+    order = {role: set(firsts) for role, firsts in found.order.items()}
+    for role in NAMES:
+        assert role not in reach(role, order)
+        assert edges.get(role, set()) - mates[role] <= order.get(role, set())
+        assert order.get(role, set()) <= reach(role, edges) - mates[role]

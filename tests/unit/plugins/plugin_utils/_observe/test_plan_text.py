@@ -1,0 +1,138 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A plan in plain text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.rule_text import rule_line
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.plan_text import lasting, plan, rule_lines
+
+PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; resume.yml lets it go on", "until": 0}
+
+
+def view(state: str, reason: str = "because") -> dict[str, Any]:
+    return {"role": "compute", "group": None, "state": state, "version": "v1", "reason": reason}
+
+
+def result(hosts: dict[str, Any], waves: list[list[str]], **more: Any) -> dict[str, Any]:
+    seconds = [0.0] * len(waves)
+    found = {"version": "v2", "previous_version": "v1", "hosts": hosts, "waves": waves, "wave_seconds": seconds}
+    return {**found, "instructions": {}, **more}
+
+
+def test_a_plan_shows_its_rules_its_waves_and_what_is_not_expected_to_go() -> None:
+    hosts = {"c1": view("upgrading", "open"), "c2": view("pending"), "c3": view("held", "held by ann")}
+    rules = {"rolling_rules": {"global": 1, "roles": {"compute": "10%"}}, "stages": [{"name": "canary"}]}
+    assert plan(result(hosts, [["c1"], ["c2"]], instructions=rules)) == [
+        "Plan: to v2 from v1: 0 of 3 hosts upgraded",
+        "Rules:",
+        "  rolling_rules.global: 1",
+        "  rolling_rules.roles.compute: 10%",
+        '  stages[0]: {"name": "canary"}',
+        "",
+        "wave  hosts  who",
+        " now      1  c1",
+        "   2      1  c2",
+        "",
+        "Not expected to go without an operator:",
+        "held:",
+        "  c3: held by ann",
+    ]
+
+
+def test_each_rule_stands_with_where_it_came_from() -> None:
+    rules = {"rolling_rules": {"global": 1}, "role_order": {"web": ["db"]}}
+    sources = {"rolling_rules.global": "rules.yml", "role_order.web": "upgrade_roles"}
+    assert plan(result({}, [], instructions=rules, sources=sources))[1:4] == [
+        "Rules:",
+        '  role_order.web: ["db"] (from upgrade_roles)',
+        "  rolling_rules.global: 1 (from rules.yml)",
+    ]
+
+
+def test_a_plan_says_which_rollout_it_replaces() -> None:
+    replaces = {"version": "v0", "state": "paused", "who": "ann@admin1", "since": 7}
+    assert plan(result({}, [], replaces=replaces))[1] == (
+        "It replaces the rollout to v0, which ann@admin1 began and which is paused. Its stages, approvals and failure budgets end with it."
+    )
+
+
+def test_times_are_shown_where_hosts_have_told_how_long_they_took() -> None:
+    hosts = {f"c{number}": view("pending") for number in range(1, 4)}
+    assert plan(result(hosts, [["c1"], ["c2"], ["c3"]], wave_seconds=[90.0, 3700.0, 45.0]))[2:] == [
+        "",
+        "wave  hosts   begins   takes  who",
+        " now      1      +0s  1m 30s  c1",
+        "   2      1  +1m 30s   1h 1m  c2",
+        "   3      1   +1h 3m     45s  c3",
+        "About 1h 3m in all, if each host takes as long as its role did last time.",
+    ]
+
+
+def test_a_long_plan_is_cut_and_says_what_is_left() -> None:
+    waves: list[list[str]] = [[], *([f"c{number}"] for number in range(20))]
+    lines = plan(result({f"c{number}": view("pending") for number in range(20)}, waves))
+    assert lines[1] == "Rules: none"
+    assert lines[4] == " now      0  nobody: every slot is taken"
+    assert lines[-1] == "and 9 waves more with 9 hosts"
+
+
+def test_a_finished_plan_says_so() -> None:
+    assert plan(result({"c1": view("upgraded")}, []))[-1] == "Nothing is left to open."
+
+
+def test_stage_and_brake_stand_below_the_rules_and_the_brake_says_why_nobody_goes_now() -> None:
+    shown = plan(result({"c1": view("pending")}, [[], ["c1"]], stage="canary", wants_approval=False, brake=PAUSED))
+    assert shown == [
+        "Plan: to v2 from v1: 0 of 1 host upgraded",
+        "Rules: none",
+        "Stage canary",
+        "Nothing opens: the rollout is paused by ann; resume.yml lets it go on",
+        "",
+        "wave  hosts  who",
+        " now      0  nobody: the rollout is paused by ann; resume.yml lets it go on",
+        "   2      1  c1",
+    ]
+
+
+def test_what_an_abort_leaves_is_not_expected_to_go() -> None:
+    reason = "the rollout was aborted by ann; begin another one, or roll back with rollback.yml"
+    hosts = {"c1": view("upgrading", "open"), "c2": view("pending", reason)}
+    stopped = {"brake": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "wants_approval": False}
+    assert plan(result(hosts, [], **stopped)) == [
+        "Plan: to v2 from v1: 0 of 2 hosts upgraded",
+        "Rules: none",
+        f"Nothing opens: {reason}",
+        "Nothing is left to open.",
+        "",
+        "Not expected to go without an operator:",
+        "pending:",
+        f"  c2: {reason}",
+    ]
+
+
+def test_a_rule_is_shown_under_the_key_by_which_messages_find_it() -> None:
+    rules = {
+        "role_order": {"compute": ["controller"]},
+        "rolling_rules": {"roles": {"a.b": 1}, "complete_sets": True},
+        "freezes": [{"from": "2026-12-24", "to": "2026-12-27"}, {"from": "2027-01-01", "to": "2027-01-02"}],
+        "windows": [],
+    }
+    lines = rule_lines(rules)
+    assert [line.partition(":")[0] for line in lines] == [
+        *("freezes[0]", "freezes[1]", "role_order.compute", "rolling_rules.complete_sets", "rolling_rules.roles.a.b"),
+        "windows",
+    ]
+    assert lines == [rule_line(rules, line.partition(":")[0]) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (59.6, "1m"), (61, "1m 1s"), (3600, "1h"), (3661, "1h 1m"), (90_000, "1d 1h"), (86_460, "1d")],
+)
+def test_a_duration_has_two_units_at_most(seconds: float, text: str) -> None:
+    assert lasting(seconds) == text

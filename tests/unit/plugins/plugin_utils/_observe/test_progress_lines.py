@@ -1,0 +1,78 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lines that an operator watches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import Progress, count
+
+
+def result(**hosts: str) -> dict[str, Any]:
+    """Return a result in which hosts are in these states, for the reason ``because``."""
+    return {
+        "version": "2.0",
+        "hosts": {
+            host: {"role": host.rstrip("0123456789"), "state": state, "reason": "because"}
+            for host, state in hosts.items()
+        },
+    }
+
+
+def test_a_fleet_that_only_waits_is_not_worth_a_line() -> None:
+    assert Progress().lines(result(compute1="pending", compute2="held")) == []
+
+
+def test_at_first_those_on_their_way_or_in_need_of_a_hand_are_told() -> None:
+    lines = Progress().lines(result(compute1="upgraded", compute2="upgrading", compute3="failed", compute4="pending"))
+
+    assert lines == [
+        "compute2 is upgrading: because",
+        "compute3 is failed: because",
+        "-- 2.0: compute 1/4; 1 upgrading, 1 waiting, 1 failed",
+    ]
+
+
+def test_later_only_changes_are_told() -> None:
+    progress = Progress()
+    progress.lines(result(compute1="pending", compute2="upgrading", compute3="pending"))
+
+    assert progress.lines(result(compute1="upgrading", compute2="upgraded", compute3="pending")) == [
+        "compute2 upgrading -> upgraded",
+        "compute1 pending -> upgrading: because",
+        "-- 2.0: compute 1/3; 1 upgrading, 1 waiting",
+    ]
+
+
+def test_a_host_that_goes_back_to_waiting_is_told() -> None:
+    progress = Progress()
+    progress.lines(result(compute1="upgrading"))
+
+    assert progress.lines(result(compute1="held"))[0] == "compute1 upgrading -> held: because"
+
+
+def test_without_a_change_there_is_no_line() -> None:
+    progress = Progress()
+    progress.lines(result(compute1="upgrading"))
+
+    assert progress.lines(result(compute1="upgrading")) == []
+
+
+def test_a_host_that_has_gone_and_comes_back_is_new() -> None:
+    progress = Progress()
+    progress.lines(result(compute1="upgrading"))
+    assert progress.lines(result()) == []
+
+    assert progress.lines(result(compute1="upgrading"))[0] == "compute1 is upgrading: because"
+
+
+def test_the_count_goes_by_role_and_takes_lost_hosts_for_failed() -> None:
+    found = result(controller1="upgraded", controller2="lost", compute1="held", compute2="failed", compute3="pending")
+
+    assert count(found) == "-- 2.0: controller 1/2, compute 0/3; 0 upgrading, 2 waiting, 2 failed"
+
+
+def test_the_count_of_nobody() -> None:
+    assert count(result()) == "-- 2.0: no hosts; 0 upgrading, 0 waiting"

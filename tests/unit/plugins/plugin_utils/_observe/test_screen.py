@@ -1,0 +1,131 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is drawn: on terminals of many sizes, with signs that they know, and never more than fits."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import Bar, Flight, Standing
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import screen
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen import picture, why_not
+from rich.console import Console
+
+NOW = 1000.0
+NOTE = "Nothing opens: the rollout is paused by ann: logins fail"
+FOUND = Standing(
+    version="2",
+    came_from="1",
+    state="running",
+    bars=(Bar("compute", 8, 2, 2, 1, 3), Bar("controller", 2, 2, 0, 0, 0)),
+    flights=(
+        Flight("compute3", "compute", "nginx", "stop", "at work", 935.0),
+        Flight("c9", "compute", "", "", "let through", None),
+    ),
+    more=0,
+    notes=(),
+    left=300.0,
+    judged_by=4,
+    at=NOW,
+    over=False,
+    done=False,
+)
+
+
+def drawn(found: Standing, width: int = 80, height: int = 24, now: float = NOW, **more: str) -> list[str]:
+    stream = io.StringIO()
+    console = Console(
+        file=stream, width=width, height=height, color_system=None, markup=False, highlight=False, emoji=False
+    )
+    console.print(picture(found, now, width, height, **more))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_bars_hosts_and_what_is_left() -> None:
+    assert drawn(FOUND) == [
+        "2 from 1: 4 of 10 hosts upgraded, about 5 min left",
+        "compute     ██████▓▓▓▓▓▓XXX░░░░░░░░░░░  2/8  2 upgrading  3 waiting  1 failed",
+        "controller  ██████████████████████████  2/2",
+        "compute3  1:05  nginx, step stop",
+        "c9              let through",
+    ]
+
+
+def test_time_goes_on_between_two_looks() -> None:
+    lines = drawn(FOUND, now=NOW + 200)
+
+    assert lines[0].endswith("about 2 min left")
+    assert lines[3].startswith("compute3  4:25")
+
+
+def test_a_terminal_that_knows_no_blocks_gets_letters() -> None:
+    assert "######>>>>>>XXX..........." in drawn(FOUND, signs="#>X.")[1]
+
+
+def test_what_stops_it_is_below() -> None:
+    assert drawn(replace(FOUND, notes=(NOTE,)))[-1] == NOTE
+
+
+def test_a_consul_that_is_away_is_told_with_the_age_of_what_is_shown() -> None:
+    assert (
+        drawn(FOUND, now=NOW + 65, away="Consul can't be reached")[-1]
+        == "Shown as of 1:05 ago: Consul can't be reached"
+    )
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+@pytest.mark.parametrize("height", [8, 24, 50])
+def test_it_fits_on_any_terminal(width: int, height: int) -> None:
+    bars = tuple(Bar(f"role-with-a-long-name-{number}", 9, 3, 6, 0, 0) for number in range(30))
+    flights = tuple(
+        Flight(f"host-with-a-long-name{number}", "r", "service" * 9, "stop", "", 1.0) for number in range(99)
+    )
+    lines = drawn(replace(FOUND, bars=bars, flights=flights, more=500, notes=(NOTE * 3,)), width, height)
+
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+
+
+def test_roles_that_are_done_give_way_to_others() -> None:
+    bars = tuple(Bar(f"role{number}", 1, int(number < 20), 0, 0, int(number >= 20)) for number in range(25))
+    lines = drawn(replace(FOUND, bars=bars), height=24)
+
+    assert [f"role{number}" for number in range(20, 25)] == [
+        line.split()[0] for line in lines if line.startswith("role2") and "0/1" in line
+    ]
+    assert any(line.endswith("more roles") for line in lines)
+
+
+def test_names_are_no_markup() -> None:
+    lines = drawn(replace(FOUND, bars=(Bar("[red]web[/red]", 1, 0, 1, 0, 0),), notes=("[bold]paused :smile:",)))
+
+    assert any("[red]web[/red]" in line for line in lines)
+    assert lines[-1] == "[bold]paused :smile:"
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_where_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert why_not(_Terminal()) is None
+    assert why_not(io.StringIO()) == ""
+    monkeypatch.setenv("TERM", "dumb")
+    assert why_not(_Terminal()) == ""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert why_not(_Terminal()) == ""
+
+
+def test_without_the_library_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(screen, "LIBRARY_ERROR", "No module named 'rich'")
+
+    assert "pip install rich" in str(why_not(_Terminal()))

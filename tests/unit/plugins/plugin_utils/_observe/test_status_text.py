@@ -1,0 +1,324 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A rollout in plain text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.failure_budgets import Spent
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import brake_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import Instructions
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import status_text
+
+
+def view(role: str, state: str, version: str | None = "v1", reason: str = "because") -> dict[str, Any]:
+    return {"role": role, "group": None, "state": state, "version": version, "reason": reason}
+
+
+def result(hosts: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"version": "v2", "previous_version": "v1", "hosts": hosts, "waves": [], "instructions": {}, **more}
+
+
+PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; resume.yml lets it go on", "until": 0}
+
+
+def test_columns_are_aligned() -> None:
+    assert status_text.table([["role", "hosts", "what"], ["a", "10", "b"]], left=(0, 2)) == [
+        "role  hosts  what",
+        "a        10  b",
+    ]
+
+
+def test_the_table_counts_each_role_and_the_fleet() -> None:
+    hosts = {
+        "c10": view("compute", "pending", "v0"),
+        "c2": view("compute", "upgrading"),
+        "c3": view("compute", "pending", None),
+        "k1": view("controller", "upgraded", "v2"),
+    }
+    assert status_text.status(result(hosts))[:6] == [
+        "Rollout to v2 from v1: 1 of 4 hosts upgraded",
+        "",
+        "role        hosts  upgraded  upgrading  pending  held  failed  lost  versions",
+        "compute         3         -          1        2     -       -     -  v0 (1), v1 (1), never reported (1)",
+        "controller      1         1          -        -     -       -     -  v2 (1)",
+        "fleet           4         1          1        2     -       -     -  v0 (1), v1 (1), never reported (1), v2 (1)",
+    ]
+
+
+def test_what_needs_a_hand_comes_first_and_reasons_are_told_once() -> None:
+    hosts = {
+        "c10": view("compute", "pending", reason="waits for a slot"),
+        "c9": view("compute", "pending", reason="waits for a slot"),
+        "c1": view("compute", "failed", reason="failed: no space left"),
+        "c2": view("compute", "held", reason="held by ann"),
+    }
+    lines = status_text.status(result(hosts))
+    assert lines[lines.index("failed:") :] == [
+        "failed:",
+        "  c1: failed: no space left",
+        "",
+        "held:",
+        "  c2: held by ann",
+        "",
+        "pending:",
+        "  c9, c10: waits for a slot",
+    ]
+
+
+def test_every_hold_is_told_also_over_upgraded_hosts_and_unknown_names() -> None:
+    hosts = {name: view("web", state) for name, state in (("web1", "upgraded"), ("web2", "pending"))}
+    hold = {"key": "upgrade/hold/x", "by": "ann", "at": "today", "reason": "its disk"}
+    scopes = [("global", ""), ("role", "web"), ("role", "wbe"), ("host", "web1"), ("host", "web9")]
+    holds = [{"scope": scope, "name": name, **hold} for scope, name in scopes]
+    lines = status_text.status(result(hosts, holds=holds))
+    assert lines[lines.index("holds:") :] == [
+        "holds:",
+        "  everything (2 hosts, 1 upgraded): held by ann since today: its disk",
+        "  role web (2 hosts, 1 upgraded): held by ann since today: its disk",
+        "  role wbe (no such role is known): held by ann since today: its disk",
+        "  host web1 (1 host, 1 upgraded): held by ann since today: its disk",
+        "  host web9 (no such host is known): held by ann since today: its disk",
+    ]
+
+
+def test_providers_stand_at_the_end_of_a_status() -> None:
+    nothing = {"target": "", "state": "upgraded", "host": "", "unit": "", "done": [], "error": ""}
+    way = {
+        **nothing,
+        "version": "2.4",
+        "target": "2.6",
+        "state": "upgrading",
+        "host": "c1",
+        "unit": "upgrade/cloud@2.6",
+    }
+    providers = {
+        "cloud": way,
+        "broken": {**way, "state": "failed", "error": "no quota"},
+        "ready": {**nothing, "version": "2.6", "host": "c1"},
+        "odd": {**nothing, "version": "", "state": "failed", "error": "the key can't be read"},
+        "new": {**way, "version": "", "host": ""},
+        "next": {**way, "unit": ""},
+    }
+    assert status_text.status(result({}, providers=providers))[-8:] == [
+        "",
+        "providers:",
+        "  broken: 2.4, on the way to 2.6, c1 failed at upgrade/cloud@2.6: no quota",
+        "  cloud: 2.4, on the way to 2.6, c1 is at upgrade/cloud@2.6",
+        "  new: no known version, on the way to 2.6",
+        "  next: 2.4, on the way to 2.6",
+        "  odd: the key can't be read",
+        "  ready: 2.6",
+    ]
+
+
+def test_a_fleet_without_a_version_says_so() -> None:
+    assert status_text.status(result({}, version=""))[0] == "No rollout has begun: current_version is not set."
+
+
+def test_the_head_says_who_began_it_and_when() -> None:
+    line = status_text.headline(result({}, ledger={"since": 1789000000, "who": "ann@ops"}))
+    assert line.startswith("Rollout to v2 from v1, begun 2026-09-")
+    assert line.endswith("by ann@ops: 0 of 0 hosts upgraded")
+
+
+@pytest.mark.parametrize(("group", "shown"), [(None, "(role compute)"), ("nodes", "(role compute, group nodes)")])
+def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str | None, shown: str) -> None:
+    host = {
+        **view("compute", "upgraded", "v2", "runs v2"),
+        "name": "c1",
+        "group": group,
+        "explanation": ["c1 runs v2.", "Nothing is left to be done on it."],
+        "record": {"version": "v2", "times": {"upgraded": 30, "started": 20}},
+        "events": [
+            {"epoch": 3, "at": 30, "what": "converge", "version": "v2", "reason": "all done"},
+            {"epoch": 2, "at": 20, "what": "open", "version": "v2", "hosts": {"c1": "a slot was free"}},
+            {"epoch": 1, "at": 10, "what": "begin", "version": "v2", "reason": "ann asked for v2"},
+        ],
+    }
+    lines = status_text.story(host)
+    assert lines[:4] == [f"c1 {shown}: upgraded", "  c1 runs v2.", "  Nothing is left to be done on it.", ""]
+    assert [line.split("  ")[2] for line in lines[4:]] == [
+        "begin v2: ann asked for v2 (epoch 1)",
+        "open v2: a slot was free (epoch 2)",
+        "the host said: started v2",
+        "the host said: upgraded v2",
+        "converge v2: all done (epoch 3)",
+    ]
+
+
+def test_a_host_opened_with_its_role_has_the_roles_reason() -> None:
+    host = {
+        **view("compute", "upgrading"),
+        "name": "c1",
+        "explanation": [],
+        "record": None,
+        "events": [
+            {
+                "epoch": 1,
+                "at": 1,
+                "what": "open",
+                "version": "v2",
+                "roles": {"compute": {"hosts": 2, "reason": "no cap"}},
+            }
+        ],
+    }
+    assert status_text.story(host)[-1].endswith("open v2: no cap (epoch 1)")
+
+
+def test_a_composition_is_told_step_by_step() -> None:
+    def unit(step: str, service: str, tasks: int, once: bool = False) -> dict[str, Any]:
+        return {"step": step, "service": service, "tasks": tasks, "once": once}
+
+    units = [unit("stop", "web", 2), unit("upgrade", "web", 1), unit("upgrade", "db", 1, once=True)]
+    found = {
+        "folder": "/composed",
+        "roles": {
+            "node": {"stage": "dataplane", "units": units, "dropped": ["x: left out."]},
+            "empty": {"stage": None, "units": [], "dropped": []},
+        },
+        "reasons": {"node": {"core": "web requires db, which core has"}},
+        "lockstep": [["a", "b"]],
+        "remarks": ["Mind this."],
+    }
+    assert status_text.composition(found) == [
+        "Composed in /composed:",
+        "node (dataplane):",
+        "  stop     web (2 tasks)",
+        "  upgrade  web (1 task), db (1 task, one host for all)",
+        "  x: left out.",
+        "  waits for core: web requires db, which core has",
+        "empty:",
+        "  no task at all",
+        "a and b require each other, so they go together.",
+        "Mind this.",
+    ]
+
+
+# What stands above all hosts
+
+
+@pytest.mark.parametrize(
+    ("found", "lines"),
+    [
+        ({}, []),
+        ({"ledger": {"rollback": True, "state": "running", "word": {"reason": "so"}}}, ["It takes the fleet back: so"]),
+        # By then, the word is of whoever paused it.
+        ({"ledger": {"rollback": True, "state": "paused", "word": {"reason": "so"}}}, ["It takes the fleet back"]),
+        ({"stage": "", "wants_approval": False, "brake": {}}, []),
+        ({"stage": "canary", "wants_approval": False, "brake": {}}, ["Stage canary"]),
+        ({"stage": "canary", "wants_approval": True, "brake": {}}, ["Stage canary; it waits for approval"]),
+        (
+            {"stage": "", "wants_approval": False, "brake": PAUSED},
+            ["Nothing opens: the rollout is paused by ann; resume.yml lets it go on"],
+        ),
+        (
+            {"stage": "canary", "wants_approval": True, "brake": PAUSED},
+            [
+                "Stage canary; it waits for approval",
+                "Nothing opens: the rollout is paused by ann; resume.yml lets it go on",
+            ],
+        ),
+    ],
+)
+def test_stage_and_brake_stand_right_below_the_head_of_a_status(found: dict[str, Any], lines: list[str]) -> None:
+    shown = status_text.status(result({"c1": view("compute", "pending")}, **found))
+    assert shown[: len(lines) + 2] == ["Rollout to v2 from v1: 0 of 1 host upgraded", *lines, ""]
+
+
+def test_a_spent_budget_says_once_that_nothing_opens() -> None:
+    spent = Spent("the fleet", "failure_rules.fleet", 1, ("c1",))
+    brake = brake_of(Snapshot(current_version="v2"), Instructions(), spent)
+    shown = status_text.status(result({}, **what_stops(Plan(brake=brake))))
+    assert shown[1] == (
+        "Nothing opens: the fleet has 1 failed or lost host (c1), and failure_rules.fleet stops at 1: mend and retry it, "
+        "or give all rules again with failure_rules.fleet raised"
+    )
+
+
+def test_lost_hosts_are_counted_and_come_after_the_failed_ones() -> None:
+    hosts = {
+        "c1": view("compute", "lost", reason="silent for 90 s"),
+        "c2": view("compute", "failed", reason="failed: no disk"),
+        "c3": view("compute", "upgrading", reason="reported v2 and soaks for 30 s more"),
+    }
+    lines = status_text.status(result(hosts))
+    assert lines[2:4] == [
+        "role     hosts  upgraded  upgrading  pending  held  failed  lost  versions",
+        "compute      3         -          1        -     -       1     1  v1 (3)",
+    ]
+    assert lines[5:] == [
+        "failed:",
+        "  c2: failed: no disk",
+        "",
+        "lost:",
+        "  c1: silent for 90 s",
+        "",
+        "upgrading:",
+        "  c3: reported v2 and soaks for 30 s more",
+    ]
+
+
+def test_a_story_says_that_there_is_an_older_one() -> None:
+    host = {"name": "a1", "role": "a", "group": None, "state": "pending", "explanation": ["a1 runs 1."], "record": None}
+    events = [{"what": "begin", "version": "2", "at": 1, "epoch": 9, "who": "ann"}]
+    short, long = (status_text.story({**host, "events": events, "older_events": older}) for older in (False, True))
+    assert long == [*short[:3], "  older entries of the history, of former rollouts, are left out", *short[3:]]
+
+
+# An operator's words in a host's story
+
+
+def story(events: list[dict[str, Any]], record: dict[str, Any] | None = None) -> list[str]:
+    """Return what a story says after its head, without the times; the events are given with the oldest first."""
+    told = [{"at": 10, "epoch": number, "version": "v2", **event} for number, event in enumerate(events, 1)]
+    host = {**view("compute", "pending"), "name": "c1", "explanation": [], "record": record, "events": told[::-1]}
+    return [line.split("  ")[2] for line in status_text.story(host)[2:]]
+
+
+def test_a_second_full_of_operators_words_is_told_in_the_order_of_cause() -> None:
+    words = ["complete", "abort", "pause", "unhold", "hold", "health", "publish", "open", "stage", "approve", "resume"]
+    told = story([{"what": what, "reason": "so"} for what in [*words, "rules", "begin"]])
+    assert [line.partition(" ")[0] for line in told] == [
+        *("begin", "rules", "resume", "approve", "stage", "open", "publish", "health", "hold", "unhold", "pause"),
+        *("abort", "complete"),
+    ]
+
+
+def test_a_retry_is_the_operators_word_and_not_the_hosts() -> None:
+    told = story(
+        [
+            {"what": "open", "hosts": {"c1": "a slot was free"}, "at": 11},
+            {"what": "retry", "hosts": {"c1": "failed: no disk"}, "reason": "mended", "by": "ann"},
+        ],
+        {"version": "v2", "times": {"retried": 10, "failed": 9}},
+    )
+    assert told == [
+        "the host said: failed v2",
+        "retry v2 by ann: failed: no disk (epoch 2)",
+        "an operator said: retried v2",
+        "open v2: a slot was free (epoch 1)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            {"what": "pause", "reason": "logins fail", "by": "ann", "who": "x@y"},
+            "pause v2 by ann: logins fail (epoch 1)",
+        ),
+        ({"what": "pause", "reason": "", "by": "ann", "who": "x@y"}, "pause v2 by ann (epoch 1)"),
+        ({"what": "unhold", "reason": "", "hosts": {"c1": ""}, "who": "x@y"}, "unhold v2 by x@y (epoch 1)"),
+        ({"what": "unhold", "reason": ""}, "unhold v2 (epoch 1)"),
+        ({"what": "close", "hosts": {"c1": "the rollout was aborted"}}, "close v2: the rollout was aborted (epoch 1)"),
+        ({"what": "hold", "roles": {"compute": {"reason": "RAM test"}}}, "hold v2: RAM test (epoch 1)"),
+    ],
+)
+def test_a_word_says_whose_it_is_and_why(event: dict[str, Any], line: str) -> None:
+    assert story([event]) == [line]

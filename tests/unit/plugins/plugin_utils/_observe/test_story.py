@@ -1,0 +1,103 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a view is told, look by look."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import Bar, Flight, Standing
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import News
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import Story
+
+FOUND = Standing("2", "1", "running", (Bar("web", 2, 0, 1, 0, 1),), (), 0, (), None, 0, 0.0, False, False)
+PAUSED = "Nothing opens: the rollout is paused by ann"
+
+
+def news(found: Standing = FOUND, *warnings: str, **states: str) -> News:
+    hosts = {host: HostView("web", None, state, "1", "because") for host, state in states.items()}
+    return News(found, hosts, 7, warnings)
+
+
+def test_changes_are_lines_and_the_count_stands_for_itself() -> None:
+    story = Story()
+    first = story.message(news(web1="upgrading", web2="pending"))
+    second = story.message(news(web1="upgraded", web2="upgrading"))
+
+    assert first["lines"] == ["web1 is upgrading: because"]
+    assert second["lines"] == ["web1 upgrading -> upgraded", "web2 pending -> upgrading: because"]
+    assert second["count"] == story.count == "-- 2: web 1/2; 1 upgrading, 0 waiting"
+    assert second["index"] == 7
+    assert Standing.from_plain(json.loads(json.dumps(second))["standing"]) == FOUND
+
+
+def test_a_pass_that_was_made_before_the_first_look_is_told_with_it() -> None:
+    view = {"role": "web", "state": "upgrading", "reason": "let through now"}
+    story = Story({"version": "2", "hosts": {"web1": view}})
+
+    assert story.message(news(web1="upgraded"))["lines"] == [
+        "web1 is upgrading: let through now",
+        "web1 upgrading -> upgraded",
+    ]
+
+
+def test_what_begins_to_stop_it_and_ends_is_told_once() -> None:
+    story = Story()
+    stopped = news(replace(FOUND, notes=(PAUSED,)))
+
+    assert [story.message(one)["lines"] for one in (news(), stopped, stopped, news(), news())] == [
+        [],
+        [PAUSED],
+        [],
+        ["It goes on."],
+        [],
+    ]
+
+
+def test_another_rollout_is_told() -> None:
+    story = Story()
+    story.message(news())
+
+    assert story.message(news(replace(FOUND, version="3")))["lines"] == [
+        "Another rollout has begun: the fleet goes to 3 now."
+    ]
+
+
+def test_a_consul_that_is_away_is_told_once_and_so_is_its_return() -> None:
+    story = Story()
+    away = Unreachable("unreachable", "Consul at http://there can't be reached: refused.")
+    first, second = story.message(away), story.message(away)
+
+    assert first["lines"] == [
+        "Consul at http://there can't be reached: refused. What is shown is of the time before; it is asked again."
+    ]
+    assert second == {"lines": [], "away": "Consul at http://there can't be reached: refused."}
+    assert story.message(news())["lines"] == ["Consul is back."]
+
+
+def test_warnings_are_told_once() -> None:
+    story = Story()
+
+    assert [story.message(news(FOUND, "no such host"))["lines"] for _each in range(2)] == [
+        ["Warning: no such host"],
+        [],
+    ]
+
+
+def test_nothing_in_it_acts_on_a_terminal() -> None:
+    flight = Flight("web\x1b[2J", "web", "ng\x9binx", "st\nop", "at work", None)
+    message = Story().message(news(replace(FOUND, flights=(flight,), notes=("a\x07b",)), "c\rd", web1="failed"))
+
+    def texts(value: object) -> list[str]:
+        if isinstance(value, dict):
+            return [text for below in value.values() for text in texts(below)]
+        if isinstance(value, list):
+            return [text for below in value for text in texts(below)]
+        return [value] if isinstance(value, str) else []
+
+    assert texts(message)
+    assert all(text.isprintable() for text in texts(message))

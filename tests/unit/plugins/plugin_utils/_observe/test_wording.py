@@ -1,0 +1,75 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Times, places and ends in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import Bar, Flight, Standing
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import (
+    about,
+    clock,
+    ending,
+    headline,
+    where,
+)
+
+FOUND = Standing("2", "1", "running", (Bar("web", 4, 1, 1, 0, 2),), (), 0, (), None, 0, 0.0, False, False)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0, "less than a minute"),
+        (59.9, "less than a minute"),
+        (60, "about 1 min"),
+        (100, "about 2 min"),
+        (99 * 60, "about 99 min"),
+        (7500, "about 2 h 5 min"),
+    ],
+)
+def test_what_is_left_is_no_more_exact_than_it_is_known(seconds: float, expected: str) -> None:
+    assert about(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0, "0:00"), (-5, "0:00"), (65.9, "1:05"), (3599, "59:59"), (7265, "2:01:05")]
+)
+def test_how_long_a_host_takes(seconds: float, expected: str) -> None:
+    assert clock(seconds) == expected
+
+
+def test_where_a_host_is() -> None:
+    flight = Flight("web1", "web", "nginx", "stop", "at work", None)
+
+    assert where(flight) == "nginx, step stop"
+    assert where(replace(flight, step="")) == "nginx"
+    assert where(replace(flight, service="")) == "step stop"
+    assert where(replace(flight, service="", step="")) == "at work"
+
+
+@pytest.mark.parametrize(
+    ("found", "left", "expected"),
+    [
+        (FOUND, None, "2 from 1: 1 of 4 hosts upgraded"),
+        (FOUND, 240, "2 from 1: 1 of 4 hosts upgraded, about 4 min left"),
+        (replace(FOUND, came_from=""), None, "2: 1 of 4 hosts upgraded"),
+        (replace(FOUND, state="paused"), 240, "2 from 1: 1 of 4 hosts upgraded, paused"),
+        (replace(FOUND, state="complete", done=True), None, "2 from 1: 1 of 4 hosts upgraded, complete"),
+        (replace(FOUND, version=""), None, "No rollout has begun: current_version is not set."),
+    ],
+)
+def test_the_headline(found: Standing, left: float | None, expected: str) -> None:
+    assert headline(found, left) == expected
+
+
+def test_how_it_ended() -> None:
+    flight = Flight("web1", "web", "", "", "let through", None)
+
+    assert ending(replace(FOUND, state="complete")) == "The rollout to 2 is complete."
+    assert ending(replace(FOUND, state="aborted")) == "The rollout to 2 was aborted."
+    assert "1 host that had begun goes on by itself" in ending(replace(FOUND, state="aborted", flights=(flight,)))
+    assert "no rollout has begun" in ending(replace(FOUND, state=""))

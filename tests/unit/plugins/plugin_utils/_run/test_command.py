@@ -1,0 +1,62 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Commands that an operator can paste: the one of this run, and others for the same fleet."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.command import Command
+
+
+def command(line: str, playbook: str = "/x/playbooks/upgrade.yml") -> Command:
+    return Command(tuple(shlex.split(line)), playbook)
+
+
+LINE = "/opt/bin/ansible-playbook -i inv.yml playbooks/upgrade.yml -e version=2 -l web1 --check -e 'upgrade_consul_host=c1 by=ann' -vv"
+
+
+def test_the_same_command() -> None:
+    assert command(LINE).again() == LINE.replace("'upgrade_consul_host=c1 by=ann'", "'upgrade_consul_host=c1 by=ann'")
+
+
+def test_the_same_command_without_limit_and_with_other_variables() -> None:
+    again = command(LINE).again({"version": "3", "upgrade_limit": "web1"}, limit=False)
+    assert again == (
+        "/opt/bin/ansible-playbook -i inv.yml playbooks/upgrade.yml --check -e 'upgrade_consul_host=c1 by=ann' -vv "
+        "-e version=3 -e upgrade_limit=web1"
+    )
+
+
+def test_another_playbook_keeps_what_says_where_the_fleet_is_and_drops_the_rest() -> None:
+    assert command(LINE).other("approve", {"stage": "canary"}) == (
+        "/opt/bin/ansible-playbook -i inv.yml playbooks/approve.yml -e upgrade_consul_host=c1 -vv -e stage=canary"
+    )
+
+
+def test_playbooks_of_the_installed_collection_are_named_likewise() -> None:
+    line = "/opt/ansible-playbook convoy.upgrade.upgrade -e @vars.yml"
+    assert command(line).other("retry") == "/opt/ansible-playbook convoy.upgrade.retry -e @vars.yml"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("upgrade_consul_token=s3cret version=2", '-e upgrade_consul_token="$CONSUL_HTTP_TOKEN" -e version=2'),
+        ('{"db": {"password": "s3cret"}, "version": "2"}', '-e db="$DB" -e version=2'),
+        ("{db_password: s3cret}", ""),
+    ],
+)
+def test_no_secret_is_shown(given: str, told: str) -> None:
+    again = command(f"/opt/ansible-playbook upgrade.yml -e {shlex.quote(given)}").again()
+    assert again == f"/opt/ansible-playbook upgrade.yml {told}".rstrip()
+
+
+def test_limits_are_found_however_they_are_written() -> None:
+    for one in ("-l web1", "-lweb1", "--limit web1", "--limit=web1", "--lim web1"):
+        assert (
+            command(f"/opt/ansible-playbook upgrade.yml {one} -v").again(limit=False)
+            == "/opt/ansible-playbook upgrade.yml -v"
+        )

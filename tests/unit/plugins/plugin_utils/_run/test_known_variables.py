@@ -1,0 +1,103 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Extra variables that look like one of those that the playbooks have."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.known_variables import (
+    VARIABLES,
+    refuse_unknown_variables,
+)
+from devkit.agent import ROOT
+
+# Given by a playbook to what it includes, or by Ansible.
+_INNER = {"upgrade_hook", "upgrade_hook_why", "upgrade_part", "upgrade_parts", "upgrade_play", "upgrade_rollback"}
+_INNER |= {"upgrade_tasks_folder", "upgrade_planner", "upgrade_pushes"}
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("instruction_file", "instructions_file"),
+        ("instructions-file", "instructions_file"),
+        ("Version", "version"),
+        ("hosts", "host"),
+        ("limit", "upgrade_limit"),
+        ("upgrade_limt", "upgrade_limit"),
+        ("upgrade_version", "version"),
+        ("upgrade_consul_tokn", "upgrade_consul_token"),
+        ("retry_fail", "retry_failed"),
+    ],
+)
+def test_a_variable_that_looks_like_one_of_ours_is_refused_with_that_one(name: str, meant: str) -> None:
+    with pytest.raises(UpgradeError) as refused:
+        refuse_unknown_variables("hold", {name: "x"})
+    assert refused.value.code == "unknown_variable"
+    assert f"did you mean '{meant}'?" in refused.value.message
+    assert refused.value.details["renamed"] == {name: meant}
+    refuse_unknown_variables("hold", {name: "x", "upgrade_own_variables": f"mine, {name}"})
+    refuse_unknown_variables("hold", {name: "x", "upgrade_own_variables": [name]})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["shop_version", "db_version", "nginx_packages", "puppet_gate_role", "ansible_user", "env", "storage", "my", "x"],
+)
+def test_variables_of_services_and_of_ansible_go_through(name: str) -> None:
+    refuse_unknown_variables("upgrade", {name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("playbook", "name", "instead"),
+    [
+        ("upgrade", "host", "-e upgrade_limit=NAME"),
+        ("rollback", "host", "-e upgrade_limit=NAME"),
+        ("upgrade", "role", "-e upgrade_limit=NAME"),
+        ("role", "host", "-e upgrade_limit=NAME"),
+        ("upgrade", "stage", "leave stage out"),
+    ],
+)
+def test_a_name_that_a_playbook_would_pass_over_is_no_way_to_the_whole_fleet(
+    playbook: str, name: str, instead: str
+) -> None:
+    with pytest.raises(UpgradeError, match=re.escape(instead)):
+        refuse_unknown_variables(playbook, {"version": "2", name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("playbook", "name"), [("role", "role"), ("hold", "host"), ("retry", "host"), ("approve", "stage")]
+)
+def test_those_that_have_it_take_it(playbook: str, name: str) -> None:
+    refuse_unknown_variables(playbook, {name: "x"})
+
+
+def test_every_variable_of_the_playbooks_is_known() -> None:
+    text = "".join(path.read_text() for path in (ROOT / "playbooks").rglob("*.yml"))
+    given = {
+        one for line in re.findall(r"^#.*ansible-playbook .*$", text, re.M) for one in re.findall(r"-e \"?(\w+)=", line)
+    }
+    assert given
+    used = {*re.findall(r"(?<![\w.] )(?<![\w.])(\w+) \| default\(", text), *re.findall(r"\{\{ (upgrade_\w+)\b", text)}
+    set_here = set(re.findall(r"^ +(?:register: )?(upgrade_\w+)(?::|$)", text, re.M))
+    others = {one for one in used | given if re.match(r"(push|ansible|fleet|puppet)_|item$|first$", one)}
+    assert (used | given) - {*VARIABLES, *_INNER, *set_here} - others == set()
+
+
+def test_each_is_known_to_the_playbooks_or_their_roles() -> None:
+    text = "".join(
+        path.read_text() for name in ("playbooks", "roles", "plugins") for path in (ROOT / name).rglob("*.*ml")
+    )
+    assert {one for one in VARIABLES if one not in text} == {"upgrade_own_variables"}
+
+
+def test_control_characters_are_not_printed() -> None:
+    given: dict[str, Any] = {"instruction_file\x1b": "x"}
+    with pytest.raises(UpgradeError) as refused:
+        refuse_unknown_variables("upgrade", given)
+    assert refused.value.message.isprintable()

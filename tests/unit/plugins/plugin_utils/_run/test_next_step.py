@@ -1,0 +1,65 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an operator does after a run that stopped, whatever the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.next_step import Step, after_failure, to_go_on
+
+AGAIN = Step()
+FAILED = {"web1": {"state": "failed"}, "web2": {"state": "pending", "cause": "cap"}}
+HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
+
+
+@pytest.mark.parametrize(
+    ("code", "info", "step"),
+    [
+        # Ctrl-C, a validation, time-out, lost Consul, a window.
+        ("", {}, AGAIN),
+        ("bad_instructions", {}, AGAIN),
+        ("timeout", {"hosts": FAILED}, AGAIN),
+        ("unreachable", {"hosts": FAILED}, AGAIN),
+        ("hours", {"brake": {"code": "hours"}}, AGAIN),
+        # An operator's command.
+        ("paused", {"brake": {"code": "paused"}}, Step("resume", then_again=True)),
+        ("paused", {}, Step("resume", then_again=True)),
+        ("aborted", {"brake": {"code": "aborted"}}, Step(variables={"restart": "true"})),
+        (
+            "stuck",
+            {"wants_approval": True, "stage": "canary", "hosts": FAILED},
+            Step("approve", {"stage": "canary"}, True),
+        ),
+        # Failures and budgets, holds, caps.
+        ("budget_spent", {"brake": {"code": "budget_spent"}, "hosts": FAILED}, Step("retry", {"host": "web1"}, True)),
+        ("stuck", {"hosts": FAILED}, Step("retry", {"host": "web1"}, True)),
+        ("stuck", {"hosts": {f"web{one}": {"state": "lost"} for one in range(11)}}, Step("retry", {}, True)),
+        ("stuck", {"hosts": HELD}, Step("status", {"host": "web2"}, True)),
+        # As in a part, after which the other plane goes.
+        ("stuck", {"hosts": {"web1": {"state": "pending", "cause": "may_go"}}}, AGAIN),
+        ("overtaken", {}, Step("status")),
+        ("rollout_under_way", {}, Step("status")),
+    ],
+)
+def test_each_reason_has_its_step(code: str, info: dict[str, Any], step: Step) -> None:
+    assert after_failure("upgrade", code, info) == step
+
+
+def test_where_ansible_upgrades_hosts_the_same_command_tries_failed_ones_again() -> None:
+    assert after_failure("upgrade", "stuck", {"hosts": FAILED}, pushes=True) == Step(variables={"retry_failed": "true"})
+
+
+def test_other_playbooks_are_run_again() -> None:
+    assert after_failure("hold", "stuck", {"hosts": FAILED}) == AGAIN
+
+
+def test_hosts_that_may_go_now_are_let_go_by_a_run() -> None:
+    info: dict[str, Any] = {"version": "2", "brake": {}, "hosts": {"web1": {"state": "pending", "cause": "may_go"}}}
+    assert to_go_on("status", info) == Step("upgrade", {"version": "2"})
+    assert to_go_on("upgrade", info) is None
+    assert to_go_on("status", {**info, "brake": {"code": "paused"}}) is None
+    assert to_go_on("status", {**info, "hosts": HELD}) is None
+    assert to_go_on("status", {}) is None

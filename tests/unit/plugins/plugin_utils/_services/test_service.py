@@ -1,0 +1,60 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A service as a role lists it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.service import Entry, read_entry
+
+_WHERE = "upgrade_roles.web.services[0]"
+
+
+@pytest.mark.parametrize(
+    ("value", "entry"),
+    [
+        ("web", Entry("web", "web")),
+        (" a.b.web ", Entry("a.b.web", "web")),
+        ({"service": "a.b.web"}, Entry("a.b.web", "web")),
+        ({"service": "web", "name": "web-2", "vars": {"a": 1}}, Entry("web", "web-2", {"a": 1})),
+        ({"service": "web", "name": None, "vars": None}, Entry("web", "web")),
+    ],
+)
+def test_what_a_service_may_be(value: Any, entry: Entry) -> None:
+    assert read_entry(value, _WHERE) == entry
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (7, "7 is no service. Give the name of a role, or a mapping with service, name and vars."),
+        ("", "'' is no service."),
+        ([], "[] is no service."),
+        (
+            {"srvice": "web"},
+            "unknown key 'srvice'; did you mean 'service'? Known are: service, name, vars, "
+            "versions, allowed_from, allow_downgrade.",
+        ),
+        ({"name": "web"}, "service is missing: it is the name of the role."),
+        ({"service": ["web"]}, "service is missing: it is the name of the role."),
+        ({"service": "web", "vars": [1]}, "vars: [1] does not map variables to values."),
+        ({"service": "web", "name": "../x"}, "name: '../x' can't name a folder. Use letters, digits, _ and -."),
+        ({"service": "web", "name": 7}, "name: 7 can't name a folder."),
+        ("../web/x", "name: '/web/x' can't name a folder."),
+        (
+            {"service": "web", "name": "upgrade"},
+            "name: 'upgrade' is a tag with a meaning of its own. Give the service",
+        ),
+        ("step3", "name: 'step3' is a tag with a meaning of its own."),
+        ("a.b.never", "name: 'never' is a tag with a meaning of its own."),
+    ],
+)
+def test_what_it_may_not_be(value: Any, message: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        read_entry(value, _WHERE)
+    assert caught.value.code == "bad_service"
+    assert caught.value.message.startswith(f"{_WHERE}: {message}")

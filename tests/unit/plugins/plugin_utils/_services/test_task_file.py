@@ -1,0 +1,373 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files with tasks, cut into pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent, indent
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps import POST
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.task_file import Piece, read_pieces
+from hypothesis import given, reject
+from hypothesis import strategies as st
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "upgrade_tasks.yml"
+
+
+def read(file: Path, text: str, step: str | None = None) -> list[Piece]:
+    file.write_bytes(dedent(text).encode())
+    return read_pieces(file, str(file), step)
+
+
+def refused(file: Path, text: str, step: str | None = None) -> str:
+    """Return the message of a refusal, with ``f`` for the file."""
+    with pytest.raises(UpgradeError) as caught:
+        read(file, text, step)
+    assert caught.value.code == "bad_service"
+    return caught.value.message.replace(str(file), "f").replace(str(file.parent), "d")
+
+
+def test_each_task_keeps_its_words_its_comments_and_its_line(file: Path) -> None:
+    pieces = read(
+        file,
+        """\
+        ---
+        # Of the whole file.
+
+        # Why it stops:
+        # it has to.
+        - name: Stop   it   # gently
+          command: stop
+          tags: [step2, gentle]
+
+        - name: Upgrade it
+
+          command: "upgrade"
+          tags: upgrade, once
+        # The end.
+        """,
+    )
+    assert pieces == [
+        Piece(
+            "# Why it stops:\n# it has to.\n- name: Stop   it   # gently\n  command: stop\n  tags: [step2, gentle]\n",
+            {"name": "Stop   it", "command": "stop", "tags": ["step2", "gentle"]},
+            f"{file}:6",
+            "stop",
+            False,
+            ("step2", "gentle"),
+            (("step2", "gentle"),),
+        ),
+        Piece(
+            '- name: Upgrade it\n\n  command: "upgrade"\n  tags: upgrade, once\n# The end.\n',
+            {"name": "Upgrade it", "command": "upgrade", "tags": "upgrade, once"},
+            f"{file}:10",
+            "upgrade",
+            True,
+            ("upgrade", "once"),
+            (("upgrade", "once"),),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "---\n", "--- \n...\n", "# nothing yet\n", "[]\n", "---\n[]\n", "~\n", "\ufeff"]
+)
+def test_a_file_may_hold_no_task(file: Path, text: str) -> None:
+    assert read(file, text) == []
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_an_indented_list_is_put_to_the_left(file: Path, width: int) -> None:
+    text = "# why\n- name: a\n  shell: |\n    one\n\n    two\n  tags: stop\n"
+    pieces = read(file, f"---\n{indent(text, ' ' * width)}")
+    assert [piece.text for piece in pieces] == [text]
+
+
+@pytest.mark.parametrize("before", ["", "\ufeff", "\ufeff---\r\n"])
+def test_files_of_other_systems(file: Path, before: str) -> None:
+    file.write_bytes(f"{before}- name: a\r\n  command: b\r\n  tags: stop\r\n- name: c\r\n  tags: start\r\n".encode())
+    assert [piece.text for piece in read_pieces(file, "f")] == [
+        "- name: a\n  command: b\n  tags: stop\n",
+        "- name: c\n  tags: start\n",
+    ]
+
+
+def test_a_file_without_a_line_break_at_its_end(file: Path) -> None:
+    assert read(file, "- command: a\n  tags: stop")[0].text == "- command: a\n  tags: stop\n"
+
+
+def test_a_dash_may_stand_alone(file: Path) -> None:
+    pieces = read(
+        file, "-\n  name: a\n  tags: stop\n- # why\n  name: b\n  tags: start\n- &x\n  name: c\n  tags: stop\n"
+    )
+    assert [(piece.text, piece.where) for piece in pieces] == [
+        ("-\n  name: a\n  tags: stop\n", f"{file}:2"),
+        ("- # why\n  name: b\n  tags: start\n", f"{file}:5"),
+        ("- &x\n  name: c\n  tags: stop\n", f"{file}:7"),
+    ]
+
+
+def test_what_looks_like_a_comment_in_a_text_stays_with_the_text(file: Path) -> None:
+    first, second = read(
+        file,
+        """\
+        - name: a
+          tags: stop
+          shell: |
+            one
+            # of the script
+        # of the task below
+        - name: b
+          tags: start
+        """,
+    )
+    assert first.text.endswith("one\n    # of the script\n")
+    assert second.text == "# of the task below\n- name: b\n  tags: start\n"
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_so_it_does_in_quotes(file: Path, quote: str) -> None:
+    first, second = read(file, f"- tags: stop\n  shell: {quote}one\n\n    # two{quote}\n- tags: start\n  name: b\n")
+    assert first.data["shell"] == "one\n# two"
+    assert second.text == "- tags: start\n  name: b\n"
+
+
+def test_ansibles_own_tags_and_all_letters_are_kept(file: Path) -> None:
+    text = (
+        "- name: Größe → 日本語 \U0001f680\n  vars:\n    secret: !vault |\n      $ANSIBLE_VAULT;1.1;AES256\n      6230\n"
+        "    raw: !unsafe '{{ no }}'\n    some: !unsafe [a]\n    more: !unsafe {a: b}\n  command: 'x\u2028y'\n  tags: stop\n"
+    )
+    (piece,) = read(file, text)
+    assert piece.text == text
+    assert piece.data["name"] == "Größe → 日本語 \U0001f680"
+    assert piece.data["vars"]["secret"] == "$ANSIBLE_VAULT;1.1;AES256\n6230\n"
+    assert piece.data["vars"]["more"] == {"a": "b"}
+
+
+def test_an_anchor_within_a_task_is_kept(file: Path) -> None:
+    (piece,) = read(file, "- tags: stop\n  vars: {a: &x [1], b: *x}\n  m:\n    <<: &y {k: 1}\n    z: *y\n")
+    assert piece.data["vars"] == {"a": [1], "b": [1]}
+    assert "b: *x" in piece.text
+
+
+def test_an_anchor_of_another_task_is_written_out(file: Path) -> None:
+    first = "- tags: stop\n  vars: &v\n    a: '{{ x }}'\n    b: &w [1, true, ö]\n"
+    text = first + "# why\n- tags: start\n  vars: *v  # the same\n- tags: start\n  vars:\n    <<: *v\n    c: *w\n"
+    pieces = read(file, text)
+    assert pieces[0].text == first
+    assert pieces[1].text == '# why\n- tags: start\n  vars: {"a": "{{ x }}", "b": [1, true, "ö"]}  # the same\n'
+    assert pieces[2].data["vars"] == {"a": "{{ x }}", "b": [1, True, "ö"], "c": [1, True, "ö"]}
+    assert yaml.safe_load(pieces[2].text) == [pieces[2].data]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "- name: a\n  command: b\n",
+            "f:1: the task has no step, so it would never run. Tag it with one of step0 (val",
+        ),
+        (
+            "\n\n- name: a\n  tags: upgrad\n",
+            "f:3: the task has no step, so it would never run. Its tag 'upgrad' names none; did",
+        ),
+        (
+            "- name: a\n  tags: [x, step6]\n",
+            "f:1: there is no step 'step6'. Tag it with one of step0 (validate), step1 (",
+        ),
+        ("- name: a\n  tags: stop, start\n", "f:1: the task has two steps, stop and start. Give it one, or make two "),
+        ("- a\n", "f:1: this is no task but 'a'. A task is a mapping with a name and a module."),
+        ("- {}\n", "f:1: this is no task but {}. A task is"),
+        ("-\n", "f:1: this is no task but None. A task is"),
+        ("- - a\n", "f:1: this is no task but ['a']. A task is"),
+        ("a: b\n", "f:1: the file has to hold a list of tasks."),
+        ("a\n", "f:1: the file has to hold a list of tasks."),
+        ("\n[{name: a, tags: stop}]\n", "f:2: the tasks stand in brackets. Write them as a list of lines."),
+        ("- name: a\n  x: [\n", "f:3: this is no YAML: expected the node content, but found '<stream end>'."),
+        ("- name: a: b\n", "f:1: this is no YAML: mapping values are not allowed here."),
+        ("- a: b\n---\n- c: d\n", "f:2: this is no YAML: but found another document."),
+        ("- a: \x07\n", "f: this is no YAML: unacceptable character #x0007: special characters are not allowed in"),
+        ("- a: *b\n", "f:1: this is no YAML: found undefined alias 'b'."),
+        (
+            "- tags: stop\n  command:\n    {{ x }}\n",
+            "f:3: this can't be read: found unhashable key. A value that begins with {{ has to stand in quotes.",
+        ),
+        ("- tags: stop\n  vars: {at: 2020-13-45}\n", "f:1: this can't be read: month must be in 1..12."),
+        (
+            "- tags: stop\n  a: !!python/name:os.system x\n",
+            "f:2: this can't be read: could not determine a constructor",
+        ),
+        ("- &x\n  tags: stop\n  block: [*x]\n", "f:1: this can't be read: found unconstructable recursive node."),
+        (
+            "- name: a\n  tags: stop\n  vars: &v {a: !vault 1}\n- name: b\n  tags: stop\n  vars: *v\n",
+            "f:4: the task uses the anchor of line 3, which another task has. Write it out.",
+        ),
+        (
+            "- name: a\n  tags: stop\n  vars: &v {a: 2020-01-01}\n- name: b\n  tags: stop\n  vars: {<<: *v}\n",
+            "f:4: the task uses the anchor of line 3, which another task has. Write it out.",
+        ),
+        (
+            "- &a\n  name: a\n  tags: stop\n- *a\n",
+            "f:1: the task stands in the list once more, by its anchor. Write it out there.",
+        ),
+        (
+            "- tags: stop\n  shell: |+\n    a\n\n- tags: stop\n  shell: b\n",
+            "f:1: the task means something else once the file around it is gone. Write it out, and without |+ or >+.",
+        ),
+        ("- tags: stop\n  shell: |+\n    a\n", "f:1: the task means something else once the file around it is gone."),
+        ("%TAG !x! tag:x,2000:\n---\n- tags: stop\n  a: !x!y b\n", "f:4: this can't be read: could not determine a c"),
+        (
+            "- tags: stop\n  meta: end_host\n",
+            "f:1: meta: end_host would end the host's turn before it is reported. Use when, or let the task fail.",
+        ),
+        ("- tags: stop\n  ansible.builtin.meta: end_play\n", "f:1: meta: end_play would end the host's turn"),
+        (
+            "- tags: stop\n  command: a\n  run_once: true\n",
+            "f:1: run_once does not work where each host goes by itself. Tag the task with once: one host runs it for all.",
+        ),
+    ],
+)
+def test_what_can_not_be_composed_is_refused(file: Path, text: str, message: str) -> None:
+    assert refused(file, text).startswith(message)
+
+
+def test_bytes_that_are_no_text_are_refused(file: Path) -> None:
+    file.write_bytes(b"- name: \xff\n")
+    with pytest.raises(UpgradeError, match=r"upgrade_tasks\.yml: the file can't be read: 'utf-8' codec can't decode"):
+        read_pieces(file, str(file))
+
+
+BLOCK = """\
+- name: a
+  tags: [step3, web]
+  block:
+    - name: b
+      command: b
+      tags: [inner]
+    - name: c
+      block:
+        - name: d
+          command: d
+          {more}
+  rescue:
+    - name: e
+      command: e
+"""
+
+
+def test_the_step_of_a_block_covers_what_is_inside(file: Path) -> None:
+    (piece,) = read(file, BLOCK.format(more="tags: step3"))
+    assert piece.step == "upgrade"
+    assert piece.tags == ("step3", "web", "inner")
+    assert piece.leaves == (("step3", "web", "inner"), ("step3", "web"))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("tags: step2", "f:9: the task has two steps, upgrade from around it and stop of its own. Keep one of them."),
+        ("tags: step9", "f:9: there is no step 'step9'. Tag it"),
+        ("tags: once", "f:9: once counts for what a file's top level has. Tag what is around this task with it."),
+        ("meta: end_host", "f:9: meta: end_host would end the host's turn"),
+        ("run_once: yes", "f:9: run_once does not work where each host goes by itself."),
+        ("import_tasks: more.yml", "f:9: import_tasks names more.yml, and d/more.yml is not there."),
+    ],
+)
+def test_in_a_block_the_line_of_the_task_itself_is_named(file: Path, more: str, message: str) -> None:
+    assert refused(file, BLOCK.format(more=more)).startswith(message)
+
+
+@pytest.mark.parametrize("words", ["import_tasks", "include_tasks", "ansible.builtin.import_tasks"])
+@pytest.mark.parametrize("given", ["{}", "{{file: {}}}"])
+def test_the_step_of_an_include_covers_the_file(file: Path, words: str, given: str) -> None:
+    (file.parent / "sub").mkdir()
+    (file.parent / "sub/more.yml").write_text("- name: b\n  command: b\n- name: c\n  include_tasks: sub/last.yml\n")
+    (file.parent / "sub/last.yml").write_text("# no step\n- name: d\n  command: d\n  tags: deep\n")
+    (piece,) = read(file, f"- name: a\n  {words}: {given.format('sub/more.yml')}\n  tags: [step1, x]\n")
+    assert (piece.step, piece.tags) == ("prepare", ("step1", "x", "deep"))
+
+
+def test_a_fault_in_an_included_file_is_told_with_that_file(file: Path) -> None:
+    more = file.parent / "more.yml"
+    more.write_text("- name: b\n  block:\n    - name: c\n      tags: verify\n")
+    message = refused(file, "- name: a\n  include_tasks: more.yml\n  tags: stop\n")
+    assert (
+        message == "d/more.yml:3: the task has two steps, stop from around it and verify of its own. Keep one of them."
+    )
+
+
+def test_tags_of_an_import_are_those_of_its_tasks_and_tags_of_an_include_are_not(file: Path) -> None:
+    (file.parent / "more.yml").write_text("- name: b\n  command: b\n  tags: inner\n")
+    around = "- tags: [stop]\n  block:\n    - {}_tasks: more.yml\n      tags: [own]\n"
+    (imported,) = read(file, around.format("import"))
+    assert imported.leaves == (("stop", "own", "inner"),)
+    (included,) = read(file, around.format("include"))
+    assert included.leaves == (("stop", "own"), ("stop", "inner"))
+
+
+def test_names_that_are_only_known_later_are_left_to_ansible(file: Path) -> None:
+    (piece,) = read(file, '- include_tasks: "{{ ansible_os_family }}.yml"\n  tags: stop\n')
+    assert piece.step == "stop"
+
+
+def test_a_file_that_includes_itself_ends(file: Path) -> None:
+    (piece,) = read(file, "- include_tasks: upgrade_tasks.yml\n  when: more\n  tags: stop\n")
+    assert piece.tags == ("stop",)
+
+
+def test_tasks_after_the_upgrade_have_no_step(file: Path) -> None:
+    (piece,) = read(file, "- name: a\n  tags: once\n  command: a\n", POST)
+    assert (piece.step, piece.once) == (POST, True)
+    message = refused(file, "- name: a\n  tags: step3\n", POST)
+    assert message == "f:1: tasks after the upgrade have no step, and this one is tagged upgrade. Take the tag away."
+    message = refused(file, "- name: a\n  block:\n    - tags: step3\n", POST)
+    assert message.startswith("f:3: the task has two steps, post_upgrade from around it and upgrade of its own.")
+
+
+# What people put into tasks: texts with breaks, hashes, dashes, quotes, braces and blanks at their ends.
+WORDS = st.text(alphabet="ab #-:'\"{}[]|>&*!%@\n\\é\u2028", max_size=16) | st.sampled_from(
+    ("# no comment\n", "- no: task\n", "a\n\n# b\n\n", "  - x", "\n\n", "---\n")
+)
+DATA = st.recursive(
+    WORDS | st.integers() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)
+STYLES = st.sampled_from((None, "|", ">", "'", '"'))
+COMMENTS = st.sampled_from(("", "# why\n", "\n# why\n# - name: not a task\n", "\n\n"))
+
+
+@given(st.lists(st.tuples(COMMENTS, DATA, STYLES, st.booleans()), min_size=1, max_size=4), st.integers(0, 4))
+def test_a_piece_is_the_task_that_its_author_wrote_or_it_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, tasks: list[tuple[str, Any, Any, bool]], width: int
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.yml"
+    text = ""
+    for comment, data, style, tags_last in tasks:
+        task = {"tags": "stop", "m": data} if not tags_last else {"m": data, "tags": "stop"}
+        shown = yaml.safe_dump([task], default_style=style, allow_unicode=True, sort_keys=False)
+        text += comment + shown
+    file.write_text("---\n" + indent(text, " " * width, lambda line: bool(line.strip())), encoding="utf-8")
+    try:
+        whole = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        # What was put together here is no YAML, so nothing follows from it.
+        reject()
+    try:
+        pieces = read_pieces(file, "f")
+    except UpgradeError as error:
+        # Of all that may be written only texts that end in blank lines can't be moved.
+        assert "|+ or >+" in error.message, error.message
+        return
+    assert [piece.data for piece in pieces] == whole
+    again = yaml.safe_load("".join(f"# f\n{piece.text}\n" for piece in reversed(pieces)))
+    assert again == whole[::-1]

@@ -1,0 +1,238 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where hosts come from, and which points are on their way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.allowed_versions import Ways, parse_allowed_from
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import (
+    declared_versions,
+    unknown_hosts,
+    ways_of,
+)
+
+POINTS = ["2.4", "2.6", "2.8", "2.10"]
+
+
+def role(points: list[str], *, provider: bool = False, ways: Ways | None = None, name: str = "db") -> dict[str, Any]:
+    ways = ways or Ways("m")
+    return {"paths": {name: {"points": points, "provider": provider}}, "ways": {name: ways.plain()}}
+
+
+def plan(providers: dict[str, Any] | None = None, **versions: str | None) -> dict[str, Any]:
+    hosts = {
+        host: {"role": host.rstrip("0123456789"), "version": version, "origin": None}
+        for host, version in versions.items()
+    }
+    return {"hosts": hosts, "providers": providers or {}}
+
+
+def run(found: dict[str, Any]) -> dict[str, Any]:
+    return {"controlplane": [], "dataplane": [*found["hosts"]]}
+
+
+def refused(found: dict[str, Any], composition: dict[str, Any], **options: Any) -> UpgradeError:
+    with pytest.raises(UpgradeError) as caught:
+        ways_of(found, run(found), composition, "2.10", **options)
+    return caught.value
+
+
+def test_each_host_goes_its_way_from_where_it_reported_that_it_is() -> None:
+    found = plan(db1="2.2", db2="2.8", db3="2.2", db4="2.9~rc1", web1=None)
+    composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "ways": {}}}}
+    ways = ways_of(found, run(found), composition, "2.10", {"db1": "2.8"})
+    assert ways["asked"] == ways["ways"]
+    assert {name: value for name, value in ways.items() if name != "asked"} == {
+        "before": {"db1": "2.2", "db2": "2.8", "db3": "2.2", "db4": "2.9~rc1", "web1": ""},
+        "ways": {
+            "db1": ["db@2.4", "db@2.6", "db@2.8", "db@2.10"],
+            "db2": ["db@2.10"],
+            "db3": ["db@2.4", "db@2.6", "db@2.8", "db@2.10"],
+            "db4": ["db@2.10"],
+        },
+        "providers": {},
+        "left_out": {},
+        "lines": [
+            "db from 2.2 to 2.10 by db@2.4, db@2.6, db@2.8, db@2.10: db1, db3",
+            "db from 2.8 to 2.10 by db@2.10: db2",
+            "db from 2.9~rc1 to 2.10 by db@2.10: db4",
+        ],
+    }
+
+
+def test_a_host_whose_version_can_not_be_compared_is_left_out_and_the_others_go_their_ways() -> None:
+    found = plan(db1="v673", db2="2.8", db3="2.8")
+    found["hosts"]["db3"] |= {"origin": "2.8", "begun": "v673"}
+    ways = ways_of(found, run(found), {"roles": {"db": role(POINTS)}}, "2.10")
+    assert (ways["before"], ways["ways"]) == ({"db2": "2.8"}, {"db2": ["db@2.10"]})
+    assert [*ways["left_out"]] == ["db1", "db3"]
+    assert ways["left_out"]["db1"].startswith("db: 'v673' and '2.4' can't be compared as versions: ")
+    assert ways["lines"] == ["db from 2.8 to 2.10 by db@2.10: db2"]
+
+
+def test_what_is_declared_counts_where_nothing_was_reported_and_nothing_is_remembered() -> None:
+    found = plan(db1=None, db2=None, db3="2.10", db4=None)
+    # One that failed on its way is remembered; what is declared now, as for all hosts, is of another one.
+    found["hosts"]["db1"] |= {"origin": "2.2", "begun": "2.10"}
+    found["hosts"]["db2"] |= {"origin": "2.2", "begun": "2.10"}
+    composition = {"roles": {"db": role(POINTS)}}
+    ways = ways_of(found, run(found), composition, "2.10", {"db1": "2.8", "db2": "", "db4": " 2.8 "})
+    assert ways["before"] == {"db1": "2.2", "db2": "2.2", "db3": "2.10", "db4": "2.8"}
+    assert ways["ways"]["db1"] == ["db@2.4", "db@2.6", "db@2.8", "db@2.10"]
+    assert ways["ways"]["db3"] == []
+    assert ways["lines"][1] == "db from 2.10 to 2.10 by no point of a path: db3"
+
+
+def test_points_that_are_behind_a_host_or_a_provider_are_on_its_way_and_not_asked_about() -> None:
+    both = {"paths": {}, "ways": {}, "units": []}
+    for name, is_provider in (("db", False), ("cloud", True)):
+        one = role(["2.4", "2.6"], provider=is_provider, name=name)
+        both["paths"] |= one["paths"]
+        both["ways"] |= one["ways"]
+        both["units"] += [
+            {"name": f"{step}/{name}@{point}", "step": step, "service": name, "point": point}
+            for point in ("2.4", "2.6")
+            for step in ("validate", "upgrade", "start")
+        ]
+        both["units"].append({"name": f"upgrade/{name}", "step": "upgrade", "service": name, "point": ""})
+    cloud = {"version": "2.2", "target": "2.6", "state": "upgrading", "done": ["upgrade/cloud@2.4", "start/cloud@2.4"]}
+    found = plan({"cloud": cloud}, db1="2.2", db2="2.2", db3="2.4")
+    # What its record says of a provider does not count, as that may have gone elsewhere since.
+    done = [*("upgrade/db@2.4", "start/db@2.4", "upgrade/db@2.6"), *("upgrade/cloud@2.6", "start/cloud@2.6")]
+    found["hosts"]["db1"] |= {"origin": "2.2", "begun": "2.6", "done": done}
+    # This one has some of the point before it.
+    found["hosts"]["db2"] |= {"origin": "2.2", "begun": "2.6", "done": ["upgrade/db@2.4"]}
+    ways = ways_of(found, run(found), {"roles": {"db": both}}, "2.6")
+    way = ["db@2.4", "db@2.6", "cloud@2.4", "cloud@2.6"]
+    assert ways["ways"] == {"db1": way, "db2": way, "db3": ["db@2.6", "cloud@2.4", "cloud@2.6"]}
+    assert ways["asked"] == {
+        "db1": ["db@2.6", "cloud@2.6"],
+        "db2": ["db@2.4", "db@2.6", "cloud@2.6"],
+        "db3": ["db@2.6", "cloud@2.6"],
+    }
+    # A point that has nothing but a check is never behind anybody.
+    both["units"] = [unit for unit in both["units"] if unit["step"] == "validate"]
+    assert ways_of(found, run(found), {"roles": {"db": both}}, "2.6")["asked"] == ways["ways"]
+
+
+def test_after_a_way_back_that_did_not_end_all_points_from_there_are_before_a_host_again() -> None:
+    found = plan(db1="2.10", db2="2.10", db3="2.2", db4="2.10", web1="2.10")
+    found["hosts"]["db1"] |= {"origin": "2.10", "begun": "2.6"}
+    # It failed on the way up after that, too: what it reported is long over, and what it comes from is remembered.
+    found["hosts"]["db2"] |= {"origin": "2.6", "begun": "2.10"}
+    found["hosts"]["db3"] |= {"origin": "2.2", "begun": "2.8"}
+    found["hosts"]["db4"] |= {"origin": None, "begun": None}
+    found["hosts"]["web1"] |= {"origin": "2.10", "begun": "2.6"}
+    composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "ways": {}}}}
+    ways = ways_of(found, run(found), composition, "2.10")
+    assert ways["before"] == {"db1": "2.6", "db2": "2.6", "db3": "2.2", "db4": "2.10", "web1": "2.10"}
+    assert ways["ways"] == {
+        "db1": ["db@2.8", "db@2.10"],
+        "db2": ["db@2.8", "db@2.10"],
+        "db3": ["db@2.4", "db@2.6", "db@2.8", "db@2.10"],
+        "db4": [],
+    }
+    # Back once more, nothing is on the way.
+    assert ways_of(found, run(found), composition, "2.6")["ways"]["db1"] == []
+
+
+def test_after_its_way_back_did_not_end_all_points_from_there_are_before_a_provider_again() -> None:
+    composition = {"roles": {"db": role(POINTS, provider=True, name="cloud")}}
+    found = plan({"cloud": {"version": "2.10", "state": "failed", "target": "2.6", "error": "broken"}}, db1="2.10")
+    ways = ways_of(found, run(found), composition, "2.10")
+    assert (ways["providers"], ways["ways"]) == ({"cloud": "2.6"}, {"db1": ["cloud@2.8", "cloud@2.10"]})
+    assert ways_of(found, run(found), composition, "2.6")["providers"] == {"cloud": "2.10"}
+
+
+def test_a_version_that_a_host_had_begun_to_go_to_and_nobody_can_compare_is_told() -> None:
+    found = plan(db1="2.10")
+    found["hosts"]["db1"] |= {"origin": None, "begun": "xenial"}
+    error = refused(found, {"roles": {"db": role(POINTS)}})
+    assert (error.code, len(error.details["reasons"])) == ("incomparable_versions", 1)
+    assert "xenial" in error.message
+
+
+def test_hosts_of_unknown_version_are_told_all_at_once_where_a_path_asks_for_it() -> None:
+    found = plan(db1=None, db2="2.2", db3=None, web1=None, lib1=None)
+    asking = Ways("m", allowed_from=parse_allowed_from("*"), where={"allowed_from": "m:1"})
+    composition = {
+        "roles": {"db": role(POINTS), "web": {"paths": {}, "ways": {}}, "lib": {"ways": {"lib": asking.plain()}}}
+    }
+    error = refused(found, composition)
+    assert (error.code, error.details) == ("unknown_version", {"hosts": ["db1", "db3"]})
+    assert error.message == (
+        "Nothing was touched: 2 hosts never reported a version, and the path of db leads from version to version: db1, db3. "
+        "Declare which one each runs in its variable upgrade_version_from, or for all of these by -e upgrade_version_from=X; "
+        "for a new host, which has nothing to be brought along, that is 2.10. Or hold these hosts, or leave them out with "
+        "upgrade_limit."
+    )
+    assert unknown_hosts(found, composition) == ["db1", "db3", "lib1"]
+
+
+def test_versions_that_can_not_be_compared_are_told_all_at_once_each_once() -> None:
+    found = plan(db1="v673", db2="v673", db3="jessie")
+    error = refused(found, {"roles": {"db": role(POINTS)}})
+    assert error.code == "incomparable_versions"
+    assert [reason.partition(" can't")[0] for reason in error.details["reasons"]] == [
+        "db: 'v673' and '2.4'", "db: 'jessie' and '2.4'",
+    ]  # fmt: skip
+
+
+def test_a_provider_goes_from_its_own_version() -> None:
+    composition = {"roles": {"db": role(POINTS, provider=True, name="cloud")}}
+    known = {"cloud": {"version": "2.6", "state": "upgraded", "target": ""}}
+    found = plan(known, db1="2.2", db2=None)
+    ways = ways_of(found, run(found), composition, "2.10", providers={"cloud": "2.2"})
+    assert ways["providers"] == {"cloud": "2.6"}
+    assert ways["ways"] == {host: ["cloud@2.8", "cloud@2.10"] for host in ("db1", "db2")}
+    assert ways["lines"] == ["provider cloud from 2.6 to 2.10 by cloud@2.8, cloud@2.10"]
+    assert unknown_hosts(found, composition) == []
+    declared = ways_of(plan(db1="2.2"), run(plan(db1="2.2")), composition, "2.10", providers={"cloud": "2.8"})
+    assert declared["ways"] == {"db1": ["cloud@2.10"]}
+
+
+def test_a_provider_of_unknown_version_is_refused_where_it_has_a_path() -> None:
+    found = plan(db1="2.2")
+    error = refused(found, {"roles": {"db": role(POINTS, provider=True, name="cloud")}})
+    assert (error.code, error.details) == ("unknown_version", {"providers": ["cloud"]})
+    assert error.message.endswith("""such as -e '{"upgrade_provider_versions": {"cloud": "2.4"}}'.""")
+    without = ways_of(found, run(found), {"roles": {"db": role([], provider=True, name="cloud")}}, "2.10")
+    assert (without["providers"], without["ways"]) == ({"cloud": ""}, {"db1": []})
+    broken = plan({"cloud": {"version": "", "state": "failed", "target": "", "error": "k can't be read"}}, db1="2.2")
+    error = refused(broken, {"roles": {"db": role(POINTS, provider=True, name="cloud")}})
+    assert (error.code, error.message) == (
+        "unreadable_provider", "Nothing was touched: the provider cloud: k can't be read",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            2.1,
+            "upgrade_version_from of db1: 2.1 is not text but a number or the like, and YAML may have changed it (2.10 is",
+        ),
+        ("2/1", "upgrade_version_from of db1: the version '2/1' has a '/'"),
+        ("true", "upgrade_version_from of db1: the version can't be 'true'"),
+    ],
+)
+def test_what_can_not_be_declared(value: object, message: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        declared_versions({"db1": value})
+    assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize("said", ["2.2; reboot", "$(reboot)", "2.2 '", "-rf"])
+def test_what_a_shell_would_act_on_never_reaches_the_variables_of_tasks(said: str) -> None:
+    found = plan(db1="2.2", db2=said)
+    composition = {"roles": {"db": role(POINTS)}}
+    assert unknown_hosts(found, composition) == ["db2"]
+    assert refused(found, composition).code == "unknown_version"
+    assert ways_of(found, run(found), composition, "2.10", {"db2": "2.4"})["before"] == {"db1": "2.2", "db2": "2.4"}
+    with pytest.raises(UpgradeError, match=r"version: the version .* has a character that is none of"):
+        ways_of(plan(db1="2.2"), {"controlplane": [], "dataplane": ["db1"]}, composition, said)
