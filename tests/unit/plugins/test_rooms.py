@@ -1,0 +1,164 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The layout of plugins/: each room imports only rooms below it, holds few files, and pure rooms do no IO."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from devkit.agent import ROOT
+
+PLUGINS = ROOT / "plugins"
+PACKAGE = "ansible_collections.convoy.upgrade.plugins."
+
+# From the lowest floor to the highest one. CONTRIBUTING.md tells what is in each room.
+ROOMS = (
+    "module_utils/_common",
+    "module_utils/_fleet",
+    "module_utils/_rules",
+    "module_utils/_rule_checks",
+    "module_utils/_host_states",
+    "module_utils/_planner",
+    "module_utils/_observe",
+    "module_utils/_rollout_report",
+    "module_utils/_consul",
+    "module_utils/_state",
+    "module_utils",
+    "module_utils/_host",
+    "module_utils/_rollout",
+    "module_utils/_rollout/_commands",
+    "module_utils/_queries",
+    "module_utils/_node",
+    "plugin_utils/_services",
+    "plugin_utils/_compose",
+    "plugin_utils/_upgrade_path",
+    "plugin_utils/_run",
+    "plugin_utils/_migrate",
+    "plugin_utils/_migrate/_layout_0",
+    "plugin_utils/_migrate/steps",
+    "plugin_utils/_observe",
+    "plugin_utils/_push",
+    "plugin_utils/_notify",
+    "modules",
+    "lookup",
+    "inventory",
+    "filter",
+    "callback",
+    "action",
+    "doc_fragments",
+)
+PURE = ROOMS[1:8]
+CLOCKS = {
+    ("time", "time"),
+    ("time", "monotonic"),
+    ("time", "sleep"),
+    ("datetime", "now"),
+    ("datetime", "today"),
+    ("date", "today"),
+}
+# Folders that Ansible names, the frame of all modules, and the steps of which each layout has one.
+OF_ANY_SIZE = {
+    "doc_fragments",
+    "modules",
+    "lookup",
+    "inventory",
+    "filter",
+    "callback",
+    "action",
+    "module_utils",
+    "plugin_utils/_migrate/steps",
+}
+IMPURE_MODULES = {
+    "os",
+    "io",
+    "socket",
+    "subprocess",
+    "threading",
+    "select",
+    "shutil",
+    "tempfile",
+    "pathlib",
+    "random",
+    "requests",
+    "consul",
+}
+
+
+def files() -> Iterator[tuple[str, Path]]:
+    """Yield each file of Python below plugins/ with its room."""
+    for path in sorted(PLUGINS.rglob("*.py")):
+        yield path.parent.relative_to(PLUGINS).as_posix(), path
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield what a file imports: files and folders of the collection by their path below plugins/, all else by its first name."""
+    here = path.relative_to(PLUGINS).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = [*here[: len(here) - node.level + 1], *(node.module or "").split(".")]
+            elif f"{node.module}.".startswith(PACKAGE):
+                base = str(node.module)[len(PACKAGE) :].split(".")
+            else:
+                yield str(node.module).partition(".")[0]
+                continue
+            whole = PLUGINS.joinpath(*filter(None, base))
+            for alias in node.names:
+                found = whole / alias.name if whole.is_dir() else whole
+                yield found.relative_to(PLUGINS).as_posix()
+
+
+def test_every_file_stands_in_a_room() -> None:
+    assert {room for room, _path in files()} == set(ROOMS)
+
+
+def test_each_room_imports_only_rooms_below_it() -> None:
+    floor = {room: number for number, room in enumerate(ROOMS)}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for room, path in files()
+        for name in imported(path)
+        if "/" in name and floor[name.rpartition("/")[0]] > floor[room]
+    ]
+    assert wrong == []
+
+
+def test_a_room_has_three_to_twelve_files() -> None:
+    count = Counter(room for room, _path in files())
+    assert {room: number for room, number in count.items() if room not in OF_ANY_SIZE and not 3 <= number <= 12} == {}
+
+
+def test_pure_rooms_do_no_io_and_read_no_clock() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for room, path in files()
+        if room in PURE
+        for name in imported(path)
+        if name in IMPURE_MODULES
+    ]
+    wrong += [
+        f"{path.relative_to(ROOT)}:{node.lineno} calls {node.value.id}.{node.attr}"
+        for room, path in files()
+        if room in PURE
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and (node.value.id, node.attr) in CLOCKS
+    ]
+    assert wrong == []
+
+
+def test_pure_rooms_need_the_standard_library_alone() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for room, path in files()
+        if room in PURE
+        for name in imported(path)
+        if "/" not in name and name not in sys.stdlib_module_names
+    ]
+    assert wrong == []
