@@ -18,7 +18,7 @@ from typing import Any
 from ...module_utils._common.processes import end_family
 from ...module_utils._common.sanitize import bounded, printable
 
-PLAYBOOK = Path(__file__).resolve().parents[3] / "playbooks/tell.yml"
+PLAYBOOK = Path(__file__).resolve().parents[3] / "playbooks/internal/notification.yml"
 
 # What tells Ansible of a driver, a view and a notifier is of the run that is told of, and how that prints is not for a hook.
 _OURS = ("CONVOY_UPGRADE_", "ANSIBLE_STDOUT_CALLBACK", "ANSIBLE_FORCE_COLOR", "ANSIBLE_CALLBACK_RESULT_FORMAT")
