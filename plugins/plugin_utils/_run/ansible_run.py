@@ -27,7 +27,7 @@ PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 # Ansible's own for options that can't be used.
 BAD_OPTIONS = 5
 # Nobody reads at the end of these: a timer runs them again, or a run whose own end is told.
-_UNATTENDED = ("node", "tell")
+_UNATTENDED = ("node", "notification")
 
 
 class Run:
