@@ -12,13 +12,13 @@ from typing import Any
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     FAILED,
     STARTED,
-    Record,
-    Report,
+    HostRecord,
     Snapshot,
-    place,
+    VersionReport,
+    roles_of_hosts,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import HostState, read_states
@@ -48,12 +48,12 @@ class Fleet:
     members: Mapping[str, str]
     current: str | None = NEW
     reports: dict[str, str] = field(default_factory=dict)
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, HostRecord] = field(default_factory=dict)
     gates: dict[str, str | None] = field(default_factory=lambda: {"global": "False"})
     holds: dict[str, Hold] = field(default_factory=dict)
     ledger: Ledger | None = None
     now: float = 10_000.0
-    marks: dict[str, Mark] = field(default_factory=dict)
+    marks: dict[str, HealthMark] = field(default_factory=dict)
     checks: dict[str, dict[str, str]] | None = None
     approvals: dict[str, Approval] = field(default_factory=dict)
     gated_at: int = 0
@@ -88,7 +88,7 @@ class Fleet:
 
     def started(self, *hosts: str, version: str = NEW) -> Fleet:
         """Let the hosts say that they have begun to move to a version; no gate is opened."""
-        self.records.update({host: Record(version, STARTED) for host in hosts})
+        self.records.update({host: HostRecord(version, STARTED) for host in hosts})
         return self
 
     def admitted(self, *hosts: str) -> Fleet:
@@ -100,7 +100,7 @@ class Fleet:
 
     def failed(self, *hosts: str, version: str = NEW) -> Fleet:
         """Let the hosts say that they have failed; no gate is opened."""
-        self.records.update({host: Record(version, FAILED, error="disk full") for host in hosts})
+        self.records.update({host: HostRecord(version, FAILED, error="disk full") for host in hosts})
         return self
 
     def held(self, *places: str) -> Fleet:
@@ -116,7 +116,7 @@ class Fleet:
             current_version=self.current,
             ledger=self.ledger,
             reports={
-                host: Report(version, at := self.reported_at.get(host, REPORTED_AT), int(at))
+                host: VersionReport(version, at := self.reported_at.get(host, REPORTED_AT), int(at))
                 for host, version in self.reports.items()
             },
             # What is written later has the higher index.
@@ -134,7 +134,7 @@ class Fleet:
 
     def plan(self, rules: Mapping[str, Any] | None = None, limit: Collection[str] | None = None) -> Plan:
         """Return the plan under rules as an operator writes them; what they leave without a cap has none."""
-        return make_plan(self.snapshot(), place(self.members, ()), parse(merge(UNLIMITED, rules or {})), limit)
+        return make_plan(self.snapshot(), roles_of_hosts(self.members, ()), parse(merge(UNLIMITED, rules or {})), limit)
 
     def states(self) -> dict[str, HostState]:
         """Return the state of every host."""

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import printable
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import Entry
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import sanitize
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import KVEntry
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.snapshot import decode_snapshot
@@ -25,9 +25,9 @@ def is_version(text: str) -> bool:
 def read(entries: dict[str, bytes]) -> Snapshot:
     """Return the snapshot of entries below the prefix, each one younger than the one before it."""
     return decode_snapshot(
-        KEYS, [Entry(f"cloud/{key}", value, index) for index, (key, value) in enumerate(entries.items(), 5)]
+        KEYS, [KVEntry(f"cloud/{key}", value, index) for index, (key, value) in enumerate(entries.items(), 5)]
     )
 
 
 # What a host or an operator says is made printable when it is read.
-PRINTABLE = st.text().map(printable)
+PRINTABLE = st.text().map(sanitize)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
 from fleets import NEW, OLD, Fleet, fleet
 from hypothesis import strategies as st
 
@@ -16,14 +16,14 @@ ROLES = ("controller", "network", "gateway", "ceph_mon", "ceph_osd", "compute")
 ABSENT = "gateway"
 GROUP = "ceph"
 
-_UNREADABLE = Record("", FAILED, error="the record can't be read", readable=False)
+_UNREADABLE = HostRecord("", FAILED, error="the record can't be read", readable=False)
 _RECORDS = (
-    Record(NEW, STARTED),
-    Record(OLD, STARTED),
-    Record("1.5", STARTED),
-    Record(NEW, UPGRADED),
-    Record(NEW, FAILED),
-    Record(OLD, FAILED),
+    HostRecord(NEW, STARTED),
+    HostRecord(OLD, STARTED),
+    HostRecord("1.5", STARTED),
+    HostRecord(NEW, UPGRADED),
+    HostRecord(NEW, FAILED),
+    HostRecord(OLD, FAILED),
     _UNREADABLE,
 )
 _GATES = ("True", "False", "true", NEW, OLD, "", "Flase", None)

@@ -14,7 +14,7 @@ from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import run_watch as notices
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import lost_hosts
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import Run
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import PlaybookRun
 
 DOCUMENTATION = r"""
 name: convoy_watch
@@ -46,7 +46,7 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Say that it is at work, and look at the command line."""
         lost_hosts.announce()
-        self._run = Run(str(playbook._file_name), self._say)
+        self._run = PlaybookRun(str(playbook._file_name), self._say)
         self._run.check_options(playbook.get_plays()[0].get_variable_manager().extra_vars)
         self._run.begin()
 
@@ -60,12 +60,12 @@ class CallbackModule(CallbackBase):
         if result._task.action in _PREPARES:
             lost_hosts.remember(result._result)
         elif result._task.action in _NOTIFIES:
-            notices.remember(result._result)
+            notices.remember_notifier(result._result)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Wait until all was told."""
         self._run.end(is_well=not stats.failures and not stats.dark)
-        for text in notices.end():
+        for text in notices.end_notifier():
             self._display.warning(text)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:  # noqa: ARG002  what Ansible gives

@@ -12,7 +12,12 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import compose
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import Difference, compare, fill, write
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import (
+    Difference,
+    compare,
+    write,
+    write_new,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import refuse_empty
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.role_finder import RoleFinder
 
@@ -52,7 +57,7 @@ class ActionModule(ActionBase):
         if not self._task.check_mode:
             write(folder, differences)
         if options["copy_to"]:
-            fill(Path(options["copy_to"]), files)
+            write_new(Path(options["copy_to"]), files)
         plain = composition.plain()
         return {
             **plain,

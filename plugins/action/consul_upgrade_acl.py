@@ -11,14 +11,14 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import bounded, printable
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import sanitize, truncate_middle
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS, changed
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import (
     KINDS,
     NODE,
-    Granted,
-    Part,
+    GrantedToken,
+    TokenKind,
     grant,
     revoke,
 )
@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
         dry = bool(self._task.check_mode)
         try:
             store = Store(read_settings(options.get, os.environ))
-            part = Part(options["kind"], name, options["publishes_health"])
+            part = TokenKind(options["kind"], name, options["publishes_health"])
             granted = (grant if options["state"] == "present" else revoke)(store, part, dry=dry)
         except UpgradeError as error:
             return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
@@ -70,7 +70,7 @@ class ActionModule(ActionBase):
         facts["changed"] = facts["changed"] or bool(file.get("changed"))
         return {**result, **facts, "token_file": options["token_file"]}
 
-    def _file(self, options: dict[str, Any], granted: Granted, task_vars: dict[str, Any] | None) -> dict[str, Any]:
+    def _file(self, options: dict[str, Any], granted: GrantedToken, task_vars: dict[str, Any] | None) -> dict[str, Any]:
         """Write the file, or remove it; the diff and all else that could show the token stay here."""
         path = options["token_file"]
         task = self._task.copy()
@@ -99,12 +99,12 @@ class ActionModule(ActionBase):
         return {name: told.get(name) for name in ("changed", "failed", "msg", "exception") if name in told}
 
 
-def _lost(options: dict[str, Any], granted: Granted, why: str) -> UpgradeError:
+def _lost(options: dict[str, Any], granted: GrantedToken, why: str) -> UpgradeError:
     """Return the failure of a file: what has become of its token, and what to do."""
     path = options["token_file"]
     if granted.secret:
         why = why.replace(granted.secret, "********")
-    why = bounded(printable(why)).rstrip(". ")
+    why = truncate_middle(sanitize(why)).rstrip(". ")
     if options["state"] == "absent":
         return UpgradeError(
             "unwritten_token",

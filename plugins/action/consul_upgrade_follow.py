@@ -14,11 +14,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import Standing
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import News, follow
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import Teller, folder_of
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import Story, plain
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import about, ending, stamped
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import RolloutProgress
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, follow
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import ViewSender, folder_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import ViewMessages, progress_as_data
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import about_minutes, ending, with_time
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -46,17 +46,17 @@ class ActionModule(ActionBase):
         failed = sum(row.failed for row in found.bars)
         return {**result, "changed": False, "version": found.version, "ended": ended, "failed_hosts": failed}
 
-    def _follow(self, options: dict[str, Any]) -> Standing:
+    def _follow(self, options: dict[str, Any]) -> RolloutProgress:
         parent = os.getppid()
         teller = self._teller(parent)
-        story = Story()
-        last: Standing | None = None
+        story = ViewMessages()
+        last: RolloutProgress | None = None
         shown = time.monotonic()
         for found in follow(read_settings(options.get, os.environ), options["fleet"]):
             if os.getppid() != parent:
                 # ansible-playbook was killed, and nobody is left to show it to.
                 os._exit(1)
-            if isinstance(found, News):
+            if isinstance(found, ProgressUpdate):
                 last = found.standing
             if found is not None:
                 message = story.message(found)
@@ -65,22 +65,22 @@ class ActionModule(ActionBase):
                 if teller is None and self._say(message["lines"]):
                     shown = 0.0
             if teller is None and last is not None and time.monotonic() - shown >= _SHOW_EVERY:
-                self._say([story.count + ("" if last.left is None else f"; {about(last.left)} left")])
+                self._say([story.count + ("" if last.left is None else f"; {about_minutes(last.left)} left")])
                 shown = time.monotonic()
         if last is None:
             raise AssertionError("following ends with what it saw last")
-        if teller is None or not teller.tell({"end": True, "standing": plain(last)}):
+        if teller is None or not teller.tell({"end": True, "standing": progress_as_data(last)}):
             self._say([ending(last)])
         return last
 
-    def _teller(self, parent: int) -> Teller | None:
+    def _teller(self, parent: int) -> ViewSender | None:
         folder = folder_of(parent)
         try:
-            return Teller(folder) if folder is not None else None
+            return ViewSender(folder) if folder is not None else None
         except OSError:
             return None
 
     def _say(self, lines: list[str]) -> bool:
         for line in lines:
-            self._display.display(stamped(line))
+            self._display.display(with_time(line))
         return bool(lines)

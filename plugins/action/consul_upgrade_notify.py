@@ -17,7 +17,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import BROKEN
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import EVENTS
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import Sight, news, remember, see
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import (
+    RolloutView,
+    initial_state,
+    new_notifications,
+    read_rollout,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import run_watch
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import Hook
@@ -51,7 +56,7 @@ class ActionModule(ActionBase):
             return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
 
     def _act(self, options: dict[str, Any]) -> dict[str, Any]:
-        known = run_watch.known()
+        known = run_watch.known_notifier()
         if known is not None:
             # A playbook that goes on with another one has it already.
             return {"notifier": known[1], "process": known[0], "untold": []}
@@ -65,7 +70,7 @@ class ActionModule(ActionBase):
         hook = self._hook(options)
         settings = read_settings(options.get, os.environ)
         store = Store(settings)
-        sight = see(store, options["fleet"])
+        sight = read_rollout(store, options["fleet"])
         if self._task.check_mode:
             return self._preview(store, sight, hook, options["expects"])
         folder = make_folder(os.getppid())
@@ -78,8 +83,8 @@ class ActionModule(ActionBase):
         process = start(Notifier(settings, folder, hook, options["fleet"], retried), sight, os.getppid())
         return {"notifier": folder, "process": process, "untold": []}
 
-    def _preview(self, store: Store, sight: Sight, hook: Hook, expects: list[str]) -> dict[str, Any]:
-        notices = news(store, sight, remember(store, sight, dry=True))[0]
+    def _preview(self, store: Store, sight: RolloutView, hook: Hook, expects: list[str]) -> dict[str, Any]:
+        notices = new_notifications(store, sight, initial_state(store, sight, dry=True))[0]
         untold = [sight.payload(notice)["text"] for notice in notices]
         lines = [f"{hook.file} would be called with the events {', '.join(expects)}, and is not, as this is a check."]
         for line in [*lines, *(f"Of what was so far, it would be told: {text}" for text in untold)]:

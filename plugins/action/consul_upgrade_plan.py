@@ -18,8 +18,8 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.admission import MOST_SLOW, SlowTries
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import Progress, count
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import is_fed, wait_until_shown
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import PassProgress, running_count
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import is_fed, wait_for_view
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.feeder import feed, settings_from
 
 # Without any change, the count is shown this often (seconds), so that nobody has to wonder.
@@ -49,13 +49,13 @@ class ActionModule(ActionBase):
         timeout = options.get("wait_timeout")
         deadline = begun + float(_DEFAULT_TIMEOUT if timeout is None else timeout)
         ended = self._go_on(options, first, deadline, task_vars)
-        wait_until_shown(os.getppid(), int(ended.get("index") or 0), _SHOW_LAST)
+        wait_for_view(os.getppid(), int(ended.get("index") or 0), _SHOW_LAST)
         return {**result, **ended}
 
     def _go_on(
         self, options: dict[str, Any], first: dict[str, Any], deadline: float, task_vars: dict[str, Any] | None
     ) -> dict[str, Any]:
-        progress = Progress()
+        progress = PassProgress()
         total = Total(first)
         latest = first
         options = {name: value for name, value in options.items() if name not in _FIRST_ONLY}
@@ -97,7 +97,7 @@ class ActionModule(ActionBase):
                 shown = time.monotonic()
                 continue
             if not lines and time.monotonic() - shown >= _SHOW_EVERY:
-                lines = [count(latest)]
+                lines = [running_count(latest)]
             shown = self._show(lines, shown)
 
     def _call(self, options: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Total:
     def failed(self, latest: dict[str, Any], code: str, why: str) -> dict[str, Any]:
         """Return the result of a wait that did not."""
         obstacles = latest["obstacles"]
-        message = f"{why}. {count(latest)[3:]}. " + " | ".join(obstacles)
+        message = f"{why}. {running_count(latest)[3:]}. " + " | ".join(obstacles)
         failure = {"code": code, "message": message, "details": {"obstacles": obstacles}}
         return {**self.ended(latest), "failed": True, "msg": message, "failure": failure}
 

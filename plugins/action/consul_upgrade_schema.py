@@ -38,4 +38,4 @@ class ActionModule(ActionBase):
             outcome = Migrator(store, target=options["to"], remove_old=options["remove_old"]).run(dry=dry)
         except UpgradeError as error:
             return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
-        return {**result, **outcome.plain(dry=dry), **changed(outcome.real_changes())}
+        return {**result, **outcome.plain(dry=dry), **changed(outcome.net_changes())}

@@ -9,8 +9,8 @@ import os
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import start_of
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import whoami
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import start_ticks
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import current_user
 
 
 class ActionModule(ActionBase):
@@ -21,11 +21,11 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         # This is one of the processes that ansible-playbook has for its tasks; its parent lasts as long as the run.
         process = os.getppid()
-        who = whoami()
+        who = current_user()
         options = {
             "who": f"the run of {who} (process {process})",
             **self._task.args,
-            "run": f"{who} {process} {start_of(process)}",
+            "run": f"{who} {process} {start_ticks(process)}",
             "process": process if self._connection.transport.rpartition(".")[2] == "local" else None,
         }
         result.update(self._execute_module("convoy.upgrade.node_lock", module_args=options, task_vars=task_vars or {}))

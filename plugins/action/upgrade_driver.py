@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.feeder import feed
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.ipc import SOCKET, call
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import SIGN
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import Run, units_from
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import PushRun, task_groups_from
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -70,13 +70,13 @@ class ActionModule(ActionBase):
         return {"driver": daemon.make_folder(os.getppid())}
 
     def _start(self, options: dict[str, Any]) -> dict[str, Any]:
-        run = Run(
+        run = PushRun(
             settings=read_settings(options.get, os.environ),
             folder=_needed(options, "driver"),
             version=_needed(options, "version"),
             phase=options["phase"],
             fleet=options["fleet"],
-            units=units_from(_needed(options, "composition")),
+            units=task_groups_from(_needed(options, "composition")),
             scope=tuple(options["scope"]),
             plays=tuple(tuple(hosts) for hosts in options["plays"]),
             ways=options["ways"],

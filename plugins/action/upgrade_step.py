@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import chosen
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_selected
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.ipc import call
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ class ActionModule(ActionBase):
         try:
             if options["state"] == "done":
                 return {**result, "changed": False, **call(options["driver"], do="finish", **told)}
-            found = [chosen(tags, only, skip) for tags in options["task_tags"]] or [True]
+            found = [is_selected(tags, only, skip) for tags in options["task_tags"]] or [True]
             # What only runs when it is asked for by name is not missed otherwise.
             usual = [one for one, tags in zip(found, options["task_tags"], strict=False) if "never" not in tags]
             rare = bool(options["task_tags"]) and not usual

@@ -42,10 +42,10 @@ from typing import Any
 from ansible import constants as C
 from ansible import context
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import printable
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.debug_output import told_by_debug
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import sanitize
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.debug_output import debug_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.failed_task import failure_lines
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view import View
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view import RunView
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.daemon import make_folder
 
 _COLOUR = re.compile(r"(\033\[[0-9;]*m)")
@@ -62,13 +62,13 @@ class CallbackModule(CallbackBase):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Show nothing yet."""
         super().__init__(*args, **kwargs)
-        self._view = View(self._display, sys.stdout)
+        self._view = RunView(self._display, sys.stdout)
         self._items: dict[tuple[str, str], list[dict[str, Any]]] = {}
 
     def v2_playbook_on_start(self, playbook: Any) -> None:  # noqa: ARG002  what Ansible gives
         """Begin to listen for how the rollout goes."""
         # Of several playbooks each has its own; the view of the one before was closed.
-        self._view = View(self._display, sys.stdout)
+        self._view = RunView(self._display, sys.stdout)
         if self._view.hint:
             self._display.warning(self._view.hint)
         if context.CLIARGS.get("step"):
@@ -96,7 +96,7 @@ class CallbackModule(CallbackBase):
             self._display.warning("No host was matched, so nothing was done: look at -i and --limit.")
         for what, found in (("failed", stats.failures), ("not reached", stats.dark)):
             if found:
-                self._view.say(f"{what}: {', '.join(map(printable, sorted(found)))}", C.COLOR_ERROR)
+                self._view.say(f"{what}: {', '.join(map(sanitize, sorted(found)))}", C.COLOR_ERROR)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
         """Keep what came of an item."""
@@ -122,17 +122,17 @@ class CallbackModule(CallbackBase):
         host, task, found = self._whole(result)
         self._handle_warnings(found)
         if task.action in _DEBUG and not found.get("skipped"):
-            lines = "\n".join(told_by_debug(found)).splitlines()
-            self._say([f"{printable(host)}: {printable(line)}" for line in lines])
+            lines = "\n".join(debug_lines(found)).splitlines()
+            self._say([f"{sanitize(host)}: {sanitize(line)}" for line in lines])
         elif self._display.verbosity:
             word = "changed" if found.get("changed") else "ok"
-            self._view.say(printable(f"{word}: {host}: {task.get_name()}"))
+            self._view.say(sanitize(f"{word}: {host}: {task.get_name()}"))
 
     def v2_runner_on_skipped(self, result: Any) -> None:
         """Show with ``-v`` that a task was skipped."""
         host, task, _found = self._whole(result)
         if self._display.verbosity:
-            self._view.say(printable(f"skipped: {host}: {task.get_name()}"))
+            self._view.say(sanitize(f"skipped: {host}: {task.get_name()}"))
 
     def v2_on_file_diff(self, result: Any) -> None:
         """Show what a task changes, with ``--diff``."""
@@ -171,7 +171,7 @@ class CallbackModule(CallbackBase):
 
 def _coloured(line: str) -> str:
     """Return a line of a difference with its colours; whatever else a file holds does not act on a terminal."""
-    return "".join(part if at % 2 else printable(part) for at, part in enumerate(_COLOUR.split(line)))
+    return "".join(part if at % 2 else sanitize(part) for at, part in enumerate(_COLOUR.split(line)))
 
 
 def _parts(result: Any) -> tuple[str, Any, dict[str, Any]]:

@@ -170,12 +170,16 @@ from ansible.inventory.group import to_safe_group_name
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import nearest, some
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import did_you_mean, listing
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Survey, Wanted, survey
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import (
+    FleetSurvey,
+    InventoryOptions,
+    survey_fleet,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import STAGES, stage_order
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import STAGES, plane_order
 
 UNPLACED = "unplaced"
 
@@ -219,7 +223,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             for warning in found.warnings:
                 self.display.warning(f"consul_fleet: {warning}")
             if found.left_out:
-                self.display.v(f"consul_fleet: left out, as they are not part of the fleet: {some(found.left_out, 20)}")
+                self.display.v(
+                    f"consul_fleet: left out, as they are not part of the fleet: {listing(found.left_out, 20)}"
+                )
             self._add(_not_a_template(found.hosts), upgrade_roles)
             self._set_shared(config)
         except UpgradeError as error:
@@ -239,13 +245,14 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         for name in config:
             if not self.has_option(name):
                 raise UpgradeError(
-                    "unknown_option", f"{name}: there is no such option{nearest(str(name), self.get_options()) or '.'}"
+                    "unknown_option",
+                    f"{name}: there is no such option{did_you_mean(str(name), self.get_options()) or '.'}",
                 )
 
-    def _wanted(self, upgrade_roles: Mapping[str, Any]) -> Wanted:
+    def _wanted(self, upgrade_roles: Mapping[str, Any]) -> InventoryOptions:
         # It checks them too.
-        stage_order(upgrade_roles)
-        return Wanted(
+        plane_order(upgrade_roles)
+        return InventoryOptions(
             roles=_plain(self.get_option("roles") or {}),
             role_meta=str(self.get_option("role_meta") or ""),
             role_pattern=str(self.get_option("role_pattern") or "") or None,
@@ -254,17 +261,17 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             address=str(self.get_option("address")),
         )
 
-    def _find(self, settings: Settings, wanted: Wanted, path: str, cache: bool) -> Survey:
+    def _find(self, settings: Settings, wanted: InventoryOptions, path: str, cache: bool) -> FleetSurvey:
         """Return what Consul knows, or knew when the cache was filled."""
         if not self.get_option("cache"):
-            return survey(Store(settings), wanted)
+            return survey_fleet(Store(settings), wanted)
         key = self.get_cache_key(path)
         asked = _plain({"url": settings.url, "datacenter": settings.datacenter, "kv_prefix": settings.kv_prefix})
         asked |= _plain(asdict(wanted))
         known = self._cache.get(key) if cache else None
         if isinstance(known, Mapping) and known.get("asked") == asked:
-            return Survey(**known["found"])
-        found = survey(Store(settings), wanted)
+            return FleetSurvey(**known["found"])
+        found = survey_fleet(Store(settings), wanted)
         self._cache[key] = {"asked": asked, "found": asdict(found)}
         return found
 

@@ -101,7 +101,11 @@ from ansible.plugins.lookup import LookupBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask, closed_by, role_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import (
+    ask_gate,
+    closed_when_unreachable,
+    role_by_host_name,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
@@ -117,17 +121,18 @@ class LookupModule(LookupBase):
             names = [str(term) for term in self._flatten(terms)]
             role = self.get_option("role")
             hosts = {
-                name: role if role is not None else role_of(name, self.get_option("role_pattern")) for name in names
+                name: role if role is not None else role_by_host_name(name, self.get_option("role_pattern"))
+                for name in names
             }
             if not hosts:
                 return []
             store = Store(read_settings(self.get_option, os.environ))
             try:
-                answers = ask(store, hosts, default=self.get_option("default"), version=self.get_option("version"))
+                answers = ask_gate(store, hosts, default=self.get_option("default"), version=self.get_option("version"))
             except Unreachable as error:
                 if self.get_option("unreachable") == "fail":
                     raise
-                answers = closed_by(error, hosts)
+                answers = closed_when_unreachable(error, hosts)
         except UpgradeError as error:
             # Not from the error itself, as ansible-core 2.19 and later would tell the sentence twice.
             raise AnsibleLookupError(f"enable_puppet: {error.message}") from None

@@ -118,15 +118,15 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import plural
 from ansible_collections.convoy.upgrade.plugins.module_utils._result import end
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_check import check
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_check import check_rules
 
 
 def checked(options: dict[str, Any]) -> dict[str, Any]:
     """Return the result of the module.
 
-    :raises UpgradeError: ``bad_instructions`` with ``mistakes`` and ``remarks``, and what :func:`check` raises.
+    :raises UpgradeError: ``bad_instructions`` with ``mistakes`` and ``remarks``, and what :func:`check_rules` raises.
     """
-    found = check(options["instructions"], options["instructions_file"], options["fleet"], options["role_order"])
+    found = check_rules(options["instructions"], options["instructions_file"], options["fleet"], options["role_order"])
     mistakes, remarks = list(found.mistakes), list(found.warnings)
     if options["strict"]:
         mistakes += [{"key": "", "message": warning, "file": "", "line": 0} for warning in remarks]

@@ -91,9 +91,13 @@ failure:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import text_in, write
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import read_text, write_atomically
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import files_of, paths_in, told
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import (
+    paths_in,
+    read_rollout_report,
+    report_files,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
@@ -112,13 +116,13 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        found = told(store, options["version"], options["fleet"], options["role_pattern"])
-        files = paths_in(options["folder"], files_of(found))
-        before = {path: text_in(path, "folder") for path in files}
+        found = read_rollout_report(store, options["version"], options["fleet"], options["role_pattern"])
+        files = paths_in(options["folder"], report_files(found))
+        before = {path: read_text(path, "folder") for path in files}
         if not module.check_mode:
             for path, text in files.items():
                 if text != before[path]:
-                    write(path, text, "folder")
+                    write_atomically(path, text, "folder")
         data = next(path for path in files if path.endswith(".json"))
         diff = {"before_header": data, "after_header": data, "before": before[data], "after": files[data]}
         return {"changed": files != before, "files": list(files), "diff": diff}

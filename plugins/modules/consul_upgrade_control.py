@@ -222,7 +222,7 @@ def main() -> None:
                     "bad_options",
                     f"{option} goes with action: {' or '.join(actions)}, not with {options['action']}. Leave {option} out.",
                 )
-        word = control.Word(options["reason"], options["by"], options["fleet"])
+        word = control.Command(options["reason"], options["by"], options["fleet"])
         dry = module.check_mode
         simple = {"pause": control.pause, "resume": control.resume, "abort": control.abort}
         if options["action"] in simple:

@@ -147,8 +147,8 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
-    Held,
-    Whom,
+    HoldResult,
+    HoldTargets,
     end_holds,
     set_holds,
 )
@@ -156,7 +156,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
-def held_from_now_on(keys: Keys, held: Held, *, dry: bool) -> list[str]:
+def held_from_now_on(keys: Keys, held: HoldResult, *, dry: bool) -> list[str]:
     """Return what each hold holds from now on, in a sentence each.
 
     :param dry: whether nothing was written.
@@ -190,7 +190,7 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        whom = Whom(
+        whom = HoldTargets(
             options["everything"], options["roles"], options["hosts"], options["fleet"], options["allow_unknown"]
         )
         if options["state"] == "present":

@@ -360,15 +360,15 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import text_in, write
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import read_text, write_atomically
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import obstacles, what_stops
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import View, look
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts, rollout_blockers
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView, read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
-def as_result(view: View, name: str | None) -> dict[str, Any]:
+def as_result(view: FleetView, name: str | None) -> dict[str, Any]:
     """Return the result of the module for what was seen."""
     plan, ledger = view.plan, view.snapshot.ledger
     result: dict[str, Any] = {
@@ -382,10 +382,10 @@ def as_result(view: View, name: str | None) -> dict[str, Any]:
         "waves": plan.waves,
         "wave_seconds": plan.wave_seconds,
         "can_move": plan.can_move,
-        **what_stops(plan),
+        **rollout_blockers(plan),
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
         "holds": [{"scope": scope, "name": of, **asdict(one)} for scope, of, one in view.snapshot.holds.every()],
-        "obstacles": obstacles(plan, plan.hosts),
+        "obstacles": blocked_hosts(plan, plan.hosts),
         "ledger": asdict(ledger) if ledger else {},
         "history": view.history,
     }
@@ -394,15 +394,15 @@ def as_result(view: View, name: str | None) -> dict[str, Any]:
     return result
 
 
-def with_metrics(store: Store, view: View, path: str, *, dry: bool) -> dict[str, Any]:
+def with_metrics(store: Store, view: FleetView, path: str, *, dry: bool) -> dict[str, Any]:
     """Write metrics, and return what of the result tells of them.
 
     :param dry: write nothing.
     :raises UpgradeError: ``bad_metrics_file``, and what :func:`metrics_text` raises.
     """
-    before, text = text_in(path, "metrics_file"), metrics_text(store, view)
+    before, text = read_text(path, "metrics_file"), metrics_text(store, view)
     if not dry:
-        write(path, text, "metrics_file")
+        write_atomically(path, text, "metrics_file")
     diff = {"before_header": path, "after_header": path, "before": before, "after": text}
     return {"metrics": text, "changed": before != text, "diff": diff}
 
@@ -423,7 +423,7 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        view = look(
+        view = read_fleet(
             store,
             fleet=options["fleet"],
             role_pattern=options["role_pattern"],

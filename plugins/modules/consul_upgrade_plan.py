@@ -448,17 +448,21 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES, UPGRADING
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import obstacles, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts, rollout_blockers
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import as_rollback
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Outcome, Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import (
+    PassRequest,
+    PassResult,
+    make_pass,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import merged, sources_of
-from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import Source, origins
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import RuleSource, origins
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import with_order
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
 def as_result(
-    outcome: Outcome, sources: Sequence[Source] = (), order: Mapping[str, Any] | None = None
+    outcome: PassResult, sources: Sequence[RuleSource] = (), order: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the result of the module for what a pass did.
 
@@ -487,9 +491,9 @@ def as_result(
         "wave_seconds": plan.wave_seconds,
         "done": plan.scope_done,
         "can_move": plan.can_move,
-        **what_stops(plan),
+        **rollout_blockers(plan),
         "providers": {name: one.plain() for name, one in outcome.snapshot.providers.items()},
-        "obstacles": obstacles(plan, hosts),
+        "obstacles": blocked_hosts(plan, hosts),
         "wake_at": plan.wake_at or 0,
         "index": outcome.index,
         **changed(outcome.changes),
@@ -526,7 +530,7 @@ def main() -> None:
     def act(store: Store) -> dict[str, Any]:
         # After the first pass, the ledger has them.
         sources = sources_of(options["instructions"], options["instructions_file"]) if options["since"] is None else ()
-        request = Request(
+        request = PassRequest(
             version=options["version"],
             rules=merged(sources) if sources else None,
             role_order=options["role_order"],

@@ -229,8 +229,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     REPORTED_STATES,
     STARTED,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import role_of
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import role_by_host_name
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
@@ -258,7 +258,7 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        word = Word(
+        word = HostReport(
             options["name"],
             *(options[name] for name in ("version", "state", "service", "step", "error", "reason")),
         )
@@ -266,9 +266,9 @@ def main() -> None:
         if word.state == STARTED and options["admitted"]:
             # A name that can't be one is refused for that, before its role is looked for in it.
             check_name("host", word.host, "name")
-            role = options["role"] or role_of(word.host, options["role_pattern"])
+            role = options["role"] or role_by_host_name(word.host, options["role_pattern"])
             word = replace(word, role=role, default=options["default"])
-        record, changes = report(store, word, dry=module.check_mode)
+        record, changes = write_report(store, word, dry=module.check_mode)
         return {"record": record.plain(), **changed(changes)}
 
     run(module, act)

@@ -131,7 +131,7 @@ failure:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.haproxy import Runtime, Wish, set_server
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.haproxy import Runtime, ServerChange, set_server
 from ansible_collections.convoy.upgrade.plugins.module_utils._result import end
 
 
@@ -153,7 +153,7 @@ def main() -> None:
     options = module.params
 
     def act() -> dict[str, Any]:
-        wish = Wish(
+        wish = ServerChange(
             state=options["state"],
             seconds=options["timeout"],
             shut=options["shutdown_sessions"],

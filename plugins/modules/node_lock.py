@@ -119,8 +119,8 @@ failure:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import connection_process
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import Claim, release, take
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import ssh_connection_pid
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import LockRequest, acquire_lock, release_lock
 from ansible_collections.convoy.upgrade.plugins.module_utils._result import end
 
 
@@ -142,16 +142,16 @@ def main() -> None:
 
     def act() -> dict[str, Any]:
         if options["state"] == "absent":
-            released = not module.check_mode and release(options["path"], options["run"] or "")
+            released = not module.check_mode and release_lock(options["path"], options["run"] or "")
             return {"changed": False, "acquired": False, "released": released, "holder": None}
         local = options["process"]
-        claim = Claim(
+        claim = LockRequest(
             run=options["run"] or "",
             who=options["who"] or "",
-            process=connection_process() if local is None else local,
+            process=ssh_connection_pid() if local is None else local,
             lease=options["lease"] if local is None else 0,
         )
-        acquired, holder = take(options["path"], claim, dry=module.check_mode)
+        acquired, holder = acquire_lock(options["path"], claim, dry=module.check_mode)
         shown = {"who": holder.who, "since": holder.since, "pid": holder.pid} if holder else None
         return {"changed": False, "acquired": acquired, "released": False, "holder": shown}
 

@@ -132,7 +132,7 @@ failure:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import Wish, run_puppet
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import PuppetOptions, run_puppet
 from ansible_collections.convoy.upgrade.plugins.module_utils._result import end
 
 
@@ -157,7 +157,7 @@ def main() -> None:
 
     def act() -> dict[str, Any]:
         done = run_puppet(
-            Wish(
+            PuppetOptions(
                 kind=options["kind"],
                 manifest=options["manifest"],
                 modulepath=options["modulepath"],

@@ -24,10 +24,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask  # noqa: E402  the path comes first
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate  # noqa: E402  the path comes first
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report  # noqa: E402
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass  # noqa: E402
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store  # noqa: E402
 from devkit.agent import Agent  # noqa: E402
 
@@ -61,23 +61,23 @@ def old_keys(size: int) -> Iterator[tuple[str, str]]:
 def measure(agent: Agent, size: int) -> Iterator[tuple[str, int, float, float, int]]:
     """Return operation, requests, seconds, MiB and the hosts that it was for."""
     settings = Settings(port=agent.http_port, timeout=120)
-    make_pass(Store(settings), Request(version="v2", rules={"rolling_rules": {"global": OPENINGS}}))
+    make_pass(Store(settings), PassRequest(version="v2", rules={"rolling_rules": {"global": OPENINGS}}))
     yield "pass that opens nothing", *_passes(settings, opens=0), size
     yield f"pass that opens {OPENINGS}", *_passes(settings, opens=OPENINGS), size
     store = Store(settings)
     began = time.perf_counter()
-    ask(store, {f"compute{number}": "compute" for number in range(1, ASKED + 1)})
+    ask_gate(store, {f"compute{number}": "compute" for number in range(1, ASKED + 1)})
     yield f"lookup for {ASKED} hosts", store.client.requests, time.perf_counter() - began, _memory(), size
-    report(Store(settings), Word("compute1", "v2", "upgraded"))
+    write_report(Store(settings), HostReport("compute1", "v2", "upgraded"))
     store = Store(settings)
     began = time.perf_counter()
-    report(store, Word("compute1", "v3", "upgraded"))
+    write_report(store, HostReport("compute1", "v3", "upgraded"))
     yield "one report", store.client.requests, time.perf_counter() - began, _memory(), size
     agent.kv.load(old_keys(size))
     yield f"pass that opens nothing{OLD_KEYS}", *_passes(settings, opens=0), size
     store = Store(settings)
     began = time.perf_counter()
-    ask(store, {f"compute{number}": "compute" for number in range(1, ASKED + 1)})
+    ask_gate(store, {f"compute{number}": "compute" for number in range(1, ASKED + 1)})
     lookup = f"lookup for {ASKED} hosts{OLD_KEYS}"
     yield lookup, store.client.requests, time.perf_counter() - began, _memory(), size
 
@@ -90,7 +90,7 @@ def _passes(settings: Settings, opens: int) -> tuple[int, float, float]:
             reset_gates(Store(settings))
         store = Store(settings)
         began = time.perf_counter()
-        outcome = make_pass(store, Request())
+        outcome = make_pass(store, PassRequest())
         times.append((time.perf_counter() - began, store.client.requests))
         if len(outcome.openings) != opens:
             raise RuntimeError(f"a pass opened {len(outcome.openings)} hosts instead of {opens}")

@@ -13,11 +13,15 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, end_holds, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
+    HoldTargets,
+    end_holds,
+    set_holds,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 from .fleet import FLEET, NEW, OLD
@@ -28,7 +32,7 @@ from .rules import Rules, Schedule
 _EXPECTED = ("unreachable", "consul_error", "busy", "overtaken", "rollout_under_way", "aborted")
 # What an operator is told who comes too late.
 _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve")
-_SAID = control.Word("under fire", fleet=FLEET)
+_SAID = control.Command("under fire", fleet=FLEET)
 
 
 @contextlib.contextmanager
@@ -53,11 +57,11 @@ def be_planner(shared: Shared, settings: Settings, rules: Rules, insisting: bool
         with patience():
             request: dict[str, Any] = {"fleet": FLEET, "epoch": shared.epoch.value}
             try:
-                outcome = make_pass(store, Request(**request, **(wanted if insisting else {})))
+                outcome = make_pass(store, PassRequest(**request, **(wanted if insisting else {})))
             except UpgradeError as error:
                 if error.code != "no_rollout":
                     raise
-                outcome = make_pass(store, Request(**request, **wanted))
+                outcome = make_pass(store, PassRequest(**request, **wanted))
             shared.epoch.value = outcome.ledger.epoch if outcome.ledger else 0
             store.wait_for_change(outcome.index, 1)
 
@@ -117,7 +121,7 @@ class Operator:
     def hold(self) -> None:
         """Hold hosts and perhaps a role for a moment."""
         hosts = self._chance.sample(sorted(FLEET), 2)
-        whom = Whom(hosts=hosts, roles=[FLEET[hosts[0]]] if self._chance.random() < 0.3 else [])
+        whom = HoldTargets(hosts=hosts, roles=[FLEET[hosts[0]]] if self._chance.random() < 0.3 else [])
         with patience():
             set_holds(self._store, whom, "under fire")
             time.sleep(self._chance.uniform(0.1, 0.6))
@@ -146,7 +150,7 @@ class Operator:
         self._change_to(self._chance.choice(self._plan.kind.rules))
 
     def _change_to(self, rules: Rules) -> None:
-        make_pass(self._store, Request(rules=rules.given, fleet=FLEET))
+        make_pass(self._store, PassRequest(rules=rules.given, fleet=FLEET))
 
     def abort(self) -> None:
         """Abort, and begin again; the fleet is not taken back meanwhile."""
@@ -158,7 +162,7 @@ class Operator:
 
     def _begin_again(self) -> None:
         rules = self._plan.kind.rules[0].given
-        make_pass(self._store, Request(NEW, rules, fleet=FLEET, restart=True))
+        make_pass(self._store, PassRequest(NEW, rules, fleet=FLEET, restart=True))
 
     def help(self) -> None:
         """Do what lets the rollout come to its end: what a restored snapshot brought back is ended too."""
@@ -166,7 +170,7 @@ class Operator:
             snapshot = self._store.snapshot()
             holds, ledger = snapshot.holds, snapshot.ledger
             if holds.everywhere or holds.roles or holds.hosts:
-                end_holds(self._store, Whom(bool(holds.everywhere), list(holds.roles), list(holds.hosts)))
+                end_holds(self._store, HoldTargets(bool(holds.everywhere), list(holds.roles), list(holds.hosts)))
             if ledger is None or ledger.state == "complete":
                 return
             if ledger.state == "aborted":
@@ -211,7 +215,7 @@ class Nodes:
         """Be these hosts until killed."""
         while True:
             with patience():
-                answers = ask(self._store, self._hosts, default=False)
+                answers = ask_gate(self._store, self._hosts, default=False)
                 for host, answer in answers.items():
                     if answer.value and answer.version is not None and time.monotonic() > self._out_until[host]:
                         with patience("not_admitted"):
@@ -227,7 +231,7 @@ class Nodes:
     def _say(self, host: str, version: str, state: str, error: str | None = None) -> None:
         # As on a node: a start rests on the admission of that moment, and what a host has done is its own word.
         role = self._hosts[host] if state == "started" else None
-        report(self._store, Word(host, version, state, error=error, role=role, default=False))
+        write_report(self._store, HostReport(host, version, state, error=error, role=role, default=False))
         self._said[host] = version if state == "upgraded" else ""
 
     def _after(self, host: str, wanted: str) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from lab.lab import Lab
 
@@ -24,21 +24,21 @@ def test_a_planner_notices_that_the_epoch_went_back(lab: Lab) -> None:
     lab.kv.load([*((f"running/versions/{OLD}/{host}", "1") for host in FLEET), ("current_version", OLD)])
     server = next(iter(lab.servers.values()))
     store = Store(Settings(host=server.address, port=8500))
-    begun = make_pass(store, Request(NEW, CAPS.instructions, fleet=FLEET))
+    begun = make_pass(store, PassRequest(NEW, CAPS.instructions, fleet=FLEET))
     code, _headers, snapshot = lab.kv.call("GET", "snapshot")
     assert code == 200
     for host in [one.host for one in begun.openings]:
-        report(store, Word(host, NEW, "upgraded"))
-    later = make_pass(store, Request(NEW, CAPS.instructions, fleet=FLEET))
+        write_report(store, HostReport(host, NEW, "upgraded"))
+    later = make_pass(store, PassRequest(NEW, CAPS.instructions, fleet=FLEET))
     assert later.openings
     assert lab.kv.call("PUT", "snapshot", snapshot)[0] == 200
     assert becomes_whole(lab)
 
     before = lab.kv.texts()
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request(NEW, fleet=FLEET, epoch=later.ledger.epoch if later.ledger else 0))
+        make_pass(store, PassRequest(NEW, fleet=FLEET, epoch=later.ledger.epoch if later.ledger else 0))
     assert caught.value.code == "went_back"
     assert "Consul was put back to an earlier time" in caught.value.message
     assert lab.kv.texts() == before
     # Somebody who knows of it goes on: what was let through since then is counted by what its hosts say.
-    assert make_pass(store, Request(NEW, fleet=FLEET)).plan.hosts
+    assert make_pass(store, PassRequest(NEW, fleet=FLEET)).plan.hosts

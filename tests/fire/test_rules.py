@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._rules.windows import parse_windows, shut
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.windows import outside_hours, parse_windows
 
 from .rules import closed_window
 
@@ -21,5 +21,5 @@ def test_the_window_of_a_run_is_never_open_while_it_lasts(day: int, hour: float)
     now = MONDAY + day * DAY + hour * 3600
     windows = parse_windows([closed_window(now)])
     for later in range(-4, 24):
-        assert shut(windows, (), now + later * 3600) is not None
-    assert any(shut(windows, (), now + days * DAY) is None for days in range(7))
+        assert outside_hours(windows, (), now + later * 3600) is not None
+    assert any(outside_hours(windows, (), now + days * DAY) is None for days in range(7))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent, consul_binary
 from devkit.kv import RawKV
@@ -72,7 +72,7 @@ def store(agent: Agent, consul: RawKV) -> Store:  # noqa: ARG001  it wipes
 def begun(store: Store, consul: RawKV) -> Store:
     """A rollout in which the controller may go."""
     seed(consul, FLEET)
-    make_pass(store, Request("2", RULES))
+    make_pass(store, PassRequest("2", RULES))
     return store
 
 

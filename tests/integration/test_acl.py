@@ -18,14 +18,14 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import put, remove, remove_tree
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask as ask_store
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import report as report_to
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate as ask_store
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report as report_to
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -120,11 +120,11 @@ def test_a_newer_layout_is_refused_to_those_who_may_read_which_it_is_and_nobody_
         assert not ask_store(old, host)["compute1"].value
         # One to ask, and two that make sure that there are no holds and no pauses.
         assert old.client.requests - before == (3 if layout == "1" else 1)
-        report_to(old, Word("compute1", "2", "started"))
+        report_to(old, HostReport("compute1", "2", "started"))
         if layout == "1":
             assert not ask_store(new, host)["compute1"].value
             continue
-        for act in (lambda: ask_store(new, host), lambda: report_to(new, Word("compute1", "2", "upgraded"))):
+        for act in (lambda: ask_store(new, host), lambda: report_to(new, HostReport("compute1", "2", "upgraded"))):
             with pytest.raises(UpgradeError) as caught:
                 act()
             assert caught.value.code == "newer_schema"
@@ -187,8 +187,8 @@ OPERATORS = [hold(everything=True, reason="audit"), hold(everything=True, state=
 def test_operators_are_told_what_is_wrong_with_their_token_and_never_shown_it(
     tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen, check: bool
 ) -> None:
-    make_pass(store_with(guarded, MASTER), Request(version="2", rules={"rolling_rules": {"global": 1}}))
-    set_holds(store_with(guarded, MASTER), Whom(roles=["web"], allow_unknown=True), "audit")
+    make_pass(store_with(guarded, MASTER), PassRequest(version="2", rules={"rolling_rules": {"global": 1}}))
+    set_holds(store_with(guarded, MASTER), HoldTargets(roles=["web"], allow_unknown=True), "audit")
     before = kv.tree()
     run = Runner(tmp_path, guarded.environ, seen)
     reader = new_token(kv, 'key_prefix "" { policy = "read" }')
@@ -214,7 +214,7 @@ def test_operators_are_told_what_is_wrong_with_their_token_and_never_shown_it(
 
 @pytest.mark.thorough
 def test_operators_whose_token_is_good_are_not_shown_it(tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen) -> None:
-    make_pass(store_with(guarded, MASTER), Request(version="2", rules={"rolling_rules": {"global": 1}}))
+    make_pass(store_with(guarded, MASTER), PassRequest(version="2", rules={"rolling_rules": {"global": 1}}))
     run = Runner(tmp_path, guarded.environ, seen)
     tasks = [task for task in OPERATORS if task != control("approve")]
     for check in (True, False):
@@ -284,13 +284,13 @@ def test_the_playbooks_of_operators_show_no_token(tmp_path: Path, guarded: Agent
     seed(kv, hosts)
     rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}
     planner = store_with(guarded, MASTER)
-    make_pass(planner, Request(version="2", rules=rules, fleet=hosts))
+    make_pass(planner, PassRequest(version="2", rules=rules, fleet=hosts))
     if name == "resume":
-        operator.pause(planner, operator.Word())
+        operator.pause(planner, operator.Command())
     if name == "approve":
         for host in ("controller1", "compute1"):
-            report_to(planner, Word(host, "2", "upgraded"))
-        make_pass(planner, Request(fleet=hosts))
+            report_to(planner, HostReport(host, "2", "upgraded"))
+        make_pass(planner, PassRequest(fleet=hosts))
     play = Shipped(tmp_path, guarded)
     (tmp_path / "group_vars").mkdir()
     # What is refused comes from one of two modules.
@@ -332,9 +332,9 @@ def test_without_a_token_nothing_is_read_and_nothing_is_a_yes(guarded: Agent, kv
     store = store_with(guarded, None)
     for act in (
         lambda: ask_store(store, {"compute1": "compute"}),
-        lambda: look(store),
-        lambda: make_pass(store, Request(version="2", rules=UNLIMITED)),
-        lambda: report_to(store, Word("compute1", "2", "started")),
+        lambda: read_fleet(store),
+        lambda: make_pass(store, PassRequest(version="2", rules=UNLIMITED)),
+        lambda: report_to(store, HostReport("compute1", "2", "started")),
         lambda: set_gate(store, "global", None, value=True),
     ):
         with pytest.raises(UpgradeError) as caught:
@@ -353,8 +353,8 @@ def test_what_a_token_may_not_read_is_not_taken_for_absent(guarded: Agent, kv: R
     for act in (
         lambda: ask_store(store, {"compute1": "compute"}),
         lambda: ask_store(store, names(compute=100)),
-        lambda: look(store),
-        lambda: make_pass(store, Request(version="2", rules=UNLIMITED)),
+        lambda: read_fleet(store),
+        lambda: make_pass(store, PassRequest(version="2", rules=UNLIMITED)),
     ):
         with pytest.raises(UpgradeError) as caught:
             act()
@@ -367,7 +367,7 @@ def test_an_old_gate_that_a_token_may_not_read_is_not_taken_for_absent(guarded: 
         kv.delete(key)
     kv.put("config_state/host/compute1/enable_puppet", "false")
     store = store_with(guarded, new_token(kv, ALL_BUT.format("config_state/")))
-    for act in (lambda: ask_store(store, {"compute1": "compute"}), lambda: look(store)):
+    for act in (lambda: ask_store(store, {"compute1": "compute"}), lambda: read_fleet(store)):
         with pytest.raises(UpgradeError) as caught:
             act()
         assert caught.value.code == "denied", caught.value.message
@@ -396,11 +396,11 @@ def test_pauses_are_made_sure_of_once_unless_the_layout_says_that_they_are_holds
 @pytest.mark.parametrize("hidden", ["running/", "upgrade/hosts/", "upgrade/ledger", "current_version"])
 def test_a_planner_that_cannot_read_all_it_needs_opens_nothing(guarded: Agent, kv: RawKV, hidden: str) -> None:
     kv.put("upgrade/hosts/compute1", '{"version": "2", "state": "failed"}')
-    make_pass(store_with(guarded, MASTER), Request(version="2", rules={"rolling_rules": {"global": 1}}))
+    make_pass(store_with(guarded, MASTER), PassRequest(version="2", rules={"rolling_rules": {"global": 1}}))
     before = kv.tree()
     rules = f'key_prefix "" {{ policy = "write" }} key_prefix "{hidden}" {{ policy = "deny" }}'
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store_with(guarded, new_token(kv, rules)), Request(version="2", rules=UNLIMITED))
+        make_pass(store_with(guarded, new_token(kv, rules)), PassRequest(version="2", rules=UNLIMITED))
     assert caught.value.code == "denied", caught.value.message
     assert kv.tree() == before
 
@@ -410,14 +410,14 @@ def test_a_node_needs_to_write_no_more_than_its_own_keys(guarded: Agent, kv: Raw
     rules += 'key_prefix "running/versions/" { policy = "write" }'
     store = store_with(guarded, new_token(kv, rules))
     assert not ask_store(store, {"compute1": "compute"})["compute1"].value
-    report_to(store, Word("compute1", "2", "started"))
-    report_to(store, Word("compute1", "2", "upgraded"))
+    report_to(store, HostReport("compute1", "2", "started"))
+    report_to(store, HostReport("compute1", "2", "upgraded"))
     assert kv.get("running/versions/2/compute1") is not None
     assert kv.get("running/versions/1/compute1") is None
     for act in (
-        lambda: report_to(store, Word("compute2", "2", "started")),
+        lambda: report_to(store, HostReport("compute2", "2", "started")),
         lambda: set_gate(store, "host", "compute1", value=True),
-        lambda: make_pass(store, Request(version="2", rules=UNLIMITED)),
+        lambda: make_pass(store, PassRequest(version="2", rules=UNLIMITED)),
     ):
         with pytest.raises(UpgradeError) as caught:
             act()
@@ -450,30 +450,30 @@ key "upgrade/hosts/compute1" { policy = "write" }
 
 def test_a_node_that_may_write_its_own_record_alone_is_upgraded_all_the_same(guarded: Agent, kv: RawKV) -> None:
     planner, node = store_with(guarded, MASTER), store_with(guarded, new_token(kv, NODE))
-    make_pass(planner, Request("2", {"rolling_rules": {"global": 1}}))
+    make_pass(planner, PassRequest("2", {"rolling_rules": {"global": 1}}))
     assert ask_store(node, {"compute1": "compute"})["compute1"].value
-    report_to(node, Word("compute1", "2", "started"))
+    report_to(node, HostReport("compute1", "2", "started"))
     before = kv.tree()
-    assert [one.key for one in report_to(node, Word("compute1", "2", "upgraded"), dry=True)[1]] == [
+    assert [one.key for one in report_to(node, HostReport("compute1", "2", "upgraded"), dry=True)[1]] == [
         "upgrade/hosts/compute1"
     ]
     assert kv.tree() == before
-    report_to(node, Word("compute1", "2", "upgraded"))
-    assert report_to(node, Word("compute1", "2", "upgraded"))[1] == []
+    report_to(node, HostReport("compute1", "2", "upgraded"))
+    assert report_to(node, HostReport("compute1", "2", "upgraded"))[1] == []
     assert set(kv.tree("running/versions/")) == {"running/versions/1/compute1", "running/versions/1/compute2"}
-    assert look(planner).plan.hosts["compute1"].state == "upgraded"
-    outcome = make_pass(planner, Request())
+    assert read_fleet(planner).plan.hosts["compute1"].state == "upgraded"
+    outcome = make_pass(planner, PassRequest())
     assert [one.host for one in outcome.openings] == ["compute2"]
     assert set(kv.tree("running/versions/")) == {"running/versions/2/compute1", "running/versions/1/compute2"}
-    assert not make_pass(planner, Request()).changes
+    assert not make_pass(planner, PassRequest()).changes
 
 
 @pytest.mark.parametrize(
     ("what", "act"),
     [
         ("open its gate", lambda store: set_gate(store, "host", "compute1", value=True)),
-        ("speak for another host", lambda store: report_to(store, Word("compute2", "2", "upgraded"))),
-        ("begin a rollout", lambda store: make_pass(store, Request("3", rules=UNLIMITED))),
+        ("speak for another host", lambda store: report_to(store, HostReport("compute2", "2", "upgraded"))),
+        ("begin a rollout", lambda store: make_pass(store, PassRequest("3", rules=UNLIMITED))),
         ("touch the ledger", lambda store: store.client.write([put("upgrade/ledger", "{}")])),
         ("publish a report", lambda store: store.client.write([put("running/versions/2/compute1", "1")])),
         ("end a hold", lambda store: store.client.write([remove("upgrade/hold/global")])),

@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Outcome, Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.post_upgrade_pass import make_after_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import (
+    PassRequest,
+    PassResult,
+    make_pass,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import ledger, names, record, seed
@@ -34,11 +38,11 @@ def done(store: Store, consul: RawKV) -> Store:
     seed(consul, FLEET)
     for host in FLEET:
         check(consul, host, "passing")
-    make_pass(store, Request("2", {**RULES, **UNLIMITED}, fleet=FLEET))
+    make_pass(store, PassRequest("2", {**RULES, **UNLIMITED}, fleet=FLEET))
     for host in FLEET:
-        report(store, Word(host, "2", "started"))
-        report(store, Word(host, "2", "upgraded"))
-    assert make_pass(store, Request("2", RULES, fleet=FLEET)).plan.complete
+        write_report(store, HostReport(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "upgraded"))
+    assert make_pass(store, PassRequest("2", RULES, fleet=FLEET)).plan.complete
     return store
 
 
@@ -53,11 +57,11 @@ def tell(consul: RawKV, host: str, post: str) -> None:
     consul.put(f"upgrade/hosts/{host}", json.dumps({**record(consul, host), "post": post}))
 
 
-def go(store: Store) -> Outcome:
-    return make_after_pass(store, Request("2", fleet=FLEET), {"compute"})
+def go(store: Store) -> PassResult:
+    return make_post_upgrade_pass(store, PassRequest("2", fleet=FLEET), {"compute"})
 
 
-def opened(outcome: Outcome) -> list[str]:
+def opened(outcome: PassResult) -> list[str]:
     return [one.host for one in outcome.openings]
 
 
@@ -98,26 +102,26 @@ def test_a_host_that_is_at_its_tasks_spends_no_budget_and_keeps_its_slot_until_i
 def test_a_rollout_is_over_when_the_tasks_after_it_are_done(store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     rules = {"rolling_rules": {"global": 9}}
-    make_pass(store, Request("2", rules, fleet=FLEET, post_upgrade=["compute"]))
+    make_pass(store, PassRequest("2", rules, fleet=FLEET, post_upgrade=["compute"]))
     for host in FLEET:
-        report(store, Word(host, "2", "started"))
-        report(store, Word(host, "2", "upgraded"))
-    outcome = make_pass(store, Request("2", fleet=FLEET, converge=True))
+        write_report(store, HostReport(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "upgraded"))
+    outcome = make_pass(store, PassRequest("2", fleet=FLEET, converge=True))
     assert outcome.plan.complete
     assert outcome.plan.post_upgrade == tuple(FLEET)
     # The gates stay closed, and no other rollout begins, until the tasks are done.
     assert consul.get("config_state/enable_puppet/global") == b"False"
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request("3", rules, fleet=FLEET))
+        make_pass(store, PassRequest("3", rules, fleet=FLEET))
     assert caught.value.code == "post_upgrade_pending"
     assert "post_upgrade.yml -e version=2" in caught.value.message
-    assert make_pass(store, Request("3", rules, fleet=FLEET, restart=True), dry=True).begun
+    assert make_pass(store, PassRequest("3", rules, fleet=FLEET, restart=True), dry=True).begun
     for host in FLEET:
         tell(consul, host, "done")
-    assert make_pass(store, Request("2", fleet=FLEET, converge=True)).plan.post_upgrade == ()
+    assert make_pass(store, PassRequest("2", fleet=FLEET, converge=True)).plan.post_upgrade == ()
     assert consul.get("config_state/enable_puppet/global") == b"True"
     assert "post_upgrade" not in ledger(consul)
-    assert make_pass(store, Request("3", rules, fleet=FLEET)).begun
+    assert make_pass(store, PassRequest("3", rules, fleet=FLEET)).begun
 
 
 def test_tasks_that_fail_spend_the_budget(done: Store, consul: RawKV) -> None:

@@ -13,10 +13,14 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Outcome, Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import (
+    PassRequest,
+    PassResult,
+    make_pass,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, seed
@@ -41,20 +45,20 @@ class Sleeper(Store):
         return found
 
 
-def begin(store: Store, consul: RawKV, rules: dict[str, Any] | None = None) -> Outcome:
+def begin(store: Store, consul: RawKV, rules: dict[str, Any] | None = None) -> PassResult:
     seed(consul, FLEET)
-    return make_pass(store, Request("2", rules or RULES, fleet=FLEET))
+    return make_pass(store, PassRequest("2", rules or RULES, fleet=FLEET))
 
 
 def upgrade(store: Store, *hosts: str) -> None:
     for host in hosts:
-        report(store, Word(host, "2", "started"))
-        report(store, Word(host, "2", "upgraded"))
+        write_report(store, HostReport(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "upgraded"))
 
 
 def fail(store: Store, host: str) -> None:
-    report(store, Word(host, "2", "started"))
-    report(store, Word(host, "2", "failed", error="no disk"))
+    write_report(store, HostReport(host, "2", "started"))
+    write_report(store, HostReport(host, "2", "failed", error="no disk"))
 
 
 def opened(consul: RawKV) -> set[str]:
@@ -70,10 +74,10 @@ def test_a_planner_that_slept_lets_nobody_through_once_others_know_that_a_budget
 
     def meanwhile() -> None:
         fail(store, "compute1")
-        assert make_pass(store, Request(fleet=FLEET)).openings == []
+        assert make_pass(store, PassRequest(fleet=FLEET)).openings == []
 
     sleeper.meanwhile = meanwhile
-    woken = make_pass(sleeper, Request(fleet=FLEET))
+    woken = make_pass(sleeper, PassRequest(fleet=FLEET))
     assert woken.openings == []
     assert woken.plan.brake is not None
     assert opened(consul) == {"compute1", "compute2"}
@@ -82,8 +86,8 @@ def test_a_planner_that_slept_lets_nobody_through_once_others_know_that_a_budget
     assert "compute1" in told[0]["reason"]
     assert ledger(consul)["stopped"] == ["failure_rules.fleet"]
 
-    control.retry(store, control.Word("mended", fleet=FLEET))
-    assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute1", "compute3"]
+    control.retry(store, control.Command("mended", fleet=FLEET))
+    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).openings] == ["compute1", "compute3"]
     assert "stopped" not in ledger(consul)
 
 
@@ -97,7 +101,7 @@ def test_a_planner_that_slept_alone_reads_again(store: Store, consul: RawKV) -> 
         time.sleep(0.6)
 
     sleeper.meanwhile = meanwhile
-    assert make_pass(sleeper, Request(fleet=FLEET)).openings == []
+    assert make_pass(sleeper, PassRequest(fleet=FLEET)).openings == []
     assert opened(consul) == {"compute1", "compute2"}
 
 
@@ -106,34 +110,34 @@ def test_a_hold_that_is_set_while_a_rollout_is_adopted_holds(store: Store, consu
     consul.put("current_version", "2")
     consul.put("config_state/enable_puppet/global", "False")
     sleeper = Sleeper(store.settings)
-    sleeper.meanwhile = lambda: set_holds(store, Whom(hosts=["compute1"]), "RAM test")
-    outcome = make_pass(sleeper, Request("2", RULES, fleet=FLEET))
+    sleeper.meanwhile = lambda: set_holds(store, HoldTargets(hosts=["compute1"]), "RAM test")
+    outcome = make_pass(sleeper, PassRequest("2", RULES, fleet=FLEET))
     assert [one.host for one in outcome.openings] == ["compute2", "compute3"]
     assert opened(consul) == {"compute2", "compute3"}
 
 
 def test_a_hold_that_is_not_the_first_is_seen_by_who_begins(store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
-    set_holds(store, Whom(hosts=["compute1"]), "RAM test")
+    set_holds(store, HoldTargets(hosts=["compute1"]), "RAM test")
     sleeper = Sleeper(store.settings)
-    sleeper.meanwhile = lambda: set_holds(store, Whom(hosts=["compute2"]), "RAM test")
-    outcome = make_pass(sleeper, Request("2", RULES, fleet=FLEET))
+    sleeper.meanwhile = lambda: set_holds(store, HoldTargets(hosts=["compute2"]), "RAM test")
+    outcome = make_pass(sleeper, PassRequest("2", RULES, fleet=FLEET))
     assert [one.host for one in outcome.openings] == ["compute3", "compute4"]
 
 
 def test_a_host_that_fell_back_and_reports_again_soaks_again(store: Store, consul: RawKV) -> None:
     begin(store, consul, {"rolling_rules": {"global": 1}, "health": {"soak": 2}})
     upgrade(store, "compute1")
-    make_pass(store, Request(fleet=FLEET))
+    make_pass(store, PassRequest(fleet=FLEET))
     time.sleep(2.1)
-    report(store, Word("compute1", "1", "upgraded"))
+    write_report(store, HostReport("compute1", "1", "upgraded"))
     upgrade(store, "compute1")
     # Nobody looked while it was away.
-    again = make_pass(store, Request(fleet=FLEET))
+    again = make_pass(store, PassRequest(fleet=FLEET))
     assert again.openings == []
     assert "soaks for 2 s more" in again.plan.hosts["compute1"].reason
     time.sleep(2.1)
-    assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute2"]
+    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).openings] == ["compute2"]
 
 
 def test_a_check_with_a_status_that_nobody_knows_does_not_pass(store: Store, consul: RawKV) -> None:
@@ -142,7 +146,7 @@ def test_a_check_with_a_status_that_nobody_knows_does_not_pass(store: Store, con
     node = {"Node": "compute1", "Address": "127.0.0.1", "Check": check}
     assert consul.call("PUT", "catalog/register", json.dumps(node).encode())[0] == 200
     upgrade(store, "compute1")
-    outcome = make_pass(store, Request(fleet=FLEET))
+    outcome = make_pass(store, PassRequest(fleet=FLEET))
     assert outcome.plan.hosts["compute1"].reason == "reported 2, and its check app is splendid"
     assert outcome.openings == []
 
@@ -153,18 +157,18 @@ def test_a_host_that_lost_its_health_waits_again_after_a_retry(store: Store, con
     node = {"Node": "compute1", "Address": "127.0.0.1", "Check": check}
     consul.call("PUT", "catalog/register", json.dumps(node).encode())
     upgrade(store, "compute1")
-    assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute2"]
+    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).openings] == ["compute2"]
     check["Status"] = "critical"
     consul.call("PUT", "catalog/register", json.dumps(node).encode())
-    assert make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"].state == "failed"
-    control.retry(store, control.Word("reinstalled", fleet=FLEET), ["compute1"])
+    assert make_pass(store, PassRequest(fleet=FLEET)).plan.hosts["compute1"].state == "failed"
+    control.retry(store, control.Command("reinstalled", fleet=FLEET), ["compute1"])
     check["Status"] = "passing"
     consul.call("PUT", "catalog/register", json.dumps(node).encode())
     # It reported before that, so it has to do so again; until then it waits for its slot like any other.
-    waiting = make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"]
+    waiting = make_pass(store, PassRequest(fleet=FLEET)).plan.hosts["compute1"]
     assert (waiting.state, "taken by compute2" in waiting.reason) == ("pending", True)
     upgrade(store, "compute1")
-    assert make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"].state == "upgraded"
+    assert make_pass(store, PassRequest(fleet=FLEET)).plan.hosts["compute1"].state == "upgraded"
 
 
 def test_a_host_whose_clock_went_back_is_believed(store: Store, consul: RawKV) -> None:
@@ -172,7 +176,7 @@ def test_a_host_whose_clock_went_back_is_believed(store: Store, consul: RawKV) -
     # As a node writes it that may write its own record alone.
     said = {"version": "2", "state": "upgraded", "attempt": 1, "times": {"upgraded": 4000}}
     consul.put("upgrade/hosts/compute1", json.dumps(said))
-    outcome = make_pass(store, Request(fleet=FLEET))
+    outcome = make_pass(store, PassRequest(fleet=FLEET))
     assert outcome.plan.hosts["compute1"].state == "upgraded"
     assert consul.get("running/versions/2/compute1") == b"4000"
     assert consul.get("running/versions/1/compute1") is None
@@ -184,7 +188,7 @@ def test_a_report_that_is_out_of_date_is_not_published(store: Store, consul: Raw
     consul.put("upgrade/hosts/compute1", json.dumps(said))
     sleeper = Sleeper(store.settings)
     sleeper.meanwhile = lambda: consul.put("upgrade/hosts/compute1", json.dumps({**said, "state": "failed"}))
-    make_pass(sleeper, Request(fleet=FLEET))
+    make_pass(sleeper, PassRequest(fleet=FLEET))
     assert consul.get("running/versions/2/compute1") is None
-    assert make_pass(store, Request(fleet=FLEET)).plan.hosts["compute1"].state == "failed"
+    assert make_pass(store, PassRequest(fleet=FLEET)).plan.hosts["compute1"].state == "failed"
     assert consul.get("running/versions/2/compute1") is None

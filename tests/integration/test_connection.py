@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul import transport
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -32,7 +32,7 @@ NOBODY = {"CONSUL_HTTP_ADDR": "127.0.0.1:1"}
 
 def failure(options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> UpgradeError:
     with pytest.raises(UpgradeError) as caught:
-        look(Store(read_settings({"timeout": 0.2, **options}.get, environ or {})))
+        read_fleet(Store(read_settings({"timeout": 0.2, **options}.get, environ or {})))
     return caught.value
 
 
@@ -214,7 +214,7 @@ def test_a_token_from_a_file_may_end_with_a_line_break(agent: Agent) -> None:
 @pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/"])
 def test_the_address_may_have_a_scheme(agent: Agent, consul: RawKV, form: str) -> None:
     seed(consul, ["compute1"])
-    view = look(Store(read_settings({}.get, {"CONSUL_HTTP_ADDR": form.format(agent.address)})))
+    view = read_fleet(Store(read_settings({}.get, {"CONSUL_HTTP_ADDR": form.format(agent.address)})))
     assert list(view.plan.hosts) == ["compute1"]
 
 

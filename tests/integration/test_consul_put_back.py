@@ -10,7 +10,7 @@ import json
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, seed
@@ -35,19 +35,19 @@ def test_a_consul_that_was_put_back_stops_the_planner_also_where_others_have_gon
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     seed(consul, names(compute=4))
-    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
     earlier = consul.texts()
     upgrade(store, "compute1")
     (seen,) = run([plan()])
     assert seen["commit"] == history(consul)[-1]["commit"] == ledger(consul)["commit"]
     assert consul.delete("", tree=True)
     consul.load(earlier.items())
-    operator.pause(store, operator.Word("restored"))
-    operator.resume(store, operator.Word())
+    operator.pause(store, operator.Command("restored"))
+    operator.resume(store, operator.Command())
     assert ledger(consul)["epoch"] == seen["epoch"] + 1
     before, asked = consul.tree(), store.client.requests
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request(since=1, epoch=seen["epoch"], commit=seen["commit"]))
+        make_pass(store, PassRequest(since=1, epoch=seen["epoch"], commit=seen["commit"]))
     assert (caught.value.code, store.client.requests - asked) == ("went_back", 1)
     assert caught.value.message.startswith(
         "upgrade/ledger is at epoch 4, and epoch 3 in upgrade/history/3 is not the one that this call has seen: Consul was "
@@ -64,13 +64,13 @@ def test_a_consul_that_was_put_back_stops_the_planner_also_where_others_have_gon
     assert consul.tree() == before
     assert consul.delete("upgrade/history/4")
     with pytest.raises(UpgradeError, match="epoch 4 in upgrade/history/4 is not the one"):
-        make_pass(store, Request(epoch=4, commit=fresh["commit"]))
+        make_pass(store, PassRequest(epoch=4, commit=fresh["commit"]))
 
 
 @pytest.mark.thorough
 def test_a_wait_notices_that_others_have_gone_on_since_a_restore(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=4))
-    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
     live = run.start([plan(wait=True, wait_timeout=60)])
     live.wait_for("compute1 is upgrading")
     # What stands there after a restore, once somebody else has written as many epochs as there were.

@@ -15,19 +15,19 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import put
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask as ask_store
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate as ask_store
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import Check, publish
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import report as report_to
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import claim, open_session
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import News, follow
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Wanted, survey
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report as report_to
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import acquire, open_session
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, follow
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import Part, grant
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
@@ -71,28 +71,28 @@ def acl(kind: str, **options: Any) -> Task:
 
 def part(guarded: Agent, *given: Any) -> Store:
     """Return a store with the token of a part."""
-    return store_with(guarded, grant(store_with(guarded, MASTER), Part(*given)).secret)
+    return store_with(guarded, grant(store_with(guarded, MASTER), TokenKind(*given)).secret)
 
 
 def test_each_part_can_do_what_it_is_for(guarded: Agent, kv: RawKV) -> None:
     controller = part(guarded, "controller")
     node = part(guarded, "node", "compute1", True)
     viewer = part(guarded, "viewer")
-    make_pass(controller, Request("2", {"rolling_rules": {"global": 1}, "health": {"consul_checks": ["puppet"]}}))
+    make_pass(controller, PassRequest("2", {"rolling_rules": {"global": 1}, "health": {"consul_checks": ["puppet"]}}))
     assert ask_store(node, {"compute1": "compute"})["compute1"].value
-    report_to(node, Word("compute1", "2", "upgraded"))
+    report_to(node, HostReport("compute1", "2", "upgraded"))
     publish(node, [Check("puppet", "passing")])
-    outcome = make_pass(controller, Request())
+    outcome = make_pass(controller, PassRequest())
     assert outcome.plan.hosts["compute1"].state == "upgraded"
     assert kv.get(f"{PREFIX}running/versions/2/compute1")
-    set_holds(controller, Whom(hosts=["compute2"]), "RAM test")
-    control.pause(controller, control.Word("night"))
-    assert claim(controller, open_session(controller), "compute2") is None
-    assert look(viewer, history=5).snapshot.ledger is not None
-    assert look(viewer).plan.hosts["compute1"].state == "upgraded"
-    seen = (found.standing for found in follow(viewer.settings) if isinstance(found, News))
+    set_holds(controller, HoldTargets(hosts=["compute2"]), "RAM test")
+    control.pause(controller, control.Command("night"))
+    assert acquire(controller, open_session(controller), "compute2") is None
+    assert read_fleet(viewer, history=5).snapshot.ledger is not None
+    assert read_fleet(viewer).plan.hosts["compute1"].state == "upgraded"
+    seen = (found.standing for found in follow(viewer.settings) if isinstance(found, ProgressUpdate))
     assert "paused" in next(seen).notes[0]
-    control.resume(controller, control.Word())
+    control.resume(controller, control.Command())
     assert next(one for one in seen if not one.notes).state == "running"
 
 
@@ -104,9 +104,9 @@ def test_a_controllers_token_is_enough_for_playbooks_with_a_hook(tmp_path: Path,
         **UNLIMITED,
         "stages": [{"name": "canary", "hosts": ["compute1"], "approve": True}, {"name": "rest", "hosts": "100%"}],
     }
-    make_pass(controller, Request("2", rules, fleet=fleet))
-    report_to(controller, Word("compute1", "2", "upgraded"))
-    make_pass(controller, Request(fleet=fleet))
+    make_pass(controller, PassRequest("2", rules, fleet=fleet))
+    report_to(controller, HostReport("compute1", "2", "upgraded"))
+    make_pass(controller, PassRequest(fleet=fleet))
     token = controller.settings.token
     assert token
     (tmp_path / "group_vars").mkdir()
@@ -129,11 +129,11 @@ def test_a_controllers_token_is_enough_for_playbooks_with_a_hook(tmp_path: Path,
 FORBIDDEN: list[tuple[str, Callable[[Store], object]]] = [
     ("open a gate", lambda store: set_gate(store, "host", "compute1", value=True)),
     ("open all gates", lambda store: set_gate(store, "global", None, value=True)),
-    ("speak for another host", lambda store: report_to(store, Word("compute2", "2", "started"))),
-    ("begin a rollout", lambda store: make_pass(store, Request("3", rules=UNLIMITED, replace="2"))),
-    ("pause a rollout", lambda store: control.pause(store, control.Word())),
-    ("hold", lambda store: set_holds(store, Whom(everything=True), "x")),
-    ("drive a host", lambda store: claim(store, open_session(store), "compute1")),
+    ("speak for another host", lambda store: report_to(store, HostReport("compute2", "2", "started"))),
+    ("begin a rollout", lambda store: make_pass(store, PassRequest("3", rules=UNLIMITED, replace="2"))),
+    ("pause a rollout", lambda store: control.pause(store, control.Command())),
+    ("hold", lambda store: set_holds(store, HoldTargets(everything=True), "x")),
+    ("drive a host", lambda store: acquire(store, open_session(store), "compute1")),
 ]
 
 
@@ -142,7 +142,7 @@ FORBIDDEN: list[tuple[str, Callable[[Store], object]]] = [
 def test_nodes_and_viewers_can_do_nothing_else(
     guarded: Agent, kv: RawKV, who: tuple[str, ...], what: str, act: Callable[[Store], object]
 ) -> None:
-    make_pass(store_with(guarded, MASTER), Request("2", {"rolling_rules": {"global": 0}}))
+    make_pass(store_with(guarded, MASTER), PassRequest("2", {"rolling_rules": {"global": 0}}))
     before = kv.tree()
     with pytest.raises(UpgradeError) as caught:
         act(part(guarded, *who))
@@ -152,7 +152,7 @@ def test_nodes_and_viewers_can_do_nothing_else(
 
 def test_a_viewer_reports_for_nobody_and_a_node_sees_nothing_of_others(guarded: Agent, kv: RawKV) -> None:
     with pytest.raises(UpgradeError) as caught:
-        report_to(part(guarded, "viewer"), Word("compute1", "2", "started"))
+        report_to(part(guarded, "viewer"), HostReport("compute1", "2", "started"))
     assert caught.value.code == "denied"
     kv.put(f"{PREFIX}upgrade/hosts/compute2", "{}")
     with pytest.raises(UpgradeError) as caught:
@@ -253,7 +253,7 @@ def test_a_secret_that_can_not_be_brought_to_its_file_is_not_shown_instead(
     run = Runner(tmp_path, guarded.environ, seen)
     (tmp_path / "folder").mkdir()
     (tmp_path / "full").write_text("another's\n")
-    made = grant(store_with(guarded, MASTER), Part("viewer", "late"))
+    made = grant(store_with(guarded, MASTER), TokenKind("viewer", "late"))
     files = {
         "no such folder": {"token_file": str(tmp_path / "none" / "token")},
         "no such owner": {"token_file": str(tmp_path / "owned"), "token_file_owner": "nobody-of-that-name"},
@@ -334,21 +334,21 @@ def test_viewers_and_controllers_see_no_keys_but_those_of_rollouts(guarded: Agen
     for key in ("secrets/database", "current_version_of_billing", "config_state/other", "running/jobs"):
         kv.put(prefix + key, "x")
     management = Store(Settings(port=guarded.http_port, token=MASTER, kv_prefix=prefix))
-    make_pass(management, Request("2", {**UNLIMITED, "health": {"consul_checks": ["puppet"]}}))
+    make_pass(management, PassRequest("2", {**UNLIMITED, "health": {"consul_checks": ["puppet"]}}))
     for kind in ("viewer", "controller"):
-        secret = grant(management, Part(kind, "narrow")).secret
+        secret = grant(management, TokenKind(kind, "narrow")).secret
         store = Store(Settings(port=guarded.http_port, token=secret, timeout=2, kv_prefix=prefix))
         seen = {key[len(prefix) :] for key in RawKV(guarded.kv.url, secret).tree()}
         # All that the product uses, and nothing else of what is there.
         assert {"current_version", "running/versions/1/compute1", "upgrade/ledger", "upgrade/history/1"} <= seen
         assert not seen & {"secrets/database", "current_version_of_billing", "config_state/other", "running/jobs"}
-        assert look(store, history=5, name="compute1").story
-        assert set(survey(store, Wanted()).hosts) == {"compute1", "compute2"}
+        assert read_fleet(store, history=5, name="compute1").story
+        assert set(survey_fleet(store, InventoryOptions()).hosts) == {"compute1", "compute2"}
 
 
 def test_a_node_has_nothing_in_the_catalog_unless_it_publishes_its_health(guarded: Agent, kv: RawKV) -> None:
     assert kv.tree()
-    bare = Part("node", "compute1").rules(Keys(PREFIX))
+    bare = TokenKind("node", "compute1").rules(Keys(PREFIX))
     assert bare == (
         'key "cloud/current_version" {\n  policy = "read"\n}\n'
         'key "cloud/upgrade/schema" {\n  policy = "read"\n}\n'
@@ -359,7 +359,9 @@ def test_a_node_has_nothing_in_the_catalog_unless_it_publishes_its_health(guarde
         'key_prefix "cloud/upgrade/hold/" {\n  policy = "read"\n}\n'
         'key "cloud/upgrade/hosts/compute1" {\n  policy = "write"\n}\n'
     )
-    assert Part("node", "compute1", True).rules(Keys(PREFIX)) == f'{bare}node "compute1" {{\n  policy = "write"\n}}\n'
+    assert (
+        TokenKind("node", "compute1", True).rules(Keys(PREFIX)) == f'{bare}node "compute1" {{\n  policy = "write"\n}}\n'
+    )
     with pytest.raises(UpgradeError) as caught:
         publish(part(guarded, "node", "compute1"), [Check("puppet", "passing")])
     assert caught.value.code == "denied"
@@ -389,10 +391,10 @@ def test_a_name_that_is_too_long_for_a_policy_is_cut_and_stays_its_own(guarded: 
     assert kv.tree()
     store = store_with(guarded, MASTER)
     hosts = [f"{'compute' * 20}{number}.example.com" for number in (1, 2)]
-    granted = [grant(store, Part("node", host)) for host in hosts]
+    granted = [grant(store, TokenKind("node", host)) for host in hosts]
     assert len({one.policy for one in granted}) == 2
     assert all(len(one.policy) == 128 for one in granted)
-    assert grant(store, Part("node", hosts[0])).changes == ()
+    assert grant(store, TokenKind("node", hosts[0])).changes == ()
 
 
 @pytest.mark.parametrize("name", ['c"1', "d\\1", 'e" { policy = "write" } key_prefix "', "höst", "f{1}", "g$1"])
@@ -421,7 +423,7 @@ def test_a_grant_costs_the_same_however_many_policies_there_are(guarded: Agent, 
     store = store_with(guarded, MASTER)
     for host, requests in (("compute31", 4), ("compute31", 3), ("compute32", 4)):
         before = store.client.requests
-        grant(store, Part("node", host))
+        grant(store, TokenKind("node", host))
         assert store.client.requests - before == requests
         for number in range(20):
             kv.call("PUT", "acl/policy", {"Name": f"many-{host}-{number}", "Rules": ""})

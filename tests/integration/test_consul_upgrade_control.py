@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, seed
@@ -31,15 +31,15 @@ def test_a_paused_rollout_opens_nothing_until_it_is_resumed(run: Runner, begun: 
     paused, again = run([control("pause", **word), control("pause", **word)])
     assert (paused["changed"], again["changed"], paused["state"]) == (True, False, "paused")
     upgrade(begun, "controller1")
-    assert make_pass(begun, Request()).openings == []
+    assert make_pass(begun, PassRequest()).openings == []
     # Who gives the version again goes on with it, and does not end the pause.
-    assert make_pass(begun, Request("2")).openings == []
+    assert make_pass(begun, PassRequest("2")).openings == []
     seen = run([info()])[0]
     assert seen["brake"]["code"] == "paused"
     assert seen["hosts"]["compute1"]["reason"].startswith("the rollout is paused by ann at ")
     resumed, again = run([control("resume"), control("resume")])
     assert (resumed["changed"], again["changed"], resumed["state"]) == (True, False, "running")
-    assert [one.host for one in make_pass(begun, Request()).openings] == ["compute1"]
+    assert [one.host for one in make_pass(begun, PassRequest()).openings] == ["compute1"]
     assert [event["what"] for event in history(consul)] == ["begin", "open", "pause", "resume", "open"]
 
 
@@ -61,14 +61,14 @@ def test_a_wait_lasts_through_a_pause_and_ends_with_an_abort(run: Runner, begun:
 
 def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=3))
-    make_pass(store, Request("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}))
+    make_pass(store, PassRequest("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}))
     early = run([control("approve", stage="canary")])[0]
     assert early["msg"] == (
         "stage canary can't be approved: the rollout is in stage canary; nothing waits for approval now. Look at it with "
         "status.yml, and approve once its hosts are upgraded."
     )
     upgrade(store, "compute1")
-    assert make_pass(store, Request()).openings == []
+    assert make_pass(store, PassRequest()).openings == []
     seen = run([info()])[0]
     assert (seen["stage"], seen["wants_approval"], seen["can_move"]) == ("canary", True, True)
     other, approved, again = run(
@@ -82,7 +82,7 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
     assert (approved["changed"], again["changed"]) == (True, False)
     assert again["remarks"] == ["Stage canary was approved by ann already."]
     assert json.loads(consul.get("upgrade/approval/canary") or b"")["reason"] == "fine"
-    assert [one.host for one in make_pass(store, Request()).openings] == ["compute2", "compute3"]
+    assert [one.host for one in make_pass(store, PassRequest()).openings] == ["compute2", "compute3"]
     assert [event["what"] for event in history(consul)] == [
         "begin",
         "stage",
@@ -107,10 +107,11 @@ def test_a_stage_that_soaks_is_not_approved_before_that_is_over(
 ) -> None:
     seed(consul, names(compute=3))
     make_pass(
-        store, Request("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "soak": "1h", "approve": approve}]})
+        store,
+        PassRequest("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "soak": "1h", "approve": approve}]}),
     )
     upgrade(store, "compute1")
-    make_pass(store, Request())
+    make_pass(store, PassRequest())
     ready = ledger(consul)["stage"]["done_at"] + 3600
     until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
     unnamed, named, other = run(
@@ -148,12 +149,12 @@ def test_health_and_deadlines_from_real_checks(run: Runner, store: Store, consul
     assert consul.call("PUT", "catalog/register", json.dumps(register).encode())[0] == 200
     seed(consul, names(compute=2))
     rules = {"health": {"soak": 1, "consul_checks": ["nova"], "progress_deadline": 1}, "rolling_rules": {"global": 1}}
-    make_pass(store, Request("2", rules))
+    make_pass(store, PassRequest("2", rules))
     upgrade(store, node)
-    assert make_pass(store, Request()).plan.hosts[node].reason == "reported 2, and its check nova is critical"
+    assert make_pass(store, PassRequest()).plan.hosts[node].reason == "reported 2, and its check nova is critical"
     register["Check"] = {"Name": "nova", "CheckID": "nova", "Status": "passing"}
     consul.call("PUT", "catalog/register", json.dumps(register).encode())
-    assert make_pass(store, Request()).plan.hosts[node].reason == "reported 2 and soaks for 1 s more"
+    assert make_pass(store, PassRequest()).plan.hosts[node].reason == "reported 2 and soaks for 1 s more"
     waited = run([plan(wait=True, wait_timeout=20)], seconds=60)[0]
     # compute2 was let through when compute1 had soaked, was silent, and was lost after a second.
     assert [one["host"] for one in waited["transitions"]] == ["compute2"]
@@ -161,16 +162,16 @@ def test_health_and_deadlines_from_real_checks(run: Runner, store: Store, consul
     assert "compute2 (lost): silent for " in waited["msg"]
     consul.call("PUT", "catalog/deregister", json.dumps({"Node": node}).encode())
     until = time.monotonic() + 10
-    while (view := make_pass(store, Request()).plan.hosts[node]).state != "failed" and time.monotonic() < until:
+    while (view := make_pass(store, PassRequest()).plan.hosts[node]).state != "failed" and time.monotonic() < until:
         time.sleep(0.1)
     assert view.reason == "was upgraded, and now has no check nova in Consul"
 
 
 WORDS: dict[str, Any] = {
-    "pause": lambda store: operator.pause(store, operator.Word()),
-    "abort": lambda store: operator.abort(store, operator.Word()),
-    "retry": lambda store: operator.retry(store, operator.Word()),
-    "rollback": lambda store: operator.roll_back(store, operator.Word(), "1"),
+    "pause": lambda store: operator.pause(store, operator.Command()),
+    "abort": lambda store: operator.abort(store, operator.Command()),
+    "retry": lambda store: operator.retry(store, operator.Command()),
+    "rollback": lambda store: operator.roll_back(store, operator.Command(), "1"),
 }
 
 
@@ -183,7 +184,7 @@ def test_a_word_on_a_rollout_is_not_said_of_another_one_that_was_begun_meanwhile
 
     def late(operations: Any) -> Any:
         monkeypatch.undo()
-        make_pass(Store(begun.settings), Request("3", RULES, replace="2"))
+        make_pass(Store(begun.settings), PassRequest("3", RULES, replace="2"))
         return write(operations)
 
     monkeypatch.setattr(begun.client, "write", late)
@@ -203,7 +204,7 @@ def test_who_knows_a_part_of_the_fleet_alone_approves_and_retries_nothing(
     seed(consul, names(compute=2))
     fleet = names(compute=3)
     rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": ["compute1", "compute3"], "approve": True}]}
-    make_pass(store, Request("2", rules, fleet=fleet))
+    make_pass(store, PassRequest("2", rules, fleet=fleet))
     upgrade(store, "compute1")
     before = consul.tree()
     for word in (control("approve"), control("approve", stage="canary"), control("retry")):
@@ -229,12 +230,12 @@ def test_who_knows_a_part_of_the_fleet_alone_approves_and_retries_nothing(
 )
 def test_an_approval_may_be_written_by_hand(store: Store, consul: RawKV, text: str, by: str | None) -> None:
     seed(consul, names(compute=2))
-    make_pass(store, Request("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}))
+    make_pass(store, PassRequest("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}))
     upgrade(store, "compute1")
-    assert make_pass(store, Request()).plan.wants_approval
+    assert make_pass(store, PassRequest()).plan.wants_approval
     consul.put("upgrade/approval/canary", text)
-    assert [one.host for one in make_pass(store, Request()).openings] == (["compute2"] if by else [])
+    assert [one.host for one in make_pass(store, PassRequest()).openings] == (["compute2"] if by else [])
     if by:
-        assert operator.approve(store, operator.Word(), "canary").remarks == [
+        assert operator.approve(store, operator.Command(), "canary").remarks == [
             f"Stage canary was approved by {by} already."
         ]

@@ -10,12 +10,12 @@ import threading
 import time
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word as Said
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import report
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import News
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Command as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import follow as follow_in_process
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Word, abort
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command, abort
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
@@ -40,10 +40,10 @@ def test_without_a_rollout_there_is_nothing_to_follow(run: Runner, consul: RawKV
 def test_it_ends_with_an_abort_and_counts_who_failed(run: Runner, store: Store, consul: RawKV) -> None:
     hosts = names(compute=3)
     seed(consul, hosts)
-    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
-    report(store, Said("compute1", "2", "started"))
-    report(store, Said("compute1", "2", "failed", error="no space left"))
-    abort(store, Word(by="ann", reason="logins fail"))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
+    write_report(store, Said("compute1", "2", "started"))
+    write_report(store, Said("compute1", "2", "failed", error="no space left"))
+    abort(store, Command(by="ann", reason="logins fail"))
     before = consul.tree()
 
     found, checked = played = run([follow(fleet={"web1": "web"}), {**follow(), "check_mode": True}])
@@ -58,10 +58,10 @@ def test_it_ends_with_an_abort_and_counts_who_failed(run: Runner, store: Store, 
 def test_it_ends_when_all_are_upgraded_and_the_gates_are_open(run: Runner, store: Store, consul: RawKV) -> None:
     hosts = names(compute=2)
     seed(consul, hosts)
-    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
     for host in hosts:
-        report(store, Said(host, "2", "upgraded"))
-    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts, converge=True))
+        write_report(store, Said(host, "2", "upgraded"))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts, converge=True))
 
     (found,) = played = run([follow()])
     assert (found["version"], found["ended"], found["failed_hosts"]) == ("2", "complete", 0)
@@ -71,18 +71,18 @@ def test_it_ends_when_all_are_upgraded_and_the_gates_are_open(run: Runner, store
 def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
-    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
-    report(store, Said("compute1", "2", "upgraded"))
-    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
+    write_report(store, Said("compute1", "2", "upgraded"))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
     assert consul.get("config_state/enable_puppet/global") == b"False"
 
     # With what the tasks after the upgrade write, it goes on; once they are done and nothing comes after them, it is over.
     begun = time.monotonic()
     seen = []
     for found in follow_in_process(store.settings, hosts, patience=1.5):
-        if isinstance(found, News):
+        if isinstance(found, ProgressUpdate):
             seen.append((found.standing.done, found.hosts["compute1"].state))
-        if len(seen) == 1 and isinstance(found, News):
+        if len(seen) == 1 and isinstance(found, ProgressUpdate):
             report_after(consul, "started")
         elif found is None and seen[-1] == (False, "upgrading"):
             assert time.monotonic() - begun > 1.5
@@ -94,12 +94,12 @@ def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows
 def test_what_a_host_says_through_old_code_is_seen(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
-    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
     seen: list[str] = []
     silent = 0
     for found in follow_in_process(store.settings, hosts, patience=0.5):
         silent += found is None
-        if isinstance(found, News):
+        if isinstance(found, ProgressUpdate):
             seen.append(found.hosts["compute1"].state)
         if found is None and silent == 2:
             consul.put("running_version/2/compute1", f"{time.time() + 60:.2f}")
@@ -111,9 +111,9 @@ def test_what_a_host_says_through_old_code_is_seen(store: Store, consul: RawKV) 
 def test_what_is_no_part_of_it_does_not_keep_it_from_being_over(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
-    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
-    report(store, Said("compute1", "2", "upgraded"))
-    make_pass(store, Request(version="2", rules=UNLIMITED, fleet=hosts))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
+    write_report(store, Said("compute1", "2", "upgraded"))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
     over = threading.Event()
 
     def go_on() -> None:

@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, end_holds, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
+    HoldTargets,
+    end_holds,
+    set_holds,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, names, seed
@@ -32,7 +36,7 @@ def hold(**options: Any) -> Task:
 
 def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
-    make_pass(store, Request("2", {"rolling_rules": {"global": 0}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 0}}))
     given = {"hosts": ["compute1"], "roles": ["web"], "reason": "RAM test", "by": "ann"}
     checked = run([hold(**given)], check=True, diff=True)[0]
     assert checked["changed"]
@@ -57,7 +61,7 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
     assert json.loads(consul.get("upgrade/hold/host/compute1") or b"")["reason"] == "disk"
     assert seen["status"]["held"] == ["compute1", "web1"]
     assert seen["hosts"]["compute1"]["reason"].startswith("held by ann since ")
-    make_pass(store, Request("2", UNLIMITED))
+    make_pass(store, PassRequest("2", UNLIMITED))
     assert not gates(consul).keys() & {"host/compute1", "role/compute", "role/web", "host/web1"}
 
     ended, twice = run([hold(**{**given, "reason": ""}, state="absent"), hold(hosts=["compute1"], state="absent")])
@@ -74,15 +78,15 @@ def test_everything_is_held_and_a_rollout_does_not_end_it(run: Runner, store: St
     assert held["changed"]
     assert ended["remarks"][0].startswith("Everything is still held: held by ")
     assert answers["msg"] == [False]
-    outcome = make_pass(store, Request("2", RULES))
+    outcome = make_pass(store, PassRequest("2", RULES))
     assert outcome.openings == []
     assert set(outcome.plan.status()["held"]) == set(FLEET)
 
 
 def test_of_a_host_that_has_begun_the_run_goes_on_and_no_other_begins(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
-    make_pass(store, Request("2", RULES))
-    report(store, Word("compute1", "2", "started"))
+    make_pass(store, PassRequest("2", RULES))
+    write_report(store, HostReport("compute1", "2", "started"))
     held = run([hold(hosts=["compute1"], reason="RAM test")])[0]
     assert held["remarks"] == [
         "compute1 has begun its upgrade to 2. The run that is at work goes on; no further run begins until the hold ends. The "
@@ -90,16 +94,16 @@ def test_of_a_host_that_has_begun_the_run_goes_on_and_no_other_begins(run: Runne
     ]
     # As a node that upgrades itself asks after a run that was cut off.
     assert run([ask("compute1")])[0]["msg"] == [False]
-    assert make_pass(store, Request()).plan.hosts["compute1"].state == "upgrading"
+    assert make_pass(store, PassRequest()).plan.hosts["compute1"].state == "upgrading"
 
 
 def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     seed(consul, {**FLEET, "odd9": "web"})
-    make_pass(store, Request("2", UNLIMITED, fleet={**FLEET, "odd9": "web"}))
+    make_pass(store, PassRequest("2", UNLIMITED, fleet={**FLEET, "odd9": "web"}))
     for host in ("compute1", "compute2", "web1", "odd9"):
-        report(store, Word(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "started"))
     of_role = hold(hosts=["compute1"], roles=["web"], reason="audit", fleet={"odd9": "web"})
     dry = run([of_role], check=True)[0]
     unknown = hold(roles=["storage"], reason="audit", allow_unknown=True)
@@ -143,7 +147,7 @@ def test_a_name_that_is_not_known_is_refused_unless_it_is_meant(run: Runner, con
 
 def test_what_was_not_held_is_told_when_it_is_to_end(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
-    set_holds(store, Whom(hosts=["compute2"]), "RAM test")
+    set_holds(store, HoldTargets(hosts=["compute2"]), "RAM test")
     before = consul.tree()
     (unknown,) = run([hold(hosts=["compute2", "compue2"], state="absent")])
     assert unknown["failure"]["code"] == "unknown_names"
@@ -165,7 +169,7 @@ def test_what_was_not_held_is_told_when_it_is_to_end(run: Runner, store: Store, 
 def test_an_approval_of_no_stage_is_told(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}
-    make_pass(store, Request("2", rules))
+    make_pass(store, PassRequest("2", rules))
     consul.put("upgrade/approval/canry", "ann: looks well")
     for result in run([plan(), info()]):
         assert result["warnings"] == ["The approval of stage canry is for none of the rules; did you mean 'canary'?"]
@@ -176,7 +180,7 @@ def test_a_hold_is_set_and_ended_while_the_ledger_can_not_be_read(
     run: Runner, store: Store, consul: RawKV, text: str
 ) -> None:
     seed(consul, FLEET)
-    make_pass(store, Request("2", {"rolling_rules": {"global": 0}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 0}}))
     good = consul.get("upgrade/ledger") or b""
     consul.put("upgrade/ledger", text)
     given = {"hosts": ["compute1"], "reason": "RAM test"}
@@ -190,7 +194,7 @@ def test_a_hold_is_set_and_ended_while_the_ledger_can_not_be_read(
     assert consul.get("upgrade/ledger") == text.encode()
     run([hold(**given)])
     consul.put("upgrade/ledger", good)
-    assert make_pass(store, Request("2", UNLIMITED)).plan.hosts["compute1"].state == "held"
+    assert make_pass(store, PassRequest("2", UNLIMITED)).plan.hosts["compute1"].state == "held"
 
 
 def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
@@ -201,11 +205,11 @@ def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
 
     def late(operations: Any) -> Any:
         monkeypatch.undo()
-        make_pass(Store(store.settings), Request("2", {"rolling_rules": {"global": 0}}))
+        make_pass(Store(store.settings), PassRequest("2", {"rolling_rules": {"global": 0}}))
         return write(operations)
 
     monkeypatch.setattr(store.client, "write", late)
-    held = set_holds(store, Whom(hosts=["compute1"]), "RAM test", "ann")
+    held = set_holds(store, HoldTargets(hosts=["compute1"]), "RAM test", "ann")
     assert [change.key for change in held.changes] == ["upgrade/hold/host/compute1"]
     told = history(consul)[-1]
     assert (told["what"], told["by"], told["hosts"]) == ("hold", "ann", {"compute1": "RAM test"})
@@ -225,17 +229,17 @@ def test_a_planner_that_did_not_see_a_hold_come_opens_nothing_under_it(
 ) -> None:
     seed(consul, FLEET)
     if begun:
-        make_pass(store, Request("2", {"rolling_rules": {"global": 0}}))
+        make_pass(store, PassRequest("2", {"rolling_rules": {"global": 0}}))
     write = store.client.write
     other = Store(store.settings)
 
     def late(operations: Any) -> Any:
         monkeypatch.undo()
-        set_holds(other, Whom(hosts=["compute1"]), "RAM test")
+        set_holds(other, HoldTargets(hosts=["compute1"]), "RAM test")
         return write(operations)
 
     monkeypatch.setattr(store.client, "write", late)
-    outcome = make_pass(store, Request("2", UNLIMITED))
+    outcome = make_pass(store, PassRequest("2", UNLIMITED))
     assert outcome.plan.hosts["compute1"].state == "held"
     assert "host/compute1" not in gates(consul)
     assert "role/compute" not in gates(consul)
@@ -243,14 +247,14 @@ def test_a_planner_that_did_not_see_a_hold_come_opens_nothing_under_it(
 
 def test_holds_of_many_hosts_are_set_and_ended_in_pieces(store: Store, consul: RawKV) -> None:
     hosts = [f"compute{number}" for number in range(150)]
-    held = set_holds(store, Whom(hosts=hosts, allow_unknown=True), "move")
+    held = set_holds(store, HoldTargets(hosts=hosts, allow_unknown=True), "move")
     assert held.remarks[-1] == "Nor is any of compute5, compute6, compute7, compute8, compute9 and 140 more known."
     assert (len(held.changes), len(held.holds)) == (150, 150)
     assert len(consul.tree("upgrade/hold/host/")) == 150
     seed(consul, hosts)
-    make_pass(store, Request("2", RULES))
-    assert end_holds(store, Whom(hosts=hosts)).remarks == []
-    not_held = end_holds(store, Whom(hosts=hosts)).remarks
+    make_pass(store, PassRequest("2", RULES))
+    assert end_holds(store, HoldTargets(hosts=hosts)).remarks == []
+    not_held = end_holds(store, HoldTargets(hosts=hosts)).remarks
     assert not_held[0] == "Host compute0 as such was not held."
     assert not_held[-1] == "Nor was any of compute5, compute6, compute7, compute8, compute9 and 140 more."
     assert consul.tree("upgrade/hold/host/") == {}
@@ -258,5 +262,5 @@ def test_holds_of_many_hosts_are_set_and_ended_in_pieces(store: Store, consul: R
 
 def test_what_is_no_role_is_no_error_but_a_bad_name_is(store: Store) -> None:
     with pytest.raises(UpgradeError) as caught:
-        set_holds(store, Whom(roles=[" "]), "x")
+        set_holds(store, HoldTargets(roles=[" "]), "x")
     assert caught.value.code == "bad_name"

@@ -9,10 +9,10 @@ import json
 import re
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import MOST_EARLIER, look
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store, whoami
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import MOST_EARLIER, read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store, current_user
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, seed
 from integration.support.playbook import Runner, info
@@ -26,12 +26,12 @@ RULES = {"rolling_rules": {"global": 2}, "group_mappings": {"data": "comp"}, "ro
 def begin(store: Store, consul: RawKV) -> None:
     """Leave a fleet in which hosts are in five states; none can be lost yet."""
     seed(consul, names(compute=5, controller=1))
-    make_pass(store, Request(version="2", rules=RULES))
-    report(store, Word("controller1", "2", "started"))
-    report(store, Word("controller1", "2", "upgraded"))
+    make_pass(store, PassRequest(version="2", rules=RULES))
+    write_report(store, HostReport("controller1", "2", "started"))
+    write_report(store, HostReport("controller1", "2", "upgraded"))
     consul.put("upgrade/hold/host/compute2", json.dumps({"reason": "disk", "by": "ann"}))
-    make_pass(store, Request())
-    report(store, Word("compute1", "2", "failed", step="upgrade", error="no space left"))
+    make_pass(store, PassRequest())
+    write_report(store, HostReport("compute1", "2", "failed", step="upgrade", error="no space left"))
 
 
 def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: RawKV) -> None:
@@ -81,7 +81,7 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
         "compute5 runs 1, as it reported at TIME. The fleet is to run 2.",
         "It is pending since TIME: the rollout to 2 began then.",
         f"Why: waits for a slot: {slots}.",
-        f"The rule is rolling_rules.global: 2, given by {whoami()} at TIME.",
+        f"The rule is rolling_rules.global: 2, given by {current_user()} at TIME.",
         "An operator could change it: give all rules again to upgrade.yml with a higher rolling_rules.global.",
         "Next: if all goes well it goes in wave 3 of 3, after 1 host of role compute and those that are under way.",
     ]
@@ -94,7 +94,7 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
 
 def test_a_hosts_story_has_its_record_and_all_that_touched_it(store: Store, consul: RawKV) -> None:
     begin(store, consul)
-    view = look(store, name="compute1")
+    view = read_fleet(store, name="compute1")
     assert view.story is not None
     assert (view.story["record"]["state"], view.story["record"]["step"]) == ("failed", "upgrade")
     assert [event["what"] for event in view.story["events"]] == ["open", "begin"]
@@ -120,7 +120,7 @@ def test_a_story_costs_what_the_current_rollout_costs_however_long_the_history_i
         write_history(consul, "1", range(1, former + 1))
         write_history(consul, "2", range(former + 1, former + 101))
         before = store.client.requests
-        story = look(store, name="compute1").story or {}
+        story = read_fleet(store, name="compute1").story or {}
         # The snapshot, and blocks of 64 entries.
         assert store.client.requests - before == 1 + 3
         epochs = [event["epoch"] for event in story["events"]]
@@ -142,15 +142,15 @@ def test_a_story_is_told_where_entries_are_gone(store: Store, consul: RawKV) -> 
     for epoch in (*range(1, 90), 150):
         consul.delete(f"upgrade/history/{epoch}")
     before = store.client.requests
-    story = look(store, name="compute1").story or {}
+    story = read_fleet(store, name="compute1").story or {}
     assert store.client.requests - before <= 6
     assert [event["epoch"] for event in story["events"]] == [epoch for epoch in range(200, 89, -1) if epoch != 150]
     assert story["older_events"] is False
-    assert [event["epoch"] for event in look(store, history=60).history[-10:]] == list(range(149, 139, -1))
+    assert [event["epoch"] for event in read_fleet(store, history=60).history[-10:]] == list(range(149, 139, -1))
     # Nor does it need a ledger.
     consul.delete("upgrade/ledger")
-    assert look(store, history=2).history == look(store, name="compute1", history=2).history
-    assert (look(store, name="compute1").story or {})["events"] == story["events"]
+    assert read_fleet(store, history=2).history == read_fleet(store, name="compute1", history=2).history
+    assert (read_fleet(store, name="compute1").story or {})["events"] == story["events"]
 
 
 def test_rules_that_do_not_fit_the_fleet_are_a_warning_and_nobody_may_go(run: Runner, consul: RawKV) -> None:
@@ -190,14 +190,14 @@ def test_it_costs_one_request_however_large_the_fleet_is(store: Store, consul: R
         seed(consul, names(compute=count), gates={"global": "False"})
         consul.put("upgrade/hosts/compute1", "{}")
         before = store.client.requests
-        assert len(look(store).plan.hosts) == count
+        assert len(read_fleet(store).plan.hosts) == count
         assert store.client.requests - before == 1
 
 
 def test_history_brings_the_newest_entries_with_one_request(store: Store, consul: RawKV) -> None:
     begin(store, consul)
     before = store.client.requests
-    found = look(store, history=2).history
+    found = read_fleet(store, history=2).history
     assert [event["epoch"] for event in found] == [3, 2]
     assert store.client.requests - before == 2
 
@@ -206,4 +206,4 @@ def test_entries_of_the_history_that_are_gone_or_broken_are_left_out(store: Stor
     begin(store, consul)
     consul.put("upgrade/history/2", "{")
     consul.put("upgrade/history/notes", "a stray key")
-    assert [event["epoch"] for event in look(store, history=10).history] == [3, 1]
+    assert [event["epoch"] for event in read_fleet(store, history=10).history] == [3, 1]

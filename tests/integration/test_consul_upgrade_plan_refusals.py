@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import given_rules
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
@@ -79,7 +79,7 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
 
 def refusal(store: Store, **request: Any) -> UpgradeError:
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request(**{"rules": UNLIMITED, **request}))
+        make_pass(store, PassRequest(**{"rules": UNLIMITED, **request}))
     return caught.value
 
 
@@ -132,7 +132,7 @@ def test_all_unreadable_gates_are_told_at_once(store: Store, consul: RawKV) -> N
 
 def test_a_planner_that_knows_fewer_hosts_than_the_rollout_has_opens_nothing(store: Store, consul: RawKV) -> None:
     fleet = names(compute=3)
-    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 1}}, fleet=fleet))
+    make_pass(store, PassRequest(version="2", rules={"rolling_rules": {"global": 1}}, fleet=fleet))
     before = consul.tree()
     error = refusal(store)
     assert error.code == "fleet_too_small"
@@ -180,7 +180,7 @@ def test_a_rollout_to_what_a_shell_would_act_on_does_not_begin_and_an_old_one_is
     seed(consul, names(compute=2), version="1 beta")
     before = consul.tree()
     with pytest.raises(UpgradeError, match="version: the version '2; reboot' has a character"):
-        make_pass(store, Request("2; reboot", {"rolling_rules": {"global": 1}}))
+        make_pass(store, PassRequest("2; reboot", {"rolling_rules": {"global": 1}}))
     assert consul.tree() == before
-    assert make_pass(store, Request("2", {"rolling_rules": {"global": 1}})).openings
+    assert make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}})).openings
     assert ledger(consul)["previous_version"] == "1 beta"

@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import MOST_ERROR, Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import (
+    MOST_ERROR,
+    HostReport,
+    write_report,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support import playbook
@@ -24,7 +28,7 @@ pytestmark = pytest.mark.one_release
 
 
 def say(store: Store, host: str, version: str, state: str, **more: Any) -> None:
-    report(store, Word(host, version, state, **more))
+    write_report(store, HostReport(host, version, state, **more))
 
 
 @pytest.mark.thorough
@@ -75,27 +79,27 @@ def test_a_host_that_holds_itself_counts_as_held_and_stays_what_it_was(store: St
     before = consul.tree()
     say(store, "compute1", "2", "held", reason="its disk is being replaced")
     assert consul.tree() == before
-    hosts = make_pass(store, Request("2", rules)).plan.hosts
+    hosts = make_pass(store, PassRequest("2", rules)).plan.hosts
     assert (hosts["compute1"].state, hosts["compute2"].state) == ("held", "pending")
     assert (
         "held by puppet agent --disable: its disk is being replaced (ends with 'puppet agent --enable' on"
         in hosts["compute1"].reason
     )
-    assert ask(store, {"compute1": "compute"})["compute1"].held == "its disk is being replaced"
+    assert ask_gate(store, {"compute1": "compute"})["compute1"].held == "its disk is being replaced"
     # It does not free the slot of one that has begun, and ends with any other report.
     say(store, "compute2", "2", "started")
     say(store, "compute2", "2", "held", reason="disk")
-    hosts = make_pass(store, Request("2", rules)).plan.hosts
+    hosts = make_pass(store, PassRequest("2", rules)).plan.hosts
     assert (hosts["compute2"].state, record(consul, "compute2")["state"]) == ("upgrading", "started")
     say(store, "compute2", "2", "upgraded")
     assert "held" not in record(consul, "compute2")
     say(store, "compute1", "2", "released")
-    assert make_pass(store, Request("2", rules)).plan.hosts["compute1"].state == "pending"
+    assert make_pass(store, PassRequest("2", rules)).plan.hosts["compute1"].state == "pending"
     say(store, "compute3", "2", "released")
     assert consul.get("upgrade/hosts/compute3") is None
-    for word in (Word("compute1", "2", "held"), Word("compute1", "2", "started", reason="disk")):
+    for word in (HostReport("compute1", "2", "held"), HostReport("compute1", "2", "started", reason="disk")):
         with pytest.raises(UpgradeError, match="reason goes with state: held"):
-            report(store, word)
+            write_report(store, word)
 
 
 @pytest.mark.thorough

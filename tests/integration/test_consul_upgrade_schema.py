@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import put
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import Part, grant
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from devkit.agent import Agent
@@ -136,7 +136,7 @@ def store_with(guarded: Agent, token: str, prefix: str = "cloud/") -> Store:
 
 
 def token_of(guarded: Agent, *part: str) -> str:
-    return grant(store_with(guarded, MASTER), Part(*part)).secret
+    return grant(store_with(guarded, MASTER), TokenKind(*part)).secret
 
 
 @pytest.mark.thorough

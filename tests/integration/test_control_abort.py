@@ -10,9 +10,9 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, seed
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.one_release
 
 def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=4, web=2))
-    make_pass(store, Request("2", {"rolling_rules": {"global": "unlimited", "roles": {"compute": 3}}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited", "roles": {"compute": 3}}}))
     assert gates(consul)["role/web"] == "True"
     upgrade(store, "compute1")
-    report(store, Word("compute2", "2", "started"))
-    report(store, Word("web1", "2", "started"))
+    write_report(store, HostReport("compute2", "2", "started"))
+    write_report(store, HostReport("web1", "2", "started"))
     records = consul.texts("upgrade/hosts/")
     aborted, again = run([control("abort", reason="enough"), control("abort")])
     assert (aborted["changed"], again["changed"], aborted["state"]) == (True, False, "aborted")
@@ -43,7 +43,7 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
         "host/compute3": "False",
     }
     assert consul.texts("upgrade/hosts/") == records
-    status = make_pass(store, Request()).plan.status()
+    status = make_pass(store, PassRequest()).plan.status()
     assert (status["upgrading"], status["pending"]) == (["compute2", "web1"], ["compute3", "compute4", "web2"])
     refused = run([control("resume")])[0]
     assert refused["msg"] == (
@@ -69,9 +69,9 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
 def test_an_abort_of_many_that_is_cut_short_tells_of_all_that_it_closed(store: Store, consul: RawKV) -> None:
     many = names(compute=100)
     seed(consul, many)
-    make_pass(store, Request("2", {"rolling_rules": {"global": 99}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 99}}))
     cut_short(store, 3)
-    done = operator.abort(store, operator.Word("enough"))
+    done = operator.abort(store, operator.Command("enough"))
     assert done.hosts == [*many][:99]
     assert set(gates(consul).values()) == {"False"}
     assert [event["what"] for event in history(consul)][-6:] == ["abort", "close", "hold", *["close"] * 3]
@@ -79,7 +79,7 @@ def test_an_abort_of_many_that_is_cut_short_tells_of_all_that_it_closed(store: S
 
 def test_an_abort_goes_on_past_a_gate_that_can_not_be_read(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=3))
-    make_pass(store, Request("2", {"rolling_rules": {"global": 2}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 2}}))
     consul.put("config_state/enable_puppet/host/compute1", "Flase")
     consul.put("config_state/enable_puppet/role/web", "")
     aborted = run([control("abort")])[0]
@@ -104,10 +104,10 @@ def test_a_host_that_begins_while_an_abort_works_is_not_closed(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     seed(consul, names(compute=4))
-    make_pass(store, Request("2", {"rolling_rules": {"global": 3}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
     other = Store(store.settings)
-    late_word(monkeypatch, store, lambda: report(other, Word("compute1", "2", state)))
-    done = operator.abort(store, operator.Word("enough"))
+    late_word(monkeypatch, store, lambda: write_report(other, HostReport("compute1", "2", state)))
+    done = operator.abort(store, operator.Command("enough"))
     assert done.hosts == ["compute2", "compute3"]
     assert gates(consul) == {
         "global": "False",
@@ -122,11 +122,11 @@ def test_a_host_that_begins_while_its_role_is_closed_keeps_an_open_gate(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed(consul, names(compute=3))
-    make_pass(store, Request("2", UNLIMITED))
+    make_pass(store, PassRequest("2", UNLIMITED))
     assert gates(consul)["role/compute"] == "True"
     other = Store(store.settings)
-    late_word(monkeypatch, store, lambda: report(other, Word("compute2", "2", "started")))
-    operator.abort(store, operator.Word("enough"))
+    late_word(monkeypatch, store, lambda: write_report(other, HostReport("compute2", "2", "started")))
+    operator.abort(store, operator.Command("enough"))
     assert gates(consul) == {"global": "False", "role/compute": "False", "host/compute2": "True"}
     told = [event for event in history(consul) if event["what"] == "close"]
     assert [event["hosts"] for event in told] == [{"compute2": "it has begun, so it keeps an open gate"}, {}]
@@ -136,7 +136,7 @@ def test_a_host_that_writes_without_end_keeps_nobody_from_being_closed(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed(consul, names(compute=3))
-    make_pass(store, Request("2", {"rolling_rules": {"global": 2}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 2}}))
     said = iter(range(1000))
     record = {"version": "0", "state": "upgraded"}
     late_word(
@@ -145,7 +145,7 @@ def test_a_host_that_writes_without_end_keeps_nobody_from_being_closed(
         lambda: consul.put("upgrade/hosts/compute1", json.dumps({**record, "times": {"upgraded": next(said)}})),
         times=1000,
     )
-    assert operator.abort(store, operator.Word("enough")).hosts == ["compute1", "compute2"]
+    assert operator.abort(store, operator.Command("enough")).hosts == ["compute1", "compute2"]
 
 
 def test_a_fleet_that_is_open_at_large_is_closed_by_an_abort(run: Runner, store: Store, consul: RawKV) -> None:
@@ -153,10 +153,10 @@ def test_a_fleet_that_is_open_at_large_is_closed_by_an_abort(run: Runner, store:
     for wide in ({"global": "True"}, {}):
         assert consul.delete("", tree=True)
         seed(consul, names(compute=4), current="2", gates=wide)
-        make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
+        make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
         assert history(consul)[0]["what"] == "adopt"
         upgrade(store, "compute1")
-        report(store, Word("compute2", "2", "started"))
+        write_report(store, HostReport("compute2", "2", "started"))
         fail(store, "compute3")
         dry = run([control("abort")], check=True, diff=True)[0]
         assert "config_state/enable_puppet/global = False" in dry["diff"]["after"]

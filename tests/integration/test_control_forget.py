@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, seed
@@ -40,9 +40,9 @@ def known(store: Store, consul: RawKV) -> Store:
     """A rollout in which compute1 is known in all places, also in those of the older layout."""
     consul.put("upgrade/schema", "1")
     seed(consul, FLEET, "1")
-    make_pass(store, Request("2", CAPPED, fleet=FLEET))
+    make_pass(store, PassRequest("2", CAPPED, fleet=FLEET))
     upgrade(store, "compute1", "controller1")
-    set_holds(store, Whom(hosts=["compute1", "compute10"]), "audit", "ann")
+    set_holds(store, HoldTargets(hosts=["compute1", "compute10"]), "audit", "ann")
     for host in ("compute1", "compute10"):
         consul.put(f"running/versions/0/{host}", "1600000000")
         consul.put(f"running_version/1/{host}", "1600000000")
@@ -84,23 +84,23 @@ def test_all_that_is_of_a_host_goes_in_one_write_and_nothing_else(run: Runner, c
 def test_a_rollout_ends_without_a_host_that_is_forgotten(store: Store, consul: RawKV) -> None:
     fleet = names(compute=2)
     seed(consul, fleet, "1")
-    make_pass(store, Request("2", UNLIMITED, fleet=fleet))
+    make_pass(store, PassRequest("2", UNLIMITED, fleet=fleet))
     upgrade(store, "compute2")
     fail(store, "compute1")
-    assert not make_pass(store, Request(fleet=fleet)).plan.complete
-    done = operator.forget(store, operator.Word(fleet={"compute2": "compute"}), ["compute1"])
+    assert not make_pass(store, PassRequest(fleet=fleet)).plan.complete
+    done = operator.forget(store, operator.Command(fleet={"compute2": "compute"}), ["compute1"])
     assert done.hosts == ["compute1"]
     # Also for a planner that knows no fleet.
-    assert make_pass(store, Request()).plan.complete
+    assert make_pass(store, PassRequest()).plan.complete
 
 
 @pytest.mark.parametrize("how", ["admitted", "started", "driven"])
 def test_one_that_is_at_work_is_refused_unless_it_is_forced(run: Runner, store: Store, consul: RawKV, how: str) -> None:
     seed(consul, FLEET, "1")
-    make_pass(store, Request("2", CAPPED, fleet=FLEET))
+    make_pass(store, PassRequest("2", CAPPED, fleet=FLEET))
     host = "compute3" if how == "driven" else "compute1"
     if how == "started":
-        report(store, Word(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "started"))
     if how == "driven":
         consul.put(f"upgrade/drivers/{host}", "{}")
     before = consul.tree()
@@ -116,19 +116,19 @@ def test_one_that_is_at_work_is_refused_unless_it_is_forced(run: Runner, store: 
 
 def test_a_host_that_starts_in_that_moment_is_not_forgotten(store: Store, consul: RawKV) -> None:
     seed(consul, FLEET, "1")
-    make_pass(store, Request("2", CAPPED, fleet=FLEET))
+    make_pass(store, PassRequest("2", CAPPED, fleet=FLEET))
     other, is_first = Store(store.settings), True
 
     def late(write: Write, operations: Sequence[Any]) -> Any:
         nonlocal is_first
         if is_first:
             is_first = False
-            report(other, Word("compute9", "2", "started"))
+            write_report(other, HostReport("compute9", "2", "started"))
         return write(operations)
 
     around_writes(store, late)
     with pytest.raises(UpgradeError, match="compute9 is not forgotten, because it has begun its upgrade to 2"):
-        operator.forget(store, operator.Word(fleet=FLEET), ["compute9"])
+        operator.forget(store, operator.Command(fleet=FLEET), ["compute9"])
     assert consul.get("upgrade/hosts/compute9") is not None
 
 
@@ -154,6 +154,6 @@ def test_options_that_do_not_go_with_it_are_refused(run: Runner, begun: Store, c
 def test_a_host_with_very_many_reports_goes_in_a_few_writes(store: Store, consul: RawKV) -> None:
     consul.load([(f"running/versions/{one}/compute1", "1700000000") for one in range(120)])
     seed(consul, ["compute2"], "1")
-    make_pass(store, Request("2", UNLIMITED))
-    operator.forget(store, operator.Word(), ["compute1"], force=True)
+    make_pass(store, PassRequest("2", UNLIMITED))
+    operator.forget(store, operator.Command(), ["compute1"], force=True)
     assert not [key for key in consul.tree() if key.endswith("/compute1")]

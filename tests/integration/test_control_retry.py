@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, names, record, seed
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.one_release
 
 def test_failed_hosts_are_put_back_among_those_that_wait(run: Runner, begun: Store, consul: RawKV) -> None:
     fail(begun, "controller1")
-    assert make_pass(begun, Request()).plan.status()["failed"] == ["controller1"]
+    assert make_pass(begun, PassRequest()).plan.status()["failed"] == ["controller1"]
     unknown, retried, again = run(
         [control("retry", hosts=["controller9"]), control("retry", hosts=["controller1", "compute1"]), control("retry")]
     )
@@ -34,19 +34,19 @@ def test_failed_hosts_are_put_back_among_those_that_wait(run: Runner, begun: Sto
     assert gates(consul)["host/controller1"] == "False"
     kept = record(consul, "controller1")
     assert (kept["state"], kept["attempt"], "error" in kept) == ("retried", 1, False)
-    assert [one.host for one in make_pass(begun, Request()).openings] == ["controller1"]
-    report(begun, Word("controller1", "2", "started"))
+    assert [one.host for one in make_pass(begun, PassRequest()).openings] == ["controller1"]
+    write_report(begun, HostReport("controller1", "2", "started"))
     assert record(consul, "controller1")["attempt"] == 2
 
 
 def test_a_retry_of_many_that_is_cut_short_tells_of_all_that_it_put_back(store: Store, consul: RawKV) -> None:
     many = names(compute=50)
     seed(consul, many)
-    make_pass(store, Request("2", UNLIMITED))
+    make_pass(store, PassRequest("2", UNLIMITED))
     for host in many:
         consul.put(f"upgrade/hosts/{host}", json.dumps({"version": "2", "state": "failed", "error": "no disk"}))
     cut_short(store, 2)
-    done = operator.retry(store, operator.Word("mended"), [*many])
+    done = operator.retry(store, operator.Command("mended"), [*many])
     assert (done.hosts, done.remarks) == ([*many], [])
     assert {json.loads(value)["state"] for value in consul.tree("upgrade/hosts/").values()} == {"retried"}
     retries = [event["hosts"] for event in history(consul) if event["what"] == "retry"]
@@ -58,10 +58,10 @@ def test_a_host_that_died_on_the_way_to_another_version_is_put_back_when_it_is_n
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     seed(consul, names(compute=3), "1")
-    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
-    report(store, Word("compute1", "2", "started"))
-    operator.roll_back(store, operator.Word())
-    assert make_pass(store, Request()).plan.hosts["compute1"].state == "upgrading"
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
+    write_report(store, HostReport("compute1", "2", "started"))
+    operator.roll_back(store, operator.Command())
+    assert make_pass(store, PassRequest()).plan.hosts["compute1"].state == "upgrading"
     nobody, other = run([control("retry"), control("retry", hosts=["compute2"])])
     assert (nobody["hosts"], nobody["remarks"], other["hosts"]) == ([], [], [])
     named = [control("retry", hosts=["compute1"], by="ann", reason="it is off")]
@@ -76,17 +76,17 @@ def test_a_host_that_died_on_the_way_to_another_version_is_put_back_when_it_is_n
     event = history(consul)[-1]
     assert (event["by"], event["hosts"]["compute1"][:19]) == ("ann", "it is off; it was: ")
     # It left the version that it is taken back to, so it has to go there.
-    outcome = make_pass(store, Request())
+    outcome = make_pass(store, PassRequest())
     assert [one.host for one in outcome.openings] == ["compute1"]
 
 
 def test_a_host_that_a_run_is_at_work_on_is_not_put_back(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=2), "1")
-    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
-    report(store, Word("compute1", "2", "started"))
-    operator.roll_back(store, operator.Word())
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
+    write_report(store, HostReport("compute1", "2", "started"))
+    operator.roll_back(store, operator.Command())
     consul.put("upgrade/drivers/compute1", "{}")
-    done = operator.retry(store, operator.Word(), ["compute1"])
+    done = operator.retry(store, operator.Command(), ["compute1"])
     assert (done.hosts, done.remarks) == ([], ["Neither failed nor lost, and left as they are: compute1."])
 
 
@@ -99,14 +99,14 @@ def test_an_empty_list_of_hosts_is_nobody(run: Runner, begun: Store, consul: Raw
         "The list of hosts is empty, so nobody is put back. Leave it out to put back all that failed or are lost."
     ]
     assert consul.tree() == before
-    assert operator.retry(begun, operator.Word()).hosts == ["controller1"]
+    assert operator.retry(begun, operator.Command()).hosts == ["controller1"]
 
 
 def test_a_host_that_is_held_stays_so_when_it_is_put_back(run: Runner, begun: Store, consul: RawKV) -> None:
     fail(begun, "controller1")
-    set_holds(begun, Whom(hosts=["controller1"]), "RAM test", "ann")
+    set_holds(begun, HoldTargets(hosts=["controller1"]), "RAM test", "ann")
     retried = run([control("retry")])[0]
     assert retried["hosts"] == ["controller1"]
     assert retried["remarks"][0].startswith("controller1 is held by ann since ")
     assert consul.get("upgrade/hold/host/controller1")
-    assert make_pass(begun, Request()).plan.hosts["controller1"].state == "held"
+    assert make_pass(begun, PassRequest()).plan.hosts["controller1"].state == "held"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import ledger, names, seed
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.one_release
 
 def test_a_rollback_takes_back_what_changed_last_under_the_same_rules(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET, "1")
-    make_pass(store, Request("2", RULES))
+    make_pass(store, PassRequest("2", RULES))
     upgrade(store, "controller1")
-    make_pass(store, Request())
+    make_pass(store, PassRequest())
     upgrade(store, "compute1")
-    make_pass(store, Request())
+    make_pass(store, PassRequest())
     fail(store, "compute2")
     run([control("abort")])
     dry = run([control("rollback", reason="logins fail")], check=True)[0]
@@ -39,46 +39,46 @@ def test_a_rollback_takes_back_what_changed_last_under_the_same_rules(run: Runne
     )
     done = []
     for _pass in range(3):
-        outcome = make_pass(store, Request("1"))
+        outcome = make_pass(store, PassRequest("1"))
         done.append([one.host for one in outcome.openings])
         upgrade(store, *done[-1], version="1")
     assert done == [["compute1"], ["controller1"], ["compute2"]]
-    assert make_pass(store, Request("1")).plan.complete
+    assert make_pass(store, PassRequest("1")).plan.complete
 
 
 def taken_back(store: Store, consul: RawKV) -> None:
     """Have a rollout to 2 that was taken back to 1."""
     seed(consul, FLEET, "1")
-    make_pass(store, Request("2", RULES))
+    make_pass(store, PassRequest("2", RULES))
     upgrade(store, "controller1")
-    operator.roll_back(store, operator.Word("logins fail", "ann"))
+    operator.roll_back(store, operator.Command("logins fail", "ann"))
 
 
 def test_an_order_can_be_given_with_the_rollback_and_not_to_one_under_way(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     seed(consul, FLEET, "1")
-    make_pass(store, Request("2", RULES))
+    make_pass(store, PassRequest("2", RULES))
     upgrade(store, "controller1")
-    make_pass(store, Request())
+    make_pass(store, PassRequest())
     upgrade(store, "compute1")
     back = run([control("rollback", rollback_order="forward")])[0]
     assert back["instructions"]["rollback_order"] == "forward"
-    assert [one.host for one in make_pass(store, Request("1")).openings] == ["controller1"]
+    assert [one.host for one in make_pass(store, PassRequest("1")).openings] == ["controller1"]
     with pytest.raises(UpgradeError, match="the rollback to 1 is under way with forward") as caught:
-        operator.roll_back(store, operator.Word(), rollback_order="reversed")
+        operator.roll_back(store, operator.Command(), rollback_order="reversed")
     assert caught.value.code == "bad_options"
 
 
 def test_a_rollback_passes_over_what_was_not_completed_and_says_so(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     rules = {"rolling_rules": {"global": 1}}
-    make_pass(store, Request("2", rules))
+    make_pass(store, PassRequest("2", rules))
     fail(store, "compute1")
-    operator.abort(store, operator.Word("2 is bad"))
-    make_pass(store, Request("3", rules))
+    operator.abort(store, operator.Command("2 is bad"))
+    make_pass(store, PassRequest("3", rules))
     # Nor is one on the way that another took the place of.
-    make_pass(store, Request("4", rules, replace="3"))
+    make_pass(store, PassRequest("4", rules, replace="3"))
     assert ledger(consul)["previous_version"] == "1"
     shown, back = run([{**control("rollback"), "check_mode": True}, control("rollback", reason="4 is bad too")])
     for one in (shown, back):
@@ -88,29 +88,29 @@ def test_a_rollback_passes_over_what_was_not_completed_and_says_so(run: Runner, 
             "and not completed are passed over; to go to one of these, give version."
         ]
     # A rollback that was cut short was on its way to a version that is well.
-    operator.abort(store, operator.Word("wait"))
-    make_pass(store, Request("5", rules))
+    operator.abort(store, operator.Command("wait"))
+    make_pass(store, PassRequest("5", rules))
     assert (ledger(consul)["version"], ledger(consul)["previous_version"]) == ("5", "1")
     upgrade(store, "compute1", version="5")
-    make_pass(store, Request())
+    make_pass(store, PassRequest())
     upgrade(store, "compute2", version="5")
-    assert make_pass(store, Request()).plan.complete
-    make_pass(store, Request("6", rules))
+    assert make_pass(store, PassRequest()).plan.complete
+    make_pass(store, PassRequest("6", rules))
     assert ledger(consul)["previous_version"] == "5"
     # Who goes forward to where the fleet was comes from what was cut short.
-    make_pass(store, Request("5", rules, replace="6"))
+    make_pass(store, PassRequest("5", rules, replace="6"))
     assert ledger(consul)["previous_version"] == "6"
 
 
 def test_a_rollback_after_an_unknown_beginning_is_not_to_what_was_aborted(store: Store, consul: RawKV) -> None:
     seed(consul, ["compute1"], "0")
     seed(consul, ["compute2"], "1", current="2")
-    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}))
-    operator.abort(store, operator.Word("2 is bad"))
-    make_pass(store, Request("3", {"rolling_rules": {"global": 1}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
+    operator.abort(store, operator.Command("2 is bad"))
+    make_pass(store, PassRequest("3", {"rolling_rules": {"global": 1}}))
     assert "previous_version" not in ledger(consul)
     with pytest.raises(UpgradeError) as caught:
-        operator.roll_back(store, operator.Word("3 is bad too"))
+        operator.roll_back(store, operator.Command("3 is bad too"))
     assert caught.value.code == "no_previous_version"
 
 
@@ -118,9 +118,9 @@ def test_a_rollback_that_is_complete_is_not_turned_round_by_saying_it_again(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     taken_back(store, consul)
-    make_pass(store, Request("1"))
+    make_pass(store, PassRequest("1"))
     upgrade(store, "controller1", version="1")
-    assert make_pass(store, Request("1")).plan.complete
+    assert make_pass(store, PassRequest("1")).plan.complete
     before = consul.tree()
     again, named = run([control("rollback"), control("rollback", version="1")])
     assert [(one["changed"], one["version"], one["state"]) for one in (again, named)] == [(False, "1", "complete")] * 2
@@ -136,7 +136,7 @@ def test_a_rollback_that_was_aborted_begins_again_to_the_same_version(run: Runne
     assert paused["remarks"] == [
         "The fleet is being taken back to 1 already, and that is paused: resume.yml lets it go on."
     ]
-    operator.abort(store, operator.Word("wait"))
+    operator.abort(store, operator.Command("wait"))
     back, again = run([control("rollback", reason="on again"), control("rollback")])
     assert (back["changed"], back["version"], back["state"]) == (True, "1", "running")
     assert back["remarks"] == ["Taking the fleet back to 1 was aborted, and begins again."]
@@ -160,12 +160,12 @@ def test_what_was_begun_anew_after_an_abort_can_be_taken_back(store: Store, cons
     # What the hosts run does not tell it: two that were left behind are older.
     seed(consul, ["compute2", "compute3"], "0")
     seed(consul, ["controller1", "compute1"], "1")
-    make_pass(store, Request("2", RULES))
+    make_pass(store, PassRequest("2", RULES))
     upgrade(store, "controller1")
-    operator.abort(store, operator.Word())
-    assert make_pass(store, Request("2", RULES, restart=True)).begun
+    operator.abort(store, operator.Command())
+    assert make_pass(store, PassRequest("2", RULES, restart=True)).begun
     assert ledger(consul)["previous_version"] == "1"
-    assert operator.roll_back(store, operator.Word()).ledger.version == "1"
+    assert operator.roll_back(store, operator.Command()).ledger.version == "1"
 
 
 def test_where_something_else_set_the_version_a_rollback_needs_one(run: Runner, begun: Store, consul: RawKV) -> None:

@@ -16,8 +16,8 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import provider
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import Unit
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.server import Driver
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.server import PushDaemon
 from devkit.kv import RawKV
 from integration.support.drivers import Begin, Drivers, admit, admit_apart, end, entry, finish, step
 from integration.support.fleet import seed
@@ -25,8 +25,10 @@ from integration.support.fleet import seed
 pytestmark = pytest.mark.one_release
 
 FLEET = {"web1": "web", "web2": "web", "app1": "app"}
-CLOUD = tuple(Unit(f"{step}/cloud", step, "cloud", once=False, provider=True) for step in ("prepare", "upgrade"))
-DNS = tuple(Unit(f"{step}/dns", step, "dns", once=False, provider=True) for step in ("stop", "upgrade"))
+CLOUD = tuple(
+    RunTaskGroup(f"{step}/cloud", step, "cloud", once=False, provider=True) for step in ("prepare", "upgrade")
+)
+DNS = tuple(RunTaskGroup(f"{step}/dns", step, "dns", once=False, provider=True) for step in ("stop", "upgrade"))
 LOCK = "upgrade/once/2/provider/cloud"
 # So long, somebody who waits is given to do otherwise (seconds), and somebody who does not wait to be done.
 SHORT, LONG = 1.0, 30.0
@@ -38,7 +40,9 @@ def drivers(store: Store, consul: RawKV) -> Iterator[Begin]:
     seed(consul, FLEET)
     running = Drivers(store, FLEET)
 
-    def begin(units: Mapping[str, tuple[Unit, ...]] | None = None, version: str = "2", **more: Any) -> Driver:
+    def begin(
+        units: Mapping[str, tuple[RunTaskGroup, ...]] | None = None, version: str = "2", **more: Any
+    ) -> PushDaemon:
         return running.begin(units or {"web": CLOUD, "app": CLOUD}, version, **more)
 
     yield begin
@@ -63,7 +67,7 @@ def taken_by(consul: RawKV, host: str, key: str = LOCK) -> None:
 
 
 def test_a_failure_that_can_not_be_recorded_keeps_nobody_waiting(drivers: Begin, consul: RawKV) -> None:
-    migrate = Unit("upgrade/db", "upgrade", "db", once=True)
+    migrate = RunTaskGroup("upgrade/db", "upgrade", "db", once=True)
     driver = drivers({"web": (CLOUD[0], migrate), "app": CLOUD})
     admit_apart(driver, "web1", "web2")
     assert step(driver, "web1", CLOUD[0].name)
@@ -97,7 +101,7 @@ def test_a_host_that_waits_for_a_provider_lets_go_of_the_others(
         finish(driver, host, unit.name)
     assert entry(consul, LOCK)["host"] == "web1"
 
-    def go(host: str, *units: Unit) -> str:
+    def go(host: str, *units: RunTaskGroup) -> str:
         for unit in units:
             if step(driver, host, unit.name):
                 finish(driver, host, unit.name)
@@ -218,7 +222,7 @@ def test_what_another_rollout_has_taken_on_is_not_written_over(drivers: Begin, c
     assert entry(consul, "upgrade/providers/cloud") == theirs
 
 
-def overtaken_at(drivers: Begin, consul: RawKV, **more: Any) -> Driver:
+def overtaken_at(drivers: Begin, consul: RawKV, **more: Any) -> PushDaemon:
     """Return a driver on the way to 2 that has let web1 through, after which the fleet and its cloud got to 3."""
     driver = drivers(**more)
     admit_apart(driver, "web1")
@@ -243,7 +247,7 @@ def test_a_run_that_was_overtaken_takes_no_provider_back(drivers: Begin, consul:
 def test_a_host_with_nothing_left_of_a_provider_brings_it_along_unless_it_was_overtaken(
     drivers: Begin, consul: RawKV, *, is_overtaken: bool
 ) -> None:
-    off_its_way = Unit("upgrade/cloud@2", "upgrade", "cloud", once=False, point="cloud@2", provider=True)
+    off_its_way = RunTaskGroup("upgrade/cloud@2", "upgrade", "cloud", once=False, point="cloud@2", provider=True)
     given: dict[str, Any] = {"units": {"web": (off_its_way,), "app": ()}, "providers": {"cloud": "1"}}
     if is_overtaken:
         driver = overtaken_at(drivers, consul, **given)
@@ -281,8 +285,8 @@ def test_a_rollout_that_begins_between_a_look_and_a_write_is_not_passed_over(
     drivers: Begin, consul: RawKV, store: Store
 ) -> None:
     driver = drivers()
-    found = provider.look(store, "2", "cloud", "web1", driver.session.name)
+    found = provider.read_provider(store, "2", "cloud", "web1", driver.session.name)
     drivers(version="3")
     unit = CLOUD[0].name
-    assert not provider.begin(store, driver.session.name, "2", "cloud", "web1", unit, "1", [unit], found)
+    assert not provider.begin_provider(store, driver.session.name, "2", "cloud", "web1", unit, "1", [unit], found)
     assert consul.get("upgrade/providers/cloud") is None

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import Unit
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.server import Driver
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.server import PushDaemon
 from devkit.kv import RawKV
 from integration.support.drivers import Drivers, admit, admit_apart, end, entry, finish, step
 from integration.support.fleet import gates, seed
@@ -18,8 +18,10 @@ from integration.support.fleet import gates, seed
 pytestmark = pytest.mark.one_release
 
 FLEET = {"web1": "web", "web2": "web"}
-TO_3, TO_4 = (Unit(f"upgrade/shop@{point}", "upgrade", "shop", once=False, point=f"shop@{point}") for point in "34")
-OWN = Unit("start/shop", "start", "shop", once=False)
+TO_3, TO_4 = (
+    RunTaskGroup(f"upgrade/shop@{point}", "upgrade", "shop", once=False, point=f"shop@{point}") for point in "34"
+)
+OWN = RunTaskGroup("start/shop", "start", "shop", once=False)
 UNITS = {"web": (TO_3, TO_4, OWN)}
 FROM_1 = {"ways": {"web1": [TO_3.point, TO_4.point]}, "origins": {"web1": "1"}}
 AT_3 = "it is at 3 by now, and this run worked out its way from 1; run the same command again"
@@ -34,7 +36,7 @@ def drivers(store: Store, consul: RawKV) -> Iterator[Drivers]:
 
 
 @pytest.fixture
-def first(drivers: Drivers) -> Driver:
+def first(drivers: Drivers) -> PushDaemon:
     """Let web1 be midway from 1 to 3, in a run that is at work."""
     driver = drivers.begin(UNITS, "3", ways={"web1": [TO_3.point]}, origins={"web1": "1"})
     admit_apart(driver, "web1")
@@ -43,14 +45,14 @@ def first(drivers: Drivers) -> Driver:
     return driver
 
 
-def ends(driver: Driver) -> None:
+def ends(driver: PushDaemon) -> None:
     assert step(driver, "web1", OWN.name)
     assert end(driver, "web1") == "upgraded"
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_host_that_another_run_brought_elsewhere_does_not_go_its_old_way(
-    drivers: Drivers, first: Driver, consul: RawKV, *, together: bool
+    drivers: Drivers, first: PushDaemon, consul: RawKV, *, together: bool
 ) -> None:
     second = drivers.begin(UNITS, "4", **FROM_1)
     ends(first)
@@ -72,7 +74,9 @@ def test_a_host_that_another_run_brought_elsewhere_does_not_go_its_old_way(
     assert entry(consul, "upgrade/hosts/web1")["origin"] == "3"
 
 
-def test_a_host_that_is_midway_still_goes_on_from_where_it_came(drivers: Drivers, first: Driver, consul: RawKV) -> None:
+def test_a_host_that_is_midway_still_goes_on_from_where_it_came(
+    drivers: Drivers, first: PushDaemon, consul: RawKV
+) -> None:
     second = drivers.begin(UNITS, "4", **FROM_1)
     first.answer({"do": "fail", "host": "web1", "error": "no disk"})
     admit(second, "web1")

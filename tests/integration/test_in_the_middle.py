@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Outcome, Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.post_upgrade_pass import make_after_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import (
+    PassRequest,
+    PassResult,
+    make_pass,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -26,23 +30,23 @@ ONE: dict[str, Any] = {"rolling_rules": {"global": 1}}
 MANY: dict[str, Any] = {"rolling_rules": {"global": 9}}
 A = {"name": "a", "hosts": ["compute1"]}
 B = {"name": "b", "hosts": ["compute2"], "approve": True}
-SAID = control.Word("network", "ann", FLEET)
+SAID = control.Command("network", "ann", FLEET)
 
 
-def begin(store: Store, consul: RawKV, rules: dict[str, Any]) -> Outcome:
+def begin(store: Store, consul: RawKV, rules: dict[str, Any]) -> PassResult:
     seed(consul, FLEET)
-    return make_pass(store, Request("2", rules, fleet=FLEET))
+    return make_pass(store, PassRequest("2", rules, fleet=FLEET))
 
 
 def go_on(store: Store, rules: dict[str, Any] | None = None) -> list[str]:
     """Make a pass, and return whom it let through."""
-    return [one.host for one in make_pass(store, Request("2", rules, fleet=FLEET)).openings]
+    return [one.host for one in make_pass(store, PassRequest("2", rules, fleet=FLEET)).openings]
 
 
 def upgrade(store: Store, *hosts: str) -> None:
     for host in hosts:
-        report(store, Word(host, "2", "started"))
-        report(store, Word(host, "2", "upgraded"))
+        write_report(store, HostReport(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "upgraded"))
 
 
 # Pauses
@@ -52,10 +56,10 @@ def test_a_pause_outlasts_the_last_host(store: Store, consul: RawKV, run: Runner
     begin(store, consul, MANY)
     control.pause(store, SAID)
     upgrade(store, *FLEET)
-    outcome = make_pass(store, Request("2", fleet=FLEET, converge=True))
+    outcome = make_pass(store, PassRequest("2", fleet=FLEET, converge=True))
     assert (outcome.plan.complete, outcome.plan.scope_done, outcome.plan.can_move) == (False, False, True)
     assert (ledger(consul)["state"], gates(consul)["global"]) == ("paused", "False")
-    after = make_after_pass(store, Request("2", fleet=FLEET), ["compute"])
+    after = make_post_upgrade_pass(store, PassRequest("2", fleet=FLEET), ["compute"])
     assert after.openings == []
     seed(consul, ["compute5"], current="2")
     assert go_on(store) == []
@@ -67,7 +71,7 @@ def test_a_pause_outlasts_the_last_host(store: Store, consul: RawKV, run: Runner
 
     assert consul.delete("running/versions/1/compute5")
     control.resume(store, SAID)
-    assert make_pass(store, Request("2", fleet=FLEET, converge=True)).plan.complete
+    assert make_pass(store, PassRequest("2", fleet=FLEET, converge=True)).plan.complete
     assert (ledger(consul)["state"], gates(consul)) == ("complete", {"global": "True"})
 
 
@@ -76,25 +80,25 @@ def test_no_other_rollout_begins_in_place_of_a_paused_one(store: Store, consul: 
     control.pause(store, SAID)
     before = consul.tree("")
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request("3", ONE, fleet=FLEET))
+        make_pass(store, PassRequest("3", ONE, fleet=FLEET))
     assert caught.value.code == "rollout_under_way"
     assert "The rollout under way goes to 2: " in caught.value.message
     assert "is paused by ann" in caught.value.message
     assert "-e replace=2" in caught.value.message
     assert consul.tree("") == before
     control.abort(store, SAID)
-    assert make_pass(store, Request("3", ONE, fleet=FLEET)).begun
+    assert make_pass(store, PassRequest("3", ONE, fleet=FLEET)).begun
 
 
 def test_what_comes_after_a_complete_rollout_can_be_paused(store: Store, consul: RawKV) -> None:
     begin(store, consul, MANY)
     upgrade(store, *FLEET)
-    assert make_pass(store, Request("2", fleet=FLEET)).plan.complete
+    assert make_pass(store, PassRequest("2", fleet=FLEET)).plan.complete
     control.pause(store, SAID)
-    assert make_after_pass(store, Request("2", fleet=FLEET), ["compute"]).openings == []
+    assert make_post_upgrade_pass(store, PassRequest("2", fleet=FLEET), ["compute"]).openings == []
     control.resume(store, SAID)
-    assert make_pass(store, Request("2", fleet=FLEET)).plan.complete
-    after = make_after_pass(store, Request("2", fleet=FLEET), ["compute"])
+    assert make_pass(store, PassRequest("2", fleet=FLEET)).plan.complete
+    after = make_post_upgrade_pass(store, PassRequest("2", fleet=FLEET), ["compute"])
     assert [one.host for one in after.openings] == list(FLEET)
     assert [event["what"] for event in history(consul)][-5:] == ["complete", "pause", "resume", "complete", "after"]
 
@@ -104,7 +108,7 @@ def test_an_abort_outlasts_the_last_host(store: Store, consul: RawKV) -> None:
     control.abort(store, SAID)
     upgrade(store, *FLEET)
     # One who waits goes on with what it began, and with the end that it was to make of it.
-    waiting = make_pass(store, Request("2", fleet=FLEET, since=first.index, converge=True))
+    waiting = make_pass(store, PassRequest("2", fleet=FLEET, since=first.index, converge=True))
     assert (waiting.plan.complete, waiting.plan.scope_done, waiting.plan.can_move) == (False, False, False)
     assert (ledger(consul)["state"], gates(consul)["global"]) == ("aborted", "False")
 
@@ -113,7 +117,7 @@ def test_a_rollback_goes_to_where_all_hosts_were_also_where_nobody_wrote_that_do
     begin(store, consul, MANY)
     upgrade(store, *FLEET)
     assert ledger(consul)["state"] == "running"
-    make_pass(store, Request("3", MANY, fleet=FLEET, replace="2"))
+    make_pass(store, PassRequest("3", MANY, fleet=FLEET, replace="2"))
     assert ledger(consul)["previous_version"] == "2"
 
 
@@ -126,7 +130,7 @@ def test_a_finished_stage_that_is_dropped_takes_no_other_one_with_it(store: Stor
     go_on(store)
     upgrade(store, "compute2")
     assert go_on(store) == []
-    outcome = make_pass(store, Request("2", {**MANY, "stages": [B]}, fleet=FLEET))
+    outcome = make_pass(store, PassRequest("2", {**MANY, "stages": [B]}, fleet=FLEET))
     assert (outcome.openings, outcome.plan.stage, outcome.plan.wants_approval) == ([], "b", True)
     control.approve(store, SAID)
     assert go_on(store) == ["compute3", "compute4"]
@@ -138,7 +142,7 @@ def test_a_stage_that_is_put_before_the_current_one_is_obeyed(store: Store, cons
     assert go_on(store) == ["compute2"]
     upgrade(store, "compute2")
     other = {"name": "x", "hosts": ["compute3"], "approve": True}
-    outcome = make_pass(store, Request("2", {**ONE, "stages": [A, other, B]}, fleet=FLEET))
+    outcome = make_pass(store, PassRequest("2", {**ONE, "stages": [A, other, B]}, fleet=FLEET))
     assert (outcome.plan.stage, [one.host for one in outcome.openings]) == ("x", ["compute3"])
     upgrade(store, "compute3")
     assert go_on(store) == []
@@ -151,7 +155,7 @@ def test_an_approval_is_of_the_stages_as_they_were(store: Store, consul: RawKV) 
     go_on(store)
     control.approve(store, SAID)
     rules = {**MANY, "stages": [{**canary, "hosts": 3}]}
-    dry = make_pass(store, Request("2", rules, fleet=FLEET), dry=True)
+    dry = make_pass(store, PassRequest("2", rules, fleet=FLEET), dry=True)
     assert "upgrade/approval/canary" in [change.key for change in dry.changes]
     assert go_on(store, rules) == ["compute2", "compute3"]
     assert not consul.tree("upgrade/approval/")
@@ -164,10 +168,10 @@ def test_an_approval_is_of_the_stages_as_they_were(store: Store, consul: RawKV) 
 
 def test_a_rollback_does_not_wait_for_hosts_that_never_left(store: Store, consul: RawKV) -> None:
     begin(store, consul, {**ONE, "health": {"soak": 3600}})
-    report(store, Word("compute1", "2", "started"))
-    report(store, Word("compute1", "2", "failed", error="no disk"))
+    write_report(store, HostReport("compute1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "failed", error="no disk"))
     control.roll_back(store, SAID)
-    outcome = make_pass(store, Request(fleet=FLEET))
+    outcome = make_pass(store, PassRequest(fleet=FLEET))
     assert [one.host for one in outcome.openings] == ["compute1"]
     assert {outcome.plan.hosts[host].state for host in ("compute2", "compute3", "compute4")} == {"upgraded"}
 
@@ -185,7 +189,7 @@ def test_hosts_whose_checks_failed_before_a_rollback_hold_nobody_up(store: Store
     check("compute4", "critical")
     control.roll_back(store, SAID)
     assert ledger(consul)["broken"] == ["compute4"]
-    outcome = make_pass(store, Request(fleet=FLEET))
+    outcome = make_pass(store, PassRequest(fleet=FLEET))
     assert [one.host for one in outcome.openings] == ["compute1"]
     assert outcome.plan.hosts["compute4"].reason == "was upgraded, and now its check nova is critical"
 
@@ -194,10 +198,10 @@ def test_what_is_begun_anew_does_not_soak_anew(store: Store, consul: RawKV) -> N
     rules = {**ONE, "health": {"soak": 3600}}
     begin(store, consul, ONE)
     upgrade(store, "compute1")
-    make_pass(store, Request("2", fleet=FLEET))
+    make_pass(store, PassRequest("2", fleet=FLEET))
     control.abort(store, SAID)
-    outcome = make_pass(store, Request("2", rules, fleet=FLEET, restart=True))
+    outcome = make_pass(store, PassRequest("2", rules, fleet=FLEET, restart=True))
     assert [one.host for one in outcome.openings] == ["compute2"]
     upgrade(store, "compute2")
-    outcome = make_pass(store, Request("2", fleet=FLEET))
+    outcome = make_pass(store, PassRequest("2", fleet=FLEET))
     assert (outcome.openings, outcome.plan.hosts["compute2"].soaking) == ([], True)

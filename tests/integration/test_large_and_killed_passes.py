@@ -8,8 +8,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import MOST_GATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.one_release
 
 FLEET = names(compute=200)
 CAP = 150
-REQUEST = Request(version="2", rules={"rolling_rules": {"global": CAP}})
+REQUEST = PassRequest(version="2", rules={"rolling_rules": {"global": CAP}})
 
 
 def test_200_hosts_are_opened_in_one_pass(run: Runner, consul: RawKV) -> None:
@@ -41,14 +41,14 @@ def test_a_pass_costs_one_request_to_read_and_one_for_61_openings(store: Store, 
     seed(consul, names(compute=count), gates={"global": "False"})
     consul.put("upgrade/hosts/compute1", '{"version": "1", "state": "upgraded"}')
     cap = {"rolling_rules": {"global": count}}
-    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 0}}))
+    make_pass(store, PassRequest(version="2", rules={"rolling_rules": {"global": 0}}))
     before = store.client.requests
-    outcome = make_pass(store, Request(rules=cap))
+    outcome = make_pass(store, PassRequest(rules=cap))
     assert len(outcome.openings) == count
     # One to read, one for the new rules, then the openings.
     assert store.client.requests - before == 1 + 1 + -(-count // MOST_GATES)
     before = store.client.requests
-    assert not make_pass(store, Request()).openings
+    assert not make_pass(store, PassRequest()).openings
     assert store.client.requests - before == 1
 
 
@@ -71,7 +71,7 @@ def test_a_killed_planner_leaves_a_state_that_the_next_one_goes_on_with(
     assert [one.host for one in outcome.openings] == list(FLEET)[len(hosts) : CAP]
     assert sorted(opened(history(consul))) == sorted(list(FLEET)[:CAP])
     for host in list(FLEET)[:10]:
-        report(store, Word(host, "2", "upgraded"))
+        write_report(store, HostReport(host, "2", "upgraded"))
     assert len(make_pass(store, REQUEST).openings) == 10
     _index, keys = read(consul)
     assert Timeline(keys, "2", FLEET).most_at_once(["compute"]) == CAP

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word as Said
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Command as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import (
-    Word,
+    Command,
     abort,
     pause,
     resume,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
@@ -58,7 +58,7 @@ def closing(terminal: Terminal) -> Iterator[Terminal]:
 
 
 def say(store: Store, host: str, state: str, *where: str, error: str | None = None) -> None:
-    report(store, Said(host, "2", state, *(where or (None, None)), error=error))
+    write_report(store, Said(host, "2", state, *(where or (None, None)), error=error))
 
 
 def wait_until_open(consul: RawKV, host: str) -> None:
@@ -72,7 +72,7 @@ def lines_of(screen: str, *words: str) -> list[str]:
 
 def begin(store: Store, version: str = "3") -> None:
     """Begin a rollout as another machine does; its first host is let through."""
-    make_pass(store, Request(version=version, fleet=HOSTS, rules=RULES, role_order={"compute": ["controller"]}))
+    make_pass(store, PassRequest(version=version, fleet=HOSTS, rules=RULES, role_order={"compute": ["controller"]}))
 
 
 def feeder_of(seen: Terminal) -> int:
@@ -166,8 +166,8 @@ def test_no_color_and_no_terminal_are_told_in_lines(play: Shipped, consul: RawKV
     begin(store)
     with closing(play.on_terminal("status", **no_colour, follow=True)) as seen:
         seen.wait_for("controller1 is upgrading")
-        report(store, Said("controller1", "3", "started"))
-        abort(store, Word(by="ann", reason="logins fail"))
+        write_report(store, Said("controller1", "3", "started"))
+        abort(store, Command(by="ann", reason="logins fail"))
         assert seen.end() == 0
         assert b"\x1b" not in seen.raw
     assert "The rollout to 3 was aborted. 1 host that had begun goes on by itself." in seen.text
@@ -183,7 +183,7 @@ def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
     with closing(play.on_terminal("status", **UPGRADE, follow=True)) as seen:
         seen.wait_for(has_begun)
         assert consul.tree() == before
-        pause(store, Word(by="ann", reason="logins fail"))
+        pause(store, Command(by="ann", reason="logins fail"))
         seen.wait_for(
             lambda screen: (
                 lines_of(screen, "2 from 1: 0 of 4 hosts upgraded, paused")
@@ -193,9 +193,9 @@ def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
         say(store, "controller1", "upgraded")
         seen.wait_for(lambda screen: lines_of(screen, "controller", "1/1"))
         assert seen.process.poll() is None
-        resume(store, Word(by="ann"))
+        resume(store, Command(by="ann"))
         seen.wait_for("It goes on.")
-        while not make_pass(store, Request(version="2", fleet=HOSTS, converge=True)).plan.complete:
+        while not make_pass(store, PassRequest(version="2", fleet=HOSTS, converge=True)).plan.complete:
             for host in HOSTS:
                 if gates(consul).get(f"host/{host}") == "True":
                     say(store, host, "upgraded")
@@ -235,7 +235,7 @@ def test_a_consul_that_goes_away_is_told_and_asked_again(
             seen.wait_for(lambda screen: lines_of(screen, "compute", "2/3"))
             # A look for each change at most, and none without one.
             assert proxy.reads - asked <= 2
-            abort(store, Word(by="ann"))
+            abort(store, Command(by="ann"))
             assert seen.end() == 0
 
 
@@ -270,7 +270,7 @@ def test_without_the_library_it_says_what_to_install_and_goes_on_in_lines(
 ) -> None:
     seed(consul, HOSTS)
     begin(store, "2")
-    abort(store, Word(by="ann"))
+    abort(store, Command(by="ann"))
     broken = play.folder / "rich"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('this machine has none')\n")

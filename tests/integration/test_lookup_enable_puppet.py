@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask as ask_store
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate as ask_store
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, names

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.one_release
 
 FLEET = names(compute=150)
 RULES = {"rolling_rules": {"global": 150}}
-REQUEST = Request(version="2", rules=RULES)
+REQUEST = PassRequest(version="2", rules=RULES)
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def test_others_may_write_on_top_before_the_loss_is_noticed(agent: Agent, consul
 
         def other() -> None:
             if proxy.writes == 2:
-                found = make_pass(Store(Settings(port=agent.http_port)), Request())
+                found = make_pass(Store(Settings(port=agent.http_port)), PassRequest())
                 others.extend(one.host for one in found.openings)
 
         proxy.after_write = other
@@ -110,10 +110,10 @@ def test_a_consul_that_stays_away_is_told_and_the_next_pass_goes_on(agent: Agent
 def test_a_report_whose_reply_was_lost_is_found_done(agent: Agent, consul: RawKV) -> None:
     seed(consul, ["compute1"])
     with lossy(agent, [PASS, LOSE_REPLY]) as (_proxy, store):
-        report(store, Word("compute1", "2", "started"))
-        _record, changes = report(store, Word("compute1", "2", "upgraded"))
+        write_report(store, HostReport("compute1", "2", "started"))
+        _record, changes = write_report(store, HostReport("compute1", "2", "upgraded"))
         assert changes
-        _record, changes = report(store, Word("compute1", "2", "upgraded"))
+        _record, changes = write_report(store, HostReport("compute1", "2", "upgraded"))
     assert changes == []
     assert record(consul, "compute1")["attempt"] == 1
     assert set(consul.tree("running/")) == {"running/versions/2/compute1"}

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import machine_id
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, names, record, seed
@@ -36,13 +36,13 @@ def said(state: str, machine: str, version: str = "2", **options: Any) -> Task:
 def going(store: Store, consul: RawKV) -> Store:
     """A rollout in which compute1 may go, alone."""
     seed(consul, FLEET, "1")
-    make_pass(store, Request("2", CAPPED, fleet=FLEET))
+    make_pass(store, PassRequest("2", CAPPED, fleet=FLEET))
     assert gates(consul)["host/compute1"] == "True"
     return store
 
 
 def warnings(store: Store) -> list[str]:
-    return [text for text in look(store, fleet=FLEET).warnings if "two machines" in text]
+    return [text for text in read_fleet(store, fleet=FLEET).warnings if "two machines" in text]
 
 
 def test_while_one_is_at_work_the_other_neither_starts_nor_gives_its_slot_back(
@@ -60,15 +60,15 @@ def test_while_one_is_at_work_the_other_neither_starts_nor_gives_its_slot_back(
         assert "run forget.yml -e host=compute1 -e force=true." in refused["msg"]
     assert record(consul, "compute1") == {**before, "other_machine": "b"}
     assert "running/versions/2/compute1" not in consul.tree()
-    done = make_pass(going, Request(fleet=FLEET))
+    done = make_pass(going, PassRequest(fleet=FLEET))
     assert done.openings == []
     assert any(text.startswith("compute1: two machines have reported") for text in done.warnings)
-    view = look(going, fleet=FLEET, name="compute1")
+    view = read_fleet(going, fleet=FLEET, name="compute1")
     assert view.story is not None
     assert any("two machines have reported under this name, a and b" in line for line in view.story["explanation"])
     # The one that has begun goes on, and ends it.
     assert not run([said("upgraded", "a")])[0]["failed"]
-    assert [one.host for one in make_pass(going, Request(fleet=FLEET)).openings] == ["compute2"]
+    assert [one.host for one in make_pass(going, PassRequest(fleet=FLEET)).openings] == ["compute2"]
 
 
 def test_a_host_that_was_installed_anew_is_told_until_its_next_version(
@@ -102,16 +102,16 @@ def test_a_machine_that_reports_under_another_name_is_told_until_the_former_one_
     run: Runner, going: Store
 ) -> None:
     run([said("started", "a"), said("upgraded", "a"), said("upgraded", "a", name="compute3")])
-    texts = [text for text in look(going, fleet=FLEET, name="compute3").warnings if "one machine" in text]
+    texts = [text for text in read_fleet(going, fleet=FLEET, name="compute3").warnings if "one machine" in text]
     assert texts == [
         "compute1, compute3 have reported from one machine, a. If they are clones, give each an /etc/machine-id of its own. "
         "If a host was renamed, remove its former name: forget.yml -e host=compute1."
     ]
-    story = look(going, fleet=FLEET, name="compute3").story
+    story = read_fleet(going, fleet=FLEET, name="compute3").story
     assert story is not None
     assert texts[0] in story["explanation"]
     run([control("forget", hosts=["compute1"], fleet=FLEET)])
-    assert not [text for text in look(going, fleet=FLEET).warnings if "one machine" in text]
+    assert not [text for text in read_fleet(going, fleet=FLEET).warnings if "one machine" in text]
 
 
 def test_a_machine_is_told_by_a_hash_of_its_id(tmp_path: Path) -> None:

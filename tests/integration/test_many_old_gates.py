@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -50,17 +50,17 @@ def are_open(store: Store, consul: RawKV) -> tuple[set[str], set[str]]:
     old = old_gates(consul)
     return (
         {host for host in FLEET if old_answer(old, host, "compute")},
-        {host for host, answer in ask(store, FLEET).items() if answer.value},
+        {host for host, answer in ask_gate(store, FLEET).items() if answer.value},
     )
 
 
 def test_a_rollout_begins_and_opens_nothing_meanwhile(agent: Agent, store: Store, consul: RawKV) -> None:
     kept(consul)
-    make_pass(store, Request("1", rules=UNLIMITED))
+    make_pass(store, PassRequest("1", rules=UNLIMITED))
     seen = Store(Settings(port=agent.http_port))
     at_first, before = are_open(seen, consul), consul.tree()
     assert [len(hosts) for hosts in at_first] == [55, 55]
-    dry = make_pass(store, Request("2", FIVE), dry=True)
+    dry = make_pass(store, PassRequest("2", FIVE), dry=True)
     assert consul.tree() == before
     opened: list[tuple[set[str], set[str]]] = []
 
@@ -71,7 +71,7 @@ def test_a_rollout_begins_and_opens_nothing_meanwhile(agent: Agent, store: Store
 
     around_writes(store, look_on)
     requests = store.client.requests
-    outcome = make_pass(store, Request("2", FIVE))
+    outcome = make_pass(store, PassRequest("2", FIVE))
     # It reads, removes the first 16, begins and opens. Pauses stay.
     assert store.client.requests - requests == 4
     five = set(FIRST)
@@ -88,11 +88,11 @@ def test_a_rollout_begins_and_opens_nothing_meanwhile(agent: Agent, store: Store
 
 def test_it_converges_and_leaves_what_others_set(store: Store, consul: RawKV) -> None:
     kept(consul, closed=[])
-    make_pass(store, Request("2", {"rolling_rules": {"global": 60}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 60}}))
     assert len(old_gates(consul)) == 61
     for host in FLEET:
-        report(store, Word(host, "2", "upgraded"))
-    make_pass(store, Request())
+        write_report(store, HostReport(host, "2", "upgraded"))
+    make_pass(store, PassRequest())
     writes = 0
 
     def counted(write: Write, operations: Sequence[Any]) -> Any:
@@ -104,12 +104,12 @@ def test_it_converges_and_leaves_what_others_set(store: Store, consul: RawKV) ->
         return write(operations)
 
     around_writes(store, counted)
-    assert make_pass(store, Request(converge=True)).plan.complete
+    assert make_pass(store, PassRequest(converge=True)).plan.complete
     assert writes == 2
     assert (old_gates(consul), gates(consul)) == ({"global": "true"}, {"global": "true"})
     assert {*OTHERS, "config_state/host/compute5/late"} <= set(consul.tree("config_state/"))
     assert history(consul)[-1]["what"] == "converge"
-    assert not make_pass(store, Request(converge=True)).changes
+    assert not make_pass(store, PassRequest(converge=True)).changes
 
 
 @pytest.mark.parametrize("has_ledger", [False, True])
@@ -118,18 +118,18 @@ def test_killed_in_between_the_fleet_is_closed_and_the_same_command_goes_on(
 ) -> None:
     kept(consul)
     if has_ledger:
-        make_pass(store, Request("1", rules=UNLIMITED))
+        make_pass(store, PassRequest("1", rules=UNLIMITED))
 
     def act() -> None:
         mine = Store(Settings(port=agent.http_port))
         die_at_write(mine, 1, after=True)
-        make_pass(mine, Request("2", FIVE))
+        make_pass(mine, PassRequest("2", FIVE))
 
     assert forked(act) == 9
     assert consul.get("current_version") == b"1"
     assert gates(consul)["global"] == gates(consul)["role/compute"] == "false"
     assert len(old_gates(consul)) == 1 + 40 + len(CLOSED)
-    outcome = make_pass(store, Request("2", FIVE))
+    outcome = make_pass(store, PassRequest("2", FIVE))
     assert [host for host, one in outcome.hosts().items() if one.state == "held"] == CLOSED
     assert [one.host for one in outcome.openings] == FIRST
     assert set(old_gates(consul)) == {"global", *PAUSED, *(f"host/{host}" for host in FIRST)}
@@ -137,7 +137,7 @@ def test_killed_in_between_the_fleet_is_closed_and_the_same_command_goes_on(
 
 def test_a_write_whose_reply_is_lost_is_followed_by_another_look(store: Store, consul: RawKV) -> None:
     kept(consul)
-    make_pass(store, Request("1", rules=UNLIMITED))
+    make_pass(store, PassRequest("1", rules=UNLIMITED))
     writes = 0
 
     def loses_the_first_reply(write: Write, operations: Sequence[Any]) -> Any:
@@ -149,7 +149,7 @@ def test_a_write_whose_reply_is_lost_is_followed_by_another_look(store: Store, c
         return answer
 
     around_writes(store, loses_the_first_reply)
-    assert len(make_pass(store, Request("2", FIVE)).openings) == 5
+    assert len(make_pass(store, PassRequest("2", FIVE)).openings) == 5
     # The first of a beginning, the beginning itself, and the openings.
     assert writes == 3
     assert set(gates(consul)) == {"global", *(f"host/{host}" for host in FIRST)}

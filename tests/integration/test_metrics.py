@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import ROOT
 from devkit.kv import RawKV
@@ -61,13 +61,13 @@ def begin(store: Store, consul: RawKV) -> None:
     """Leave a fleet with a failed host, one at work, and a spent budget."""
     seed(consul, names(compute=4, controller=1))
     rules = {"rolling_rules": {"global": 2}, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
-    make_pass(store, Request(version="2", rules=rules))
-    report(store, Word("controller1", "2", "started"))
-    report(store, Word("controller1", "2", "upgraded"))
-    make_pass(store, Request())
-    report(store, Word("compute1", "2", "failed", service="nova", step='say "no"\\', error="no space left"))
-    report(store, Word("compute2", "2", "started"))
-    make_pass(store, Request())
+    make_pass(store, PassRequest(version="2", rules=rules))
+    write_report(store, HostReport("controller1", "2", "started"))
+    write_report(store, HostReport("controller1", "2", "upgraded"))
+    make_pass(store, PassRequest())
+    write_report(store, HostReport("compute1", "2", "failed", service="nova", step='say "no"\\', error="no space left"))
+    write_report(store, HostReport("compute2", "2", "started"))
+    make_pass(store, PassRequest())
 
 
 def test_the_file_tells_what_consul_has(run: Runner, store: Store, consul: RawKV, promtool: str) -> None:

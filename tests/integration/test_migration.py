@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, end_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, end_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import SCHEMA
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import Outcome
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import MigrationResult
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
@@ -31,7 +31,7 @@ KEPT = {"state": "kept", "from": 0, "to": 1}
 HELD = "{key} was {value} when the keys were migrated to layout 1"
 
 
-def counts(outcome: Outcome) -> dict[str, int]:
+def counts(outcome: MigrationResult) -> dict[str, int]:
     return {what: count for done in (*outcome.steps, *outcome.removed) for what, count in done.moves.items()}
 
 
@@ -82,7 +82,7 @@ def test_operators_closed_gates_of_hosts_become_holds_that_say_where_they_came_f
         "compute9": HELD.format(key="config_state/host/compute9/enable_puppet", value="false"),
     }
     assert {one["by"] for one in holds.values()} == {"migrate_state.yml"}
-    outcome = make_pass(store, Request(version="v675", rules=UNLIMITED))
+    outcome = make_pass(store, PassRequest(version="v675", rules=UNLIMITED))
     states = {host: view.state for host, view in outcome.hosts().items()}
     assert {host for host, state in states.items() if state == "held"} == {"compute1", "compute2", "compute9"}
     assert gates(consul)["global"] == "false"
@@ -182,7 +182,7 @@ def test_gates_that_were_in_their_place_keep_nodes_with_old_code_as_they_were(st
         assert gates(consul) == {"global": "true", "host/compute2": "false"}
         assert consul.get("upgrade/hold/host/compute2")
         assert consul.get("upgrade/migration") is None
-    end_holds(store, Whom(hosts=["compute2"]))
+    end_holds(store, HoldTargets(hosts=["compute2"]))
     assert gates(consul) == {"global": "true"}
 
 
@@ -195,7 +195,7 @@ def test_where_no_host_has_ever_reported_old_gates_are_kept_until_one_does(store
         assert "as no host has reported through convoy.upgrade yet" in outcome.summary(dry=dry)[-1]
     assert old.items() <= consul.texts().items()
     assert json.loads(consul.get("upgrade/migration") or b"") == KEPT
-    report(store, Word("compute1", "v674", "upgraded"))
+    write_report(store, HostReport("compute1", "v674", "upgraded"))
     assert counts(migrated(store)) == {"old gates removed": 2}
     assert consul.get("upgrade/migration") is None
 
@@ -204,16 +204,16 @@ def test_old_keys_go_when_every_host_has_reported_through_convoy(store: Store, c
     load(consul, old_fleet(HOSTS[:6]))
     migrated(store)
     for host in HOSTS[:5]:
-        report(store, Word(host, "v674", "upgraded"))
+        write_report(store, HostReport(host, "v674", "upgraded"))
     outcome = migrated(store)
     assert (outcome.waiting, outcome.real_changes()) == (["compute6"], [])
     # One that has nothing new to say is not heard.
     assert "a report that changes nothing is not written" in outcome.summary(dry=False)[-1]
-    report(store, Word("compute6", "v674", "upgraded"))
+    write_report(store, HostReport("compute6", "v674", "upgraded"))
     # Somebody who still runs the old code is not done.
     consul.put("running_version/v674/compute2", "1528312345.67")
     assert migrated(store).waiting == ["compute2"]
-    report(store, Word("compute2", "v674", "started"))
+    write_report(store, HostReport("compute2", "v674", "started"))
     outcome = migrated(store)
     assert outcome.kept == 0
     assert consul.tree("running_version/") == {}
@@ -225,7 +225,7 @@ def test_what_old_nodes_said_while_their_keys_were_kept_is_not_lost(store: Store
     migrated(store)
     consul.put("running_version/v674/compute2", "1528312345.67")
     consul.delete("running_version/v673/compute2")
-    report(store, Word("compute3", "v674", "upgraded"))
+    write_report(store, HostReport("compute3", "v674", "upgraded"))
     consul.put("config_state/role/compute/enable_puppet", "False")
     migrated(store, remove_old=True)
     assert {key for key in reports(consul) if "compute4" not in key} == {
@@ -308,7 +308,7 @@ def test_replies_that_are_lost_are_no_reason_to_give_up(
 
 def test_a_fleet_of_today_only_gets_its_version(store: Store, consul: RawKV) -> None:
     seed(consul, HOSTS)
-    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 2}}))
+    make_pass(store, PassRequest(version="2", rules={"rolling_rules": {"global": 2}}))
     consul.put("config_state/enable_puppet/host/compute9", "False")
     before = consul.tree()
     outcome = migrated(store)
@@ -317,7 +317,7 @@ def test_a_fleet_of_today_only_gets_its_version(store: Store, consul: RawKV) -> 
     assert changed == {"upgrade/schema", "upgrade/ledger", "upgrade/history/3"}
     assert (outcome.kept, counts(outcome)) == (0, {})
     assert history(consul)[-1]["what"] == "migrate"
-    assert make_pass(store, Request()).plan.hosts["compute1"].state == "upgrading"
+    assert make_pass(store, PassRequest()).plan.hosts["compute1"].state == "upgrading"
 
 
 def test_where_nothing_of_a_fleet_is_found_it_says_where_it_looked(agent: Agent, consul: RawKV) -> None:
@@ -340,14 +340,14 @@ def store_of(agent: Agent) -> Store:
 def test_an_empty_consul_gets_the_version_and_nothing_else(store: Store, consul: RawKV) -> None:
     migrated(store)
     assert consul.texts() == {"upgrade/schema": "1", "upgrade/hold/": "the keys leave layout 0"}
-    assert make_pass(store, Request(version="1", rules=UNLIMITED, fleet={"web1": "web"})).ledger is not None
+    assert make_pass(store, PassRequest(version="1", rules=UNLIMITED, fleet={"web1": "web"})).ledger is not None
 
 
 def test_a_fleet_in_the_middle_of_a_rollout_goes_on_with_it(store: Store, consul: RawKV) -> None:
     load(consul, old_fleet(HOSTS))
     migrated(store)
     rules = {"rolling_rules": {"global": "unlimited", "roles": {"compute": 22}}}
-    outcome = make_pass(store, Request(version="v674", rules=rules))
+    outcome = make_pass(store, PassRequest(version="v674", rules=rules))
     states = {host: view.state for host, view in outcome.hosts().items()}
     # The two that are held are closed; the one that its operator closed had reported the new version before.
     assert [host for host in HOSTS if states[host] == "upgraded"] == HOSTS[:10]
@@ -355,13 +355,13 @@ def test_a_fleet_in_the_middle_of_a_rollout_goes_on_with_it(store: Store, consul
     assert states["compute30"] == "held"
     assert opened(history(consul)) == []
     assert ledger(consul)["version"] == "v674"
-    end_holds(store, Whom(hosts=["compute30"]))
+    end_holds(store, HoldTargets(hosts=["compute30"]))
     for host in HOSTS[10:29]:
-        report(store, Word(host, "v674", "upgraded"))
+        write_report(store, HostReport(host, "v674", "upgraded"))
     migrated(store, remove_old=True)
-    make_pass(store, Request())
-    report(store, Word("compute30", "v674", "upgraded"))
-    assert make_pass(store, Request()).plan.complete
+    make_pass(store, PassRequest())
+    write_report(store, HostReport("compute30", "v674", "upgraded"))
+    assert make_pass(store, PassRequest()).plan.complete
     assert ledger(consul)["state"] == "complete"
 
 

@@ -17,12 +17,12 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import Outcome
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import MigrationResult
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names
@@ -76,7 +76,7 @@ class Undisturbed(NamedTuple):
 
     keys: dict[str, tuple[str, int, str]]
     writes: int
-    told: Outcome
+    told: MigrationResult
 
 
 _KNOWN: dict[int, Undisturbed] = {}
@@ -138,23 +138,23 @@ def test_until_it_is_finished_planners_are_refused_and_nodes_are_answered(consul
     load(consul, SMALL)
     roles = {f"compute{number}": "compute" for number in range(1, 151)}
     store = Store(settings)
-    before = {host: one.value for host, one in ask(store, roles).items()}
+    before = {host: one.value for host, one in ask_gate(store, roles).items()}
     for point in range(2):
         assert killed_at(settings, 4, after=False), point
         with pytest.raises(UpgradeError) as caught:
-            make_pass(store, Request(version="v675", rules=UNLIMITED))
+            make_pass(store, PassRequest(version="v675", rules=UNLIMITED))
         assert caught.value.code == "migrating"
         migration = json.loads(consul.get("upgrade/migration") or b"")
         assert (migration["state"], migration["from"], migration["to"]) == ("running", 0, 1)
         assert f"{migration['done']} of {migration['of']} done" in caught.value.message
-        assert {host: one.value for host, one in ask(store, roles).items()} == before
-        assert f"{migration['done']} of {migration['of']} done)" in " ".join(look(store).warnings)
+        assert {host: one.value for host, one in ask_gate(store, roles).items()} == before
+        assert f"{migration['done']} of {migration['of']} done)" in " ".join(read_fleet(store).warnings)
         assert consul.get("upgrade/schema") is None
     migrate(settings)
-    assert not any("migration" in one for one in look(store).warnings)
-    assert {host: one.value for host, one in ask(store, roles).items()} == before
+    assert not any("migration" in one for one in read_fleet(store).warnings)
+    assert {host: one.value for host, one in ask_gate(store, roles).items()} == before
     migrate(settings, **REMOVAL)
-    assert {host: one.value for host, one in ask(store, roles).items()} == before
+    assert {host: one.value for host, one in ask_gate(store, roles).items()} == before
 
 
 def test_of_two_migrators_one_works_and_the_other_is_told(agent: Agent, consul: RawKV, settings: Settings) -> None:

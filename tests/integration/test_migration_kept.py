@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Word as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import HostReport as Said
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import retry
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, names, record
@@ -28,16 +28,16 @@ def test_a_host_that_an_operator_put_back_has_not_reported_by_that(store: Store,
     fleet = names(web=2)
     load(consul, {"current_version": "v1", **old_gates({"global": "True", "host/web1": "True"})})
     migrated(store)
-    make_pass(store, Request("v2", SILENT, fleet=fleet))
+    make_pass(store, PassRequest("v2", SILENT, fleet=fleet))
     # A node with old code says nothing of its upgrade; its gate was set long ago.
     consul.call("PUT", "kv/config_state/enable_puppet/host/web1?flags=1600000000", b"True")
     done = retry(store, Said("its disk is new", fleet=fleet), ["web1"])
     assert (done.hosts, record(consul, "web1")["state"]) == (["web1"], "retried")
-    report(store, Word("web2", "v2", "upgraded"))
+    write_report(store, HostReport("web2", "v2", "upgraded"))
     before = consul.tree("config_state/")
     assert migrated(store).waiting == ["web1"]
     assert consul.tree("config_state/") == before
-    report(store, Word("web1", "v2", "started"))
+    write_report(store, HostReport("web1", "v2", "started"))
     assert "web1" not in migrated(store).waiting
     assert json.loads(consul.get("upgrade/hosts/web1") or b"")["state"] == "started"
 
@@ -48,7 +48,7 @@ def test_what_an_old_tool_opened_while_a_rollout_runs_opens_nothing_when_the_old
 ) -> None:
     load(consul, {"current_version": "v1", **old_reports(list(names(web=4)), "v1"), **old_gates({"role/web": "True"})})
     migrated(store)
-    make_pass(store, Request("v2", {"rolling_rules": {"global": 1}}))
+    make_pass(store, PassRequest("v2", {"rolling_rules": {"global": 1}}))
     set_gate(store, "role", "web", value=False)
     closed = gates(consul)
     assert closed == {"global": "false", "role/web": "false", "host/web1": "true"}
@@ -60,4 +60,4 @@ def test_what_an_old_tool_opened_while_a_rollout_runs_opens_nothing_when_the_old
     assert gates(consul) == closed
     assert {one.key for one in shown.real_changes()} == {one.key for one in done.real_changes()}
     assert not consul.tree("config_state/role/")
-    assert [one.host for one in make_pass(store, Request()).openings] == []
+    assert [one.host for one in make_pass(store, PassRequest()).openings] == []

@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.abort import abort
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, end_holds, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
+    HoldTargets,
+    end_holds,
+    set_holds,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import roll_back
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import SCHEMA
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
@@ -115,7 +119,7 @@ def test_what_comes_into_the_way_is_told_with_what_was_done_before(store: Store,
     assert (consul.get("upgrade/migration") is not None) is (at == 2)
     if at == 2:
         with pytest.raises(UpgradeError) as caught:
-            make_pass(store, Request("v674", rules=UNLIMITED))
+            make_pass(store, PassRequest("v674", rules=UNLIMITED))
         assert caught.value.code == "migrating"
         assert "What was copied stays" in refusal(store).message
         assert "What was copied stays" in refusal(store, dry=True).message
@@ -132,16 +136,16 @@ def test_of_very_many_the_first_are_in_the_sentence_and_all_in_the_details(store
 
 
 WORDS = [
-    ("upgrade", lambda store: make_pass(store, Request(version="v675", rules=UNLIMITED))),
+    ("upgrade", lambda store: make_pass(store, PassRequest(version="v675", rules=UNLIMITED))),
     (
         "look at what an upgrade would do",
-        lambda store: make_pass(store, Request(version="v675", rules=UNLIMITED), dry=True),
+        lambda store: make_pass(store, PassRequest(version="v675", rules=UNLIMITED), dry=True),
     ),
-    ("pause", lambda store: control.pause(store, control.Word())),
-    ("resume", lambda store: control.resume(store, control.Word())),
-    ("abort", lambda store: abort(store, control.Word())),
-    ("retry", lambda store: retry(store, control.Word(), None)),
-    ("roll back", lambda store: roll_back(store, control.Word())),
+    ("pause", lambda store: control.pause(store, control.Command())),
+    ("resume", lambda store: control.resume(store, control.Command())),
+    ("abort", lambda store: abort(store, control.Command())),
+    ("retry", lambda store: retry(store, control.Command(), None)),
+    ("roll back", lambda store: roll_back(store, control.Command())),
 ]
 
 
@@ -151,7 +155,7 @@ def test_planners_and_operators_words_are_refused_while_it_runs(
     store: Store, consul: RawKV, what: str, act: Any, state: str
 ) -> None:
     seed(consul, HOSTS[:3])
-    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 1}}))
+    make_pass(store, PassRequest(version="2", rules={"rolling_rules": {"global": 1}}))
     consul.put("upgrade/migration", json.dumps({"state": state, "from": 0, "to": 1, "phase": "copying", "of": 3}))
     before = consul.tree()
     with pytest.raises(UpgradeError) as caught:
@@ -160,8 +164,8 @@ def test_planners_and_operators_words_are_refused_while_it_runs(
     assert "playbooks/migrate_state.yml" in caught.value.message
     assert consul.tree() == before
     # Holds and reports go on.
-    set_holds(store, Whom(hosts=["compute3"]), "its disk")
-    report(store, Word("compute1", "2", "upgraded"))
+    set_holds(store, HoldTargets(hosts=["compute3"]), "its disk")
+    write_report(store, HostReport("compute1", "2", "upgraded"))
     assert consul.get("upgrade/hold/host/compute3")
     assert consul.get("running/versions/2/compute1")
 
@@ -171,7 +175,7 @@ def test_a_planner_that_has_read_before_does_not_write_after(agent: Agent, store
         assert consul.delete("", tree=True)
         seed(consul, HOSTS[:3])
         if begun:
-            make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 1}}))
+            make_pass(store, PassRequest(version="2", rules={"rolling_rules": {"global": 1}}))
         slow = Store(Settings(port=agent.http_port))
         slept = False
 
@@ -184,7 +188,7 @@ def test_a_planner_that_has_read_before_does_not_write_after(agent: Agent, store
 
         around_writes(slow, sleepy)
         rules = {"rolling_rules": {"global": 3}}
-        make_pass(slow, Request(version="2", rules=rules))
+        make_pass(slow, PassRequest(version="2", rules=rules))
         assert slept
         assert consul.get("upgrade/schema") == b"1"
         said = [event["what"] for event in history(consul)]
@@ -208,7 +212,7 @@ def test_a_rollout_that_goes_on_writing_is_told_to_be_paused_if_it_never_lets_it
     store: Store, consul: RawKV, writes: int | None
 ) -> None:
     seed(consul, HOSTS[:1])
-    make_pass(store, Request(version="2", rules=UNLIMITED))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED))
     at = 0
 
     def planner_writes_too(write: Write, operations: Sequence[Any]) -> Any:
@@ -234,7 +238,7 @@ def test_an_older_layout_is_refused_with_the_command_to_run(store: Store, consul
     consul.put("upgrade/schema", "0")
     before = consul.tree()
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request(version="2", rules=UNLIMITED))
+        make_pass(store, PassRequest(version="2", rules=UNLIMITED))
     assert caught.value.code == "older_schema"
     assert "playbooks/migrate_state.yml" in caught.value.message
     assert consul.tree() == before
@@ -247,7 +251,7 @@ def test_a_newer_layout_is_refused_with_the_release_to_install(store: Store, con
     # As a migrator of a later release leaves it.
     code, _headers, _body = consul.call("PUT", f"kv/upgrade/schema?flags={2_014_003}", b"7")
     assert code == 200
-    for act in (lambda: make_pass(store, Request(version="2", rules=UNLIMITED)), lambda: migrated(store)):
+    for act in (lambda: make_pass(store, PassRequest(version="2", rules=UNLIMITED)), lambda: migrated(store)):
         with pytest.raises(UpgradeError) as caught:
             act()
         assert caught.value.code == "newer_schema"
@@ -265,9 +269,9 @@ def test_what_a_newer_layout_made_of_the_ledger_is_not_told_to_be_deleted_and_no
     before = consul.tree()
     acts: list[Any] = [
         store.snapshot,
-        lambda: make_pass(store, Request(version="2", rules=UNLIMITED)),
-        lambda: set_holds(store, Whom(hosts=["compute1"]), "its disk"),
-        lambda: end_holds(store, Whom(hosts=["compute1"])),
+        lambda: make_pass(store, PassRequest(version="2", rules=UNLIMITED)),
+        lambda: set_holds(store, HoldTargets(hosts=["compute1"]), "its disk"),
+        lambda: end_holds(store, HoldTargets(hosts=["compute1"])),
     ]
     for act in acts:
         with pytest.raises(UpgradeError) as caught:
@@ -293,7 +297,7 @@ def test_a_layout_that_gets_newer_while_a_hold_reads_is_refused_too(
 
     monkeypatch.setattr(store.client, "read", others_migrate)
     with pytest.raises(UpgradeError) as caught:
-        set_holds(store, Whom(hosts=["compute1"]), "its disk")
+        set_holds(store, HoldTargets(hosts=["compute1"]), "its disk")
     assert (caught.value.code, reads) == ("newer_schema", 2)
     assert not consul.tree("upgrade/hold/")
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate import step_finder
@@ -189,11 +189,11 @@ def test_planners_that_know_no_layout_2_say_which_release_does(settings: Setting
     assert "Install convoy.upgrade 9.8.7 or later." in caught.value.message
     before = consul.tree()
     acts: list[Callable[[Store], object]] = [
-        lambda store: report(store, Word("compute1", "v673", "upgraded")),
+        lambda store: write_report(store, HostReport("compute1", "v673", "upgraded")),
         lambda store: set_gate(store, "host", "compute1", value=True),
         reset_gates,
-        lambda store: ask(store, {"compute1": "compute"}),
-        lambda store: ask(store, names(compute=70)),
+        lambda store: ask_gate(store, {"compute1": "compute"}),
+        lambda store: ask_gate(store, names(compute=70)),
     ]
     for act in acts:
         with pytest.raises(UpgradeError) as caught:

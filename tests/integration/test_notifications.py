@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import start_of
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import start_ticks
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.child import stop
 from devkit.kv import RawKV
@@ -48,8 +48,8 @@ def chat() -> Iterator[Listener]:
 
 def upgraded(store: Store, *hosts: str) -> None:
     for host in hosts:
-        report(store, Word(host, "2", "started"))
-        report(store, Word(host, "2", "upgraded"))
+        write_report(store, HostReport(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "upgraded"))
 
 
 def words(text: str) -> str:
@@ -88,8 +88,8 @@ def test_each_event_is_told_once_of_hosts_that_upgrade_themselves(
     assert chat.wait_for("stage")["stage"] == "canary"
     runs.append(play.start("upgrade", environ=here, **given))
 
-    report(store, Word("compute1", "2", "started"))
-    report(store, Word("compute1", "2", "failed", error="{{ 1 + 1 }} no disk {% if"))
+    write_report(store, HostReport("compute1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "failed", error="{{ 1 + 1 }} no disk {% if"))
     failed = chat.wait_for("failure")
     assert [(one["host"], one["state"]) for one in failed["failures"]] == [("compute1", "failed")]
     assert "{{ 1 + 1 }} no disk {% if" in failed["failures"][0]["error"]
@@ -98,12 +98,12 @@ def test_each_event_is_told_once_of_hosts_that_upgrade_themselves(
         **dict.fromkeys(("upgraded", "lost", "upgrading", "held"), 0), "failed": 1, "pending": 1
     }  # fmt: skip
 
-    said = control.Word("logins fail", "ann", FLEET)
+    said = control.Command("logins fail", "ann", FLEET)
     control.pause(store, said)
     paused = chat.wait_for("pause")
     assert (paused["by"], paused["reason"], paused["cause"]) == ("ann", "logins fail", "word")
     assert paused["text"] == "The rollout to 2 was paused by ann: logins fail."
-    control.resume(store, control.Word("", "ann", FLEET))
+    control.resume(store, control.Command("", "ann", FLEET))
     assert chat.wait_for("resume")["text"] == "The rollout to 2 goes on by ann."
     control.retry(store, said, ["compute1"])
     upgraded(store, "controller1", "compute1")
@@ -132,7 +132,7 @@ def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
     play: Shipped, store: Store, consul: RawKV, chat: Listener
 ) -> None:
     seed(consul, FLEET)
-    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
     given = {**MORE, "upgrade_notify": str(example(play.folder)), "chat_webhook": chat.url}
     shown = play("pause", "--check", reason="logins fail", **given)
     assert shown.returncode == 0, shown.stdout
@@ -143,7 +143,7 @@ def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
     assert paused.returncode == 0, paused.stdout
     # What happened before anybody wanted to be told is not told.
     assert chat.names == ["pause"]
-    control.resume(store, control.Word("", "bob", FLEET))
+    control.resume(store, control.Command("", "bob", FLEET))
     aborted = play("abort", reason="enough", by="ann", **given)
     assert aborted.returncode == 0, aborted.stdout
     # What happened while nobody was at work to tell it comes first.
@@ -160,7 +160,7 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     play: Shipped, store: Store, consul: RawKV
 ) -> None:
     seed(consul, FLEET)
-    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
     before = consul.tree()
     for file, why in (("gone.yml", "is not there, or is no file"), ("text.yml", "is no list of tasks")):
         (play.folder / "text.yml").write_text("tasks\n")
@@ -183,7 +183,7 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     late = play("resume", upgrade_notify=file, upgrade_notify_timeout=5, **MORE)
     assert (late.returncode, ledger(consul)["state"]) == (0, "running"), late.stdout
     assert "and failed: it took longer than 5 s, and was ended. The rollout" in words(late.stdout)
-    assert start_of(int(mark.read_text())) is None
+    assert start_ticks(int(mark.read_text())) is None
 
 
 @pytest.mark.thorough
@@ -194,7 +194,7 @@ def test_what_a_killed_run_has_not_told_is_told_by_the_next(
     seed(consul, FLEET)
     mark = play.folder / "begun"
     slow = hook(play.folder, {"ansible.builtin.shell": f"echo $$ > {mark}; exec sleep 3600"})
-    make_pass(store, Request("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
     process = play.start("pause", reason="logins fail", by="ann", upgrade_notify=slow, **MORE)
     wait_until(lambda: mark.exists() and mark.read_text(), 60, "the call of the hook")
     at_work = json.loads(consul.get("upgrade/notified") or b"")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -248,8 +248,8 @@ def test_a_single_pass_ends_well_where_the_rules_were_obeyed(play: Shipped, stor
     )
     assert gates(consul) == {"global": "False", "host/compute1": "True"}
 
-    report(store, Word("compute1", "2", "started"))
-    report(store, Word("compute1", "2", "upgraded"))
+    write_report(store, HostReport("compute1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "upgraded"))
     # Only what has no slot is left: a run that waits would say that nothing can move any more.
     second = play("upgrade", **given)
     assert second.returncode == 0, second.stdout

@@ -9,10 +9,10 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store, whoami
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store, current_user
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, seed
 from integration.support.nodes import living_nodes
@@ -28,8 +28,8 @@ MORE = {"inventory": inventory(FLEET), "upgrade_roles": ROLES}
 
 def upgrade(store: Store, *hosts: str) -> None:
     for host in hosts:
-        report(store, Word(host, "2", "started"))
-        report(store, Word(host, "2", "upgraded"))
+        write_report(store, HostReport(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "upgraded"))
 
 
 def words(text: str) -> str:
@@ -41,7 +41,7 @@ def test_hold_and_unhold(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     consul.put("current_version", "2")
     consul.put("config_state/enable_puppet/global", "False")
-    report(store, Word("compute3", "2", "started"))
+    write_report(store, HostReport("compute3", "2", "started"))
     held = play("hold", host="compute1, compute2", reason="RAM test", by="ann", **MORE)
     assert held.returncode == 0, held.stdout
     assert "compute1: held by ann since " in held.stdout
@@ -62,12 +62,12 @@ def test_hold_and_unhold(play: Shipped, store: Store, consul: RawKV) -> None:
 @pytest.mark.thorough
 def test_pause_resume_and_abort(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
-    make_pass(store, Request("2", RULES, fleet=FLEET))
+    make_pass(store, PassRequest("2", RULES, fleet=FLEET))
     paused = play("pause", reason="logins fail", **MORE)
     assert paused.returncode == 0, paused.stdout
     assert "Nothing opens: the rollout is paused by " in paused.stdout
     told = play("status", host="compute2", **MORE).stdout
-    assert f"pause 2 by {whoami()}: logins fail (epoch 3)" in told
+    assert f"pause 2 by {current_user()}: logins fail (epoch 3)" in told
     resumed = play("resume", **MORE)
     assert (resumed.returncode, "Nothing opens" in resumed.stdout) == (0, False)
     aborted = play("abort", reason="enough", **MORE)
@@ -83,22 +83,22 @@ def test_pause_resume_and_abort(play: Shipped, store: Store, consul: RawKV) -> N
 def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}
-    make_pass(store, Request("2", rules, fleet=FLEET))
-    report(store, Word("compute1", "2", "started"))
-    report(store, Word("compute1", "2", "failed", error="no disk"))
+    make_pass(store, PassRequest("2", rules, fleet=FLEET))
+    write_report(store, HostReport("compute1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "failed", error="no disk"))
     retried = play("retry", host="compute1", reason="mended", **MORE)
     assert retried.returncode == 0, retried.stdout
     assert "mended" in [event.get("reason") for event in history(consul) if event["what"] == "retry"]
     refused = play("forget", host="compute1", **MORE)
     assert refused.returncode == 0, refused.stdout
     assert "compute1 is forgotten." in refused.stdout
-    make_pass(store, Request(fleet=FLEET))
+    make_pass(store, PassRequest(fleet=FLEET))
     upgrade(store, "controller1", "compute1")
-    make_pass(store, Request(fleet=FLEET))
+    make_pass(store, PassRequest(fleet=FLEET))
     assert "Stage canary; it waits for approval" in play("status", **MORE).stdout
     approved = play("approve", stage="canary", reason="fine", **MORE)
     assert approved.returncode == 0, approved.stdout
-    assert [one.host for one in make_pass(store, Request(fleet=FLEET)).openings] == ["compute2", "compute3"]
+    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).openings] == ["compute2", "compute3"]
 
 
 @pytest.mark.one_release
@@ -123,10 +123,10 @@ def test_a_name_that_is_given_and_empty_is_refused(
 ) -> None:
     seed(consul, FLEET)
     make_pass(
-        store, Request("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}, fleet=FLEET)
+        store, PassRequest("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}, fleet=FLEET)
     )
     upgrade(store, "controller1")
-    report(store, Word("compute1", "2", "failed", error="no disk"))
+    write_report(store, HostReport("compute1", "2", "failed", error="no disk"))
     before = consul.tree()
     refused = play(name, **given, **MORE)
     which = next(one for one, value in given.items() if isinstance(value, str) and not value.strip(" ,"))
@@ -141,12 +141,12 @@ def test_a_name_that_is_given_and_empty_is_refused(
 @pytest.mark.thorough
 def test_rollback_goes_to_the_end(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET, "1")
-    make_pass(store, Request("2", RULES, fleet=FLEET))
+    make_pass(store, PassRequest("2", RULES, fleet=FLEET))
     upgrade(store, "controller1", "compute1")
-    report(store, Word("compute2", "2", "started"))
-    report(store, Word("compute2", "2", "failed", error="no disk"))
+    write_report(store, HostReport("compute2", "2", "started"))
+    write_report(store, HostReport("compute2", "2", "failed", error="no disk"))
     # As if the playbook had been cut short right after its first word: the same command goes on.
-    control.roll_back(store, control.Word("logins fail", fleet=FLEET))
+    control.roll_back(store, control.Command("logins fail", fleet=FLEET))
     with living_nodes(store.settings, {host: FLEET[host] for host in ("controller1", "compute1", "compute2")}, "1"):
         back = play("rollback", reason="logins fail", **MORE)
     assert back.returncode == 0, back.stdout
@@ -164,7 +164,7 @@ def test_rollback_goes_to_the_end(play: Shipped, store: Store, consul: RawKV) ->
     assert "The fleet was taken back to 1 already." in words(again.stdout)
     assert consul.tree() == before
     told = play("status", host="compute2", **MORE).stdout
-    assert f"begin 1 by {whoami()}: the fleet is taken back: logins fail" in told
+    assert f"begin 1 by {current_user()}: the fleet is taken back: logins fail" in told
 
 
 @pytest.mark.thorough
@@ -174,12 +174,12 @@ def test_rollback_shows_its_own_plan_before_it_begins(play: Shipped, store: Stor
     seed(consul, fleet, "1")
     stages = [{"name": "canary", "hosts": 1, "roles": ["compute"]}]
     rules = {"rolling_rules": {"global": 1}, "failure_rules": {"fleet": 1}, "stages": stages}
-    make_pass(store, Request("2", rules, fleet=fleet))
+    make_pass(store, PassRequest("2", rules, fleet=fleet))
     for host in ("compute1", "controller1", "compute2"):
         upgrade(store, host)
-        make_pass(store, Request(fleet=fleet))
-    report(store, Word("compute3", "2", "started"))
-    report(store, Word("compute3", "2", "failed", error="no disk"))
+        make_pass(store, PassRequest(fleet=fleet))
+    write_report(store, HostReport("compute3", "2", "started"))
+    write_report(store, HostReport("compute3", "2", "failed", error="no disk"))
     before = consul.tree()
     # These are for rollouts that begin; this one keeps the rules of the one that it takes back.
     (play.folder / "group_vars").mkdir()
@@ -189,9 +189,9 @@ def test_rollback_shows_its_own_plan_before_it_begins(play: Shipped, store: Stor
     assert consul.tree() == before
     head, waves = dry.stdout[dry.stdout.index("Plan: to 1 from 2") :].split("\n\n")[:2]
     assert "  failure_rules.fleet: 1 (from instructions)" in head.splitlines()
-    control.roll_back(store, control.Word("slow", fleet=fleet))
+    control.roll_back(store, control.Command("slow", fleet=fleet))
     order = {"compute": ["controller"]}
-    real = make_pass(store, Request("1", fleet=fleet, role_order=order), dry=True).plan
+    real = make_pass(store, PassRequest("1", fleet=fleet, role_order=order), dry=True).plan
     assert real.waves == (("compute2",), ("controller1",), ("compute1",), ("compute3",))
     assert (real.brake, real.stage) == (None, "rest")
     order = [line.split()[-1] for line in waves.splitlines()[1:5]]
@@ -205,7 +205,7 @@ def test_a_version_that_is_a_number_is_refused_before_the_rollout_is_turned_roun
     play: Shipped, store: Store, consul: RawKV
 ) -> None:
     seed(consul, FLEET, "1")
-    make_pass(store, Request("2", RULES, fleet=FLEET))
+    make_pass(store, PassRequest("2", RULES, fleet=FLEET))
     before = consul.tree()
     refused = play("rollback", version=2.10, **MORE)
     assert refused.returncode != 0
@@ -216,10 +216,10 @@ def test_a_version_that_is_a_number_is_refused_before_the_rollout_is_turned_roun
 @pytest.mark.thorough
 def test_rollback_begins_again_after_an_abort(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET, "1")
-    make_pass(store, Request("2", RULES, fleet=FLEET))
+    make_pass(store, PassRequest("2", RULES, fleet=FLEET))
     upgrade(store, "controller1")
-    control.roll_back(store, control.Word("logins fail", fleet=FLEET))
-    control.abort(store, control.Word("wait", fleet=FLEET))
+    control.roll_back(store, control.Command("logins fail", fleet=FLEET))
+    control.abort(store, control.Command("wait", fleet=FLEET))
     before = consul.tree()
     dry = play("rollback", "--check", **MORE)
     assert (dry.returncode, "Plan: to 1 from 2" in dry.stdout) == (0, True), dry.stdout

@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.browser import Browser, colours, lightness
@@ -36,18 +36,18 @@ def rolled(store: Store, consul: RawKV) -> None:
     """Leave a rollout to 2 that is over, and one to 3 that is under way."""
     hosts = names(compute=4)
     seed(consul, hosts)
-    make_pass(store, Request(version="2", rules=UNLIMITED))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED))
     for host in hosts:
-        report(store, Word(host, "2", "upgraded"))
-    make_pass(store, Request())
+        write_report(store, HostReport(host, "2", "upgraded"))
+    make_pass(store, PassRequest())
     under_way(store, 4)
 
 
 def under_way(store: Store, computes: int) -> None:
     """Begin a rollout in which a host fails with a hostile error."""
-    make_pass(store, Request(version="3", rules={"rolling_rules": {"global": computes - 1}}))
-    report(store, Word("compute1", "3", "failed", service="nova", step="stop", error=HOSTILE))
-    report(store, Word("compute2", "3", "started"))
+    make_pass(store, PassRequest(version="3", rules={"rolling_rules": {"global": computes - 1}}))
+    write_report(store, HostReport("compute1", "3", "failed", service="nova", step="stop", error=HOSTILE))
+    write_report(store, HostReport("compute2", "3", "started"))
 
 
 def test_the_files_tell_what_consul_has_and_a_second_time_nothing_changes(
@@ -101,13 +101,13 @@ def test_a_host_that_failed_and_recovered_is_told_of_in_all_three_files(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     seed(consul, names(compute=2))
-    make_pass(store, Request(version="2", rules=UNLIMITED))
-    report(store, Word("compute1", "2", "started"))
-    report(store, Word("compute1", "2", "failed", service="nova", step="stop", error="no space"))
-    operator.retry(store, operator.Word("disk", "bob"), ["compute1"])
-    make_pass(store, Request())
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED))
+    write_report(store, HostReport("compute1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "failed", service="nova", step="stop", error="no space"))
+    operator.retry(store, operator.Command("disk", "bob"), ["compute1"])
+    make_pass(store, PassRequest())
     for state in ("started", "failed", "started", "upgraded"):
-        report(store, Word("compute1", "2", state, error="no port" if state == "failed" else None))
+        write_report(store, HostReport("compute1", "2", state, error="no port" if state == "failed" else None))
 
     (done,) = run([write(folder=str(run.folder))])
 
@@ -171,7 +171,7 @@ def test_what_it_shows_is_told_apart_in_light_in_dark_and_without_colours(
 ) -> None:
     # Hosts in each state and at two steps, and so many that bars are too thin for textures and numbers.
     seed(consul, names(compute=450))
-    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 400}}))
+    make_pass(store, PassRequest(version="2", rules={"rolling_rules": {"global": 400}}))
     begun = history(consul)[0]["at"] - 20
     step = [[begun + 5, "", "stop"], [begun + 10, "", "start"]]
     kinds = [("upgraded", []), ("failed", []), ("started", step)]
@@ -184,7 +184,7 @@ def test_what_it_shows_is_told_apart_in_light_in_dark_and_without_colours(
             for kind, trail in (kinds[host // 101],)
         ]
     )  # fmt: skip
-    operator.abort(store, operator.Word("ann"))
+    operator.abort(store, operator.Command("ann"))
     # What happened is a while ago.
     for event in history(consul):
         consul.put(f"upgrade/history/{event['epoch']}", json.dumps(event | {"at": begun}))

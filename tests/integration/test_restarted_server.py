@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Wanted, survey
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import see
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import read_rollout
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from integration.support.fleet import names
@@ -33,16 +33,18 @@ _RESTARTS = 8
 
 # What each reader says of the fleet as it is when the server is stopped.
 READERS: dict[str, tuple[Callable[[Store], object], object]] = {
-    "node": (lambda store: [(one.value, one.version) for one in ask(store, HOSTS).values()], [(False, "2")] * 3),
+    "node": (lambda store: [(one.value, one.version) for one in ask_gate(store, HOSTS).values()], [(False, "2")] * 3),
     "inventory": (
-        lambda store: sorted({one["gate"] for one in survey(store, Wanted(roles=HOSTS)).hosts.values()}),
+        lambda store: sorted(
+            {one["gate"] for one in survey_fleet(store, InventoryOptions(roles=HOSTS)).hosts.values()}
+        ),
         ["closed"],
     ),
     "notifier": (
-        lambda store: (see(store, FLEET).epoch, see(store, FLEET).view.snapshot.current_version),
+        lambda store: (read_rollout(store, FLEET).epoch, read_rollout(store, FLEET).view.snapshot.current_version),
         (2, "2"),
     ),
-    "info": (lambda store: look(store, fleet=FLEET).snapshot.current_version, "2"),
+    "info": (lambda store: read_fleet(store, fleet=FLEET).snapshot.current_version, "2"),
     "epochs": (lambda store: store.epochs(), [2, 1]),
     "history": (lambda store: [one["what"] for one in store.events([2])], ["complete"]),
     "wait": (lambda store: [store.client.look_out(GATE, 0, 1)[0] > 0, store.client.get(GATE).value], [True, b"False"]),  # type: ignore[union-attr]

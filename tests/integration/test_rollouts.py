@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Outcome, Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import (
+    PassRequest,
+    PassResult,
+    make_pass,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, ledger, names, opened, seed
@@ -24,14 +28,14 @@ pytestmark = pytest.mark.one_release
 ONE_BY_ONE = {"rolling_rules": {"global": 1}}
 
 
-def go(store: Store, version: str | None = None, rules: dict[str, Any] | None = None, **more: Any) -> Outcome:
-    return make_pass(store, Request(version=version, rules=rules, **more))
+def go(store: Store, version: str | None = None, rules: dict[str, Any] | None = None, **more: Any) -> PassResult:
+    return make_pass(store, PassRequest(version=version, rules=rules, **more))
 
 
 def upgrade(store: Store, *hosts: str, version: str = "2") -> None:
     for host in hosts:
-        report(store, Word(host, version, "started"))
-        report(store, Word(host, version, "upgraded"))
+        write_report(store, HostReport(host, version, "started"))
+        write_report(store, HostReport(host, version, "upgraded"))
 
 
 def whats(consul: RawKV) -> list[str]:
@@ -83,10 +87,10 @@ def test_every_opening_has_its_entry_in_the_history(store: Store, consul: RawKV)
 
 def test_a_lost_ledger_costs_no_entry_of_the_history(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=2))
-    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 1}}))
+    make_pass(store, PassRequest(version="2", rules={"rolling_rules": {"global": 1}}))
     before = consul.texts("upgrade/history/")
     assert consul.delete("upgrade/ledger")
-    make_pass(store, Request(version="2", rules={"rolling_rules": {"global": 2}}))
+    make_pass(store, PassRequest(version="2", rules={"rolling_rules": {"global": 2}}))
     assert before.items() <= consul.texts("upgrade/history/").items()
     assert [event["epoch"] for event in history(consul)] == [1, 2, 3, 4]
 
@@ -123,8 +127,8 @@ def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Stor
     seed(consul, names(compute=6))
     before = {**ONE_BY_ONE, "failure_rules": {"fleet": 1}}
     go(store, "2", before)
-    report(store, Word("compute1", "2", "started"))
-    report(store, Word("compute1", "2", "failed", error="no disk"))
+    write_report(store, HostReport("compute1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "failed", error="no disk"))
     brake = go(store).plan.brake
     assert brake is not None
     assert brake.reason.endswith("mend and retry it, or give all rules again with failure_rules.fleet raised")
@@ -135,12 +139,12 @@ def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Stor
         assert caught.value.code == "rules_left_out"
         assert caught.value.details["instructions"] == before
     assert consul.tree() == keys
-    control.pause(store, control.Word("wait"))
+    control.pause(store, control.Command("wait"))
     with pytest.raises(UpgradeError, match="rolling_rules is not given, and the rollout to 2 has it in upgrade/ledger"):
         go(store, None, {"failure_rules": {"fleet": 3}})
-    control.resume(store, control.Word())
+    control.resume(store, control.Command())
     assert opened(history(consul)) == ["compute1"]
-    control.retry(store, control.Word("mended"))
+    control.retry(store, control.Command("mended"))
     go(store, "2", {**ONE_BY_ONE, "failure_rules": {"fleet": 3}})
     assert opened(history(consul)) == ["compute1", "compute1"]
     go(store, None, {"rolling_rules": {"global": 2}, "failure_rules": {}})
@@ -308,7 +312,7 @@ def test_a_host_that_comes_late_makes_the_rollout_go_on(store: Store, consul: Ra
 def test_a_host_that_has_started_keeps_its_slot_through_a_new_rollout(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=3))
     go(store, "2", ONE_BY_ONE)
-    report(store, Word("compute1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "started"))
     outcome = go(store, "3", ONE_BY_ONE, replace="2")
     assert gates(consul) == {"global": "False", "host/compute1": "True"}
     assert [one.host for one in outcome.openings] == ["compute1"]
@@ -318,7 +322,7 @@ def test_a_host_that_has_started_keeps_its_slot_through_a_new_rollout(store: Sto
 def test_a_failed_host_keeps_its_slot_until_it_gets_there(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     go(store, "2", ONE_BY_ONE)
-    report(store, Word("compute1", "2", "failed", error="disk"))
+    write_report(store, HostReport("compute1", "2", "failed", error="disk"))
     outcome = go(store)
     assert outcome.plan.status()["failed"] == ["compute1"]
     assert not outcome.plan.can_move
@@ -329,7 +333,7 @@ def test_a_failed_host_keeps_its_slot_until_it_gets_there(store: Store, consul: 
 def test_a_hold_on_a_host_that_has_started_frees_no_slot(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     go(store, "2", ONE_BY_ONE)
-    report(store, Word("compute1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "started"))
     consul.put("upgrade/hold/host/compute1", "{}")
     assert not go(store).openings
 

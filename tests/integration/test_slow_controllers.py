@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word as Said
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Word
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Command as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import roll_back
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.post_upgrade_pass import make_after_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import MOST_GATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
@@ -47,7 +47,7 @@ def slow(proxy: LossyProxy) -> Store:
 def begin(store: Store, consul: RawKV) -> None:
     """Begin a rollout of the fleet, one host after the other."""
     seed(consul, FLEET)
-    make_pass(store, Request("2", ONE_BY_ONE))
+    make_pass(store, PassRequest("2", ONE_BY_ONE))
 
 
 @pytest.mark.parametrize("dry", quick(1, [False, True]))
@@ -56,7 +56,7 @@ def test_requests_that_take_six_seconds_begin_nothing(consul: RawKV, proxy: Loss
     before = read(consul)[1]
     proxy.delay = proxy.write_delay = 6
     with pytest.raises(UpgradeError) as caught:
-        make_pass(Store(Settings(port=proxy.port)), Request("2", ONE_BY_ONE), dry=dry, most_slow=1)
+        make_pass(Store(Settings(port=proxy.port)), PassRequest("2", ONE_BY_ONE), dry=dry, most_slow=1)
     assert caught.value.code == "too_slow"
     (seconds,) = caught.value.details["seconds"]
     assert 6 <= seconds < 9
@@ -71,26 +71,26 @@ def test_three_slow_tries_are_enough_and_say_what_limit_would_do(consul: RawKV, 
     seed(consul, FLEET)
     before = read(consul)[1]
     with pytest.raises(UpgradeError, match=r"took 0\.\d s, 0\.\d s, 0\.\d s, and") as caught:
-        make_pass(slow(proxy), Request("2", ONE_BY_ONE))
+        make_pass(slow(proxy), PassRequest("2", ONE_BY_ONE))
     assert caught.value.code == "too_slow"
     assert caught.value.details["variables"] == {"upgrade_consul_pass_limit": "1"}
     assert (read(consul)[1], proxy.writes, proxy.reads) == (before, 0, 3)
     allowed = Store(Settings(port=proxy.port, pass_limit=10))
-    assert [one.host for one in make_pass(allowed, Request("2", ONE_BY_ONE)).openings] == ["compute1"]
+    assert [one.host for one in make_pass(allowed, PassRequest("2", ONE_BY_ONE)).openings] == ["compute1"]
 
 
 def test_a_planner_that_becomes_slow_admits_no_further_host(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
     begin(store, consul)
     before = gates(consul)
     with pytest.raises(UpgradeError) as caught:
-        make_pass(slow(proxy), Request(rules={"rolling_rules": {"global": 2}}))
+        make_pass(slow(proxy), PassRequest(rules={"rolling_rules": {"global": 2}}))
     assert caught.value.code == "too_slow"
     assert gates(consul) == before == {"global": "False", "host/compute1": "True"}
 
 
 def test_a_slow_planner_with_nothing_to_admit_is_not_refused(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
     begin(store, consul)
-    assert make_pass(slow(proxy), Request()).openings == []
+    assert make_pass(slow(proxy), PassRequest()).openings == []
 
 
 def test_a_pass_that_gets_on_is_tried_for_as_long_as_it_does(consul: RawKV, proxy: LossyProxy) -> None:
@@ -99,7 +99,7 @@ def test_a_pass_that_gets_on_is_tried_for_as_long_as_it_does(consul: RawKV, prox
     proxy.write_delay = 1.2
     # Each try has time for one write: the first begins, and each of the others admits as many hosts as a write has room for.
     outcome = make_pass(
-        Store(Settings(port=proxy.port, pass_limit=1)), Request("2", {"rolling_rules": {"global": len(fleet)}})
+        Store(Settings(port=proxy.port, pass_limit=1)), PassRequest("2", {"rolling_rules": {"global": len(fleet)}})
     )
     assert len(outcome.openings) == len(fleet)
     assert [event["what"] for event in history(consul)] == ["begin", *["open"] * 4]
@@ -109,21 +109,21 @@ def test_a_rollback_does_not_begin_either(store: Store, consul: RawKV, proxy: Lo
     begin(store, consul)
     before = read(consul)[1]
     with pytest.raises(UpgradeError) as caught:
-        roll_back(slow(proxy), Word("ops", "too many errors"))
+        roll_back(slow(proxy), Command("ops", "too many errors"))
     assert caught.value.code == "too_slow"
     assert read(consul)[1] == before
 
 
 def test_tasks_after_the_upgrade_are_refused_likewise(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
     seed(consul, FLEET)
-    make_pass(store, Request("2", {"rolling_rules": {"global": 3}}))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
     for host in FLEET:
-        report(store, Said(host, "2", "started"))
-        report(store, Said(host, "2", "upgraded"))
-    make_pass(store, Request())
+        write_report(store, Said(host, "2", "started"))
+        write_report(store, Said(host, "2", "upgraded"))
+    make_pass(store, PassRequest())
     before = read(consul)[1]
     with pytest.raises(UpgradeError, match="Reading the fleet and planning took") as caught:
-        make_after_pass(slow(proxy), Request("2", fleet=FLEET), {"compute"})
+        make_post_upgrade_pass(slow(proxy), PassRequest("2", fleet=FLEET), {"compute"})
     assert caught.value.code == "too_slow"
     assert read(consul)[1] == before
 

@@ -13,11 +13,15 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import acl, control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, end_holds, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
+    HoldTargets,
+    end_holds,
+    set_holds,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -31,7 +35,7 @@ pytestmark = pytest.mark.one_release
 MASTER = str(uuid.uuid4())
 ONE_BY_ONE = {"rolling_rules": {"global": 1}}
 UNLIMITED = {"rolling_rules": {"global": "unlimited"}}
-STARTS = Word("web1", "2", "started", role="web")
+STARTS = HostReport("web1", "2", "started", role="web")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,7 @@ def kv(guarded: Agent) -> RawKV:
     seed(guarded.kv, names(web=3), gates={"global": "True"})
     # Where the layout is written down, no pause of python-jiocloud has to be looked for.
     guarded.kv.put("upgrade/schema", "1")
-    make_pass(admin_of(guarded), Request("2", ONE_BY_ONE))
+    make_pass(admin_of(guarded), PassRequest("2", ONE_BY_ONE))
     return guarded.kv
 
 
@@ -64,7 +68,7 @@ def admin(guarded: Agent, kv: RawKV) -> Store:  # noqa: ARG001  it seeds
 @pytest.fixture
 def node(guarded: Agent, admin: Store) -> Store:
     """Consul with the token that only web1 has."""
-    granted = acl.grant(admin, acl.Part(acl.NODE, "web1"))
+    granted = acl.grant(admin, acl.TokenKind(acl.NODE, "web1"))
     return Store(Settings(port=guarded.http_port, token=granted.secret))
 
 
@@ -80,38 +84,42 @@ def between(store: Store, act: Callable[[], Any]) -> None:
     store.client.write = late  # type: ignore[method-assign]
 
 
-def refused(store: Store, word: Word = STARTS) -> str:
+def refused(store: Store, word: HostReport = STARTS) -> str:
     with pytest.raises(UpgradeError) as caught:
-        report(store, word)
+        write_report(store, word)
     assert caught.value.code == "not_admitted", caught.value
     return caught.value.message
 
 
 def test_an_admitted_host_starts_in_two_requests_with_its_own_token(kv: RawKV, node: Store) -> None:
-    found, changes = report(node, STARTS)
+    found, changes = write_report(node, STARTS)
     assert node.client.requests == 2
     assert (found.state, found.version) == ("started", "2")
     assert [one.key for one in changes] == ["upgrade/hosts/web1"]
     assert record(kv, "web1")["state"] == "started"
     # A run that was cut off starts again: nothing is changed, and all is compared again.
-    assert report(node, STARTS)[1] == []
+    assert write_report(node, STARTS)[1] == []
     assert node.client.requests == 4
 
 
 def test_a_host_that_is_not_admitted_does_not_start(kv: RawKV, admin: Store, node: Store) -> None:
-    assert "config_state/enable_puppet/global is False" in refused(admin, Word("web2", "2", "started", role="web"))
-    assert "current_version is 2" in refused(node, Word("web1", "3", "started", role="web"))
-    set_holds(admin, Whom(roles=["web"]), "no disk")
+    assert "config_state/enable_puppet/global is False" in refused(
+        admin, HostReport("web2", "2", "started", role="web")
+    )
+    assert "current_version is 2" in refused(node, HostReport("web1", "3", "started", role="web"))
+    set_holds(admin, HoldTargets(roles=["web"]), "no disk")
     assert "no disk" in refused(node)
     assert kv.get("upgrade/hosts/web1") is None
 
 
 LATE: dict[str, Callable[[Store, RawKV], Any]] = {
-    "hold of the host": lambda store, _kv: set_holds(store, Whom(hosts=["web1"]), "wait"),
-    "hold of the role": lambda store, _kv: set_holds(store, Whom(roles=["web"]), "wait"),
-    "hold of everything": lambda store, _kv: set_holds(store, Whom(everything=True), "wait"),
-    "abort": lambda store, _kv: control.abort(store, control.Word("stop", fleet=names(web=3))),
-    "another rollout": lambda store, _kv: make_pass(store, Request("3", {"rolling_rules": {"global": 0}}, replace="2")),
+    "hold of the host": lambda store, _kv: set_holds(store, HoldTargets(hosts=["web1"]), "wait"),
+    "hold of the role": lambda store, _kv: set_holds(store, HoldTargets(roles=["web"]), "wait"),
+    "hold of everything": lambda store, _kv: set_holds(store, HoldTargets(everything=True), "wait"),
+    "abort": lambda store, _kv: control.abort(store, control.Command("stop", fleet=names(web=3))),
+    "another rollout": lambda store, _kv: make_pass(
+        store, PassRequest("3", {"rolling_rules": {"global": 0}}, replace="2")
+    ),
     "reset of the gates": lambda store, _kv: reset_gates(store),
     "gate of the host": lambda store, _kv: set_gate(store, "host", "web1", value=False),
     "raw hold": lambda _store, kv: kv.put("upgrade/hold/host/web1", "{}"),
@@ -126,7 +134,7 @@ def test_what_comes_between_the_question_and_the_start_stops_it(
     kv: RawKV, admin: Store, node: Store, command: str, was_there: bool
 ) -> None:
     if was_there:
-        report(node, Word("web1", "1", "failed", error="disk"))
+        write_report(node, HostReport("web1", "1", "failed", error="disk"))
     before = kv.get("upgrade/hosts/web1")
     between(node, lambda: LATE[command](admin, kv))
     refused(node)
@@ -142,32 +150,32 @@ def test_a_closed_gate_of_its_own_stops_a_host_that_its_role_admits(kv: RawKV, a
 
 
 def test_a_hold_that_ends_or_is_over_another_host_only_has_it_ask_again(kv: RawKV, admin: Store, node: Store) -> None:
-    set_holds(admin, Whom(hosts=["web10"], allow_unknown=True), "wait")
-    between(node, lambda: end_holds(admin, Whom(hosts=["web10"])))
-    report(node, STARTS)
+    set_holds(admin, HoldTargets(hosts=["web10"], allow_unknown=True), "wait")
+    between(node, lambda: end_holds(admin, HoldTargets(hosts=["web10"])))
+    write_report(node, STARTS)
     assert record(kv, "web1")["state"] == "started"
 
 
 def test_steps_of_a_start_are_told_under_a_hold_and_a_first_one_is_not(admin: Store, node: Store) -> None:
-    report(node, Word("web1", "2", "started", service="nginx", step="stop", role="web"))
-    set_holds(admin, Whom(hosts=["web1"]), "wait")
-    report(node, Word("web1", "2", "started", service="nginx", step="upgrade", role="web"))
-    report(node, Word("web1", "2", "failed", error="disk"))
-    refused(node, Word("web1", "2", "started", service="nginx", step="upgrade", role="web"))
+    write_report(node, HostReport("web1", "2", "started", service="nginx", step="stop", role="web"))
+    set_holds(admin, HoldTargets(hosts=["web1"]), "wait")
+    write_report(node, HostReport("web1", "2", "started", service="nginx", step="upgrade", role="web"))
+    write_report(node, HostReport("web1", "2", "failed", error="disk"))
+    refused(node, HostReport("web1", "2", "started", service="nginx", step="upgrade", role="web"))
 
 
 def test_check_mode_says_the_same_and_writes_nothing(kv: RawKV, admin: Store, node: Store) -> None:
     before = kv.tree("upgrade/hosts/")
-    assert [one.key for one in report(node, STARTS, dry=True)[1]] == ["upgrade/hosts/web1"]
-    set_holds(admin, Whom(hosts=["web1"]), "wait")
+    assert [one.key for one in write_report(node, STARTS, dry=True)[1]] == ["upgrade/hosts/web1"]
+    set_holds(admin, HoldTargets(hosts=["web1"]), "wait")
     with pytest.raises(UpgradeError, match="not admitted"):
-        report(node, STARTS, dry=True)
+        write_report(node, STARTS, dry=True)
     assert kv.tree("upgrade/hosts/") == before
 
 
 def test_the_module_needs_an_admission_and_is_told_the_role(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(web=2))
-    make_pass(store, Request("2", ONE_BY_ONE))
+    make_pass(store, PassRequest("2", ONE_BY_ONE))
     options = {"role_pattern": "(web)", "default": False}
     told = run([
         playbook.report("web2", "2", "started", **options),
@@ -181,59 +189,59 @@ def test_the_module_needs_an_admission_and_is_told_the_role(run: Runner, store: 
 
 def test_default_decides_where_no_gate_is_set(store: Store, consul: RawKV) -> None:
     consul.put("current_version", "2")
-    assert "no gate is set" in refused(store, Word("web1", "2", "started", role="web", default=False))
-    assert report(store, STARTS)[0].state == "started"
+    assert "no gate is set" in refused(store, HostReport("web1", "2", "started", role="web", default=False))
+    assert write_report(store, STARTS)[0].state == "started"
     assert json.loads(consul.get("upgrade/hosts/web1") or b"")["attempt"] == 1
 
 
 def test_a_node_does_not_open_its_own_gate(kv: RawKV, guarded: Agent, admin: Store) -> None:
-    forger = Store(Settings(port=guarded.http_port, token=acl.grant(admin, acl.Part(acl.NODE, "web3")).secret))
+    forger = Store(Settings(port=guarded.http_port, token=acl.grant(admin, acl.TokenKind(acl.NODE, "web3")).secret))
     for version in ("1", "2", "9"):
-        report(forger, Word("web3", version, "started"))
-        outcome = make_pass(admin, Request(fleet=names(web=3)))
+        write_report(forger, HostReport("web3", version, "started"))
+        outcome = make_pass(admin, PassRequest(fleet=names(web=3)))
         assert outcome.openings == []
         assert kv.get(f"{GATES}/host/web3") is None
         assert outcome.plan.hosts["web3"].state == "upgrading"
         assert "was not admitted" in outcome.plan.hosts["web3"].reason
     # It takes a slot, also where a rollout begins anew, and does not go on without an operator.
-    control.abort(admin, control.Word("stop", fleet=names(web=3)))
-    outcome = make_pass(admin, Request("3", ONE_BY_ONE, fleet=names(web=3)))
+    control.abort(admin, control.Command("stop", fleet=names(web=3)))
+    outcome = make_pass(admin, PassRequest("3", ONE_BY_ONE, fleet=names(web=3)))
     assert outcome.openings == []
     assert not outcome.plan.can_move
-    control.retry(admin, control.Word("looked at", fleet=names(web=3)), ["web3"])
-    assert [one.host for one in make_pass(admin, Request(fleet=names(web=3))).openings] == ["web1"]
+    control.retry(admin, control.Command("looked at", fleet=names(web=3)), ["web3"])
+    assert [one.host for one in make_pass(admin, PassRequest(fleet=names(web=3))).openings] == ["web1"]
 
 
 def test_a_host_that_was_admitted_and_has_reported_since_gets_no_gate_in_the_next_rollout(
     kv: RawKV, admin: Store, node: Store
 ) -> None:
-    report(node, STARTS)
-    report(node, Word("web1", "2", "upgraded"))
-    make_pass(admin, Request(fleet=names(web=3)))
+    write_report(node, STARTS)
+    write_report(node, HostReport("web1", "2", "upgraded"))
+    make_pass(admin, PassRequest(fleet=names(web=3)))
     assert kv.get("running/versions/2/web1") is not None
-    report(node, Word("web1", "2", "started"))
-    control.abort(admin, control.Word("stop", fleet=names(web=3)))
-    make_pass(admin, Request("3", {"rolling_rules": {"global": 2}}, fleet=names(web=3)))
+    write_report(node, HostReport("web1", "2", "started"))
+    control.abort(admin, control.Command("stop", fleet=names(web=3)))
+    make_pass(admin, PassRequest("3", {"rolling_rules": {"global": 2}}, fleet=names(web=3)))
     assert kv.get(f"{GATES}/host/web1") is None
 
 
 def test_a_host_that_a_role_admitted_gets_its_gate_back_after_an_abort(store: Store, consul: RawKV) -> None:
     seed(consul, names(web=2))
     consul.put("config_state/enable_puppet/global", "True")
-    make_pass(store, Request("2", UNLIMITED, fleet=names(web=2)))
-    report(store, STARTS)
-    control.abort(store, control.Word("stop", fleet=names(web=2)))
-    make_pass(store, Request("3", ONE_BY_ONE, fleet=names(web=2)))
+    make_pass(store, PassRequest("2", UNLIMITED, fleet=names(web=2)))
+    write_report(store, STARTS)
+    control.abort(store, control.Command("stop", fleet=names(web=2)))
+    make_pass(store, PassRequest("3", ONE_BY_ONE, fleet=names(web=2)))
     assert consul.texts(f"{GATES}/") == {f"{GATES}/global": "False", f"{GATES}/host/web1": "True"}
 
 
 def test_a_host_that_failed_before_an_abort_and_starts_after_it_was_admitted(store: Store, consul: RawKV) -> None:
     seed(consul, names(web=2))
     consul.put("config_state/enable_puppet/global", "True")
-    make_pass(store, Request("2", UNLIMITED, fleet=names(web=2)))
-    report(store, Word("web1", "2", "failed", error="no disk"))
-    control.abort(store, control.Word("stop", fleet=names(web=2)))
+    make_pass(store, PassRequest("2", UNLIMITED, fleet=names(web=2)))
+    write_report(store, HostReport("web1", "2", "failed", error="no disk"))
+    control.abort(store, control.Command("stop", fleet=names(web=2)))
     assert consul.texts(f"{GATES}/")[f"{GATES}/host/web1"] == "True"
-    report(store, STARTS)
-    make_pass(store, Request("3", ONE_BY_ONE, fleet=names(web=2)))
+    write_report(store, STARTS)
+    make_pass(store, PassRequest("3", ONE_BY_ONE, fleet=names(web=2)))
     assert consul.texts(f"{GATES}/") == {f"{GATES}/global": "False", f"{GATES}/host/web1": "True"}

@@ -21,11 +21,15 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import ConsulClient
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, end_holds, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
+    HoldTargets,
+    end_holds,
+    set_holds,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, names, seed
@@ -35,7 +39,7 @@ pytestmark = pytest.mark.one_release
 FLEET = names(web=4, db=4)
 CAP = 2
 RULES = {"rolling_rules": {"global": CAP, "fleet": CAP}}
-SAID = control.Word("a crowd", fleet=FLEET)
+SAID = control.Command("a crowd", fleet=FLEET)
 _SECONDS, _PLANNERS, _NODES = 6.0, 8, 4
 _LATE = (
     "not_admitted",
@@ -81,22 +85,22 @@ class Crowd:
         return threading.Thread(target=work, daemon=True)
 
     def plan(self, store: Store, chance: random.Random) -> None:
-        make_pass(store, Request(fleet=FLEET))
+        make_pass(store, PassRequest(fleet=FLEET))
         time.sleep(chance.uniform(0, 0.05))
 
     def be_node(self, store: Store, chance: random.Random, hosts: list[str]) -> None:
         host = chance.choice(hosts)
-        answer = ask(store, {host: FLEET[host]}, default=False)[host]
+        answer = ask_gate(store, {host: FLEET[host]}, default=False)[host]
         if not answer.value or answer.version in (None, self.runs.get(host)):
             return
         # As much happens between a node's question and its start.
         time.sleep(chance.uniform(0, 0.3))
         mine: list[int] = []
         self.watched(store, mine)
-        report(store, Word(host, str(answer.version), "started", role=FLEET[host], default=False))
+        write_report(store, HostReport(host, str(answer.version), "started", role=FLEET[host], default=False))
         self.starts[mine[-1]] = host
         time.sleep(chance.uniform(0, 0.1))
-        report(store, Word(host, str(answer.version), "upgraded"))
+        write_report(store, HostReport(host, str(answer.version), "upgraded"))
         self.runs[host] = str(answer.version)
 
     def watched(self, store: Store, indexes: list[int]) -> None:
@@ -115,10 +119,10 @@ class Crowd:
         if what == "abort":
             control.abort(store, SAID)
             self.version += 1
-            make_pass(store, Request(str(self.version), RULES, fleet=FLEET))
+            make_pass(store, PassRequest(str(self.version), RULES, fleet=FLEET))
             return
         hosts = chance.sample(sorted(FLEET), 2)
-        whom = Whom(what == "all", [FLEET[hosts[0]]] if what == "role" else [], hosts if what == "host" else [])
+        whom = HoldTargets(what == "all", [FLEET[hosts[0]]] if what == "role" else [], hosts if what == "host" else [])
         set_holds(store, whom, "a crowd")
         time.sleep(chance.uniform(0.05, 0.2))
         ended = False
@@ -173,7 +177,7 @@ def test_no_host_starts_without_an_admission_that_holds(
         return found
 
     monkeypatch.setattr(ConsulClient, "write", noted)
-    make_pass(store, Request("2", RULES, fleet=FLEET))
+    make_pass(store, PassRequest("2", RULES, fleet=FLEET))
     threads = [crowd.worker(crowd.plan, number) for number in range(_PLANNERS)]
     for number in range(_NODES):
         mine = sorted(FLEET)[number::_NODES]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from integration.support.hook import example
@@ -62,7 +62,7 @@ def settings(secure: Secure, **more: Any) -> Settings:
 
 def failure(settings: Settings) -> UpgradeError:
     with pytest.raises(UpgradeError) as caught:
-        look(Store(settings))
+        read_fleet(Store(settings))
     return caught.value
 
 
@@ -176,7 +176,7 @@ def test_a_file_that_is_not_there(secure: Secure, option: str) -> None:
         "client_cert": secure.client.cert, "client_key": secure.client.key, option: "/no/such.pem",
     }  # fmt: skip
     with pytest.raises(UpgradeError) as caught:
-        look(Store(read_settings(given.get, {})))
+        read_fleet(Store(read_settings(given.get, {})))
     assert caught.value.code == "bad_connection"
     assert caught.value.message.startswith(f"{option}: /no/such.pem ")
 

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Wanted, survey
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Word as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import HostReport as Said
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import abort, retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, end_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, end_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from devkit.kv import RawKV
@@ -52,7 +52,7 @@ def alike(consul: RawKV) -> None:
 
 
 def answers(store: Store, **hosts: int) -> list[bool]:
-    return [one.value for one in ask(store, names(**hosts), default=False).values()]
+    return [one.value for one in ask_gate(store, names(**hosts), default=False).values()]
 
 
 def test_a_pause_closes_whatever_the_gates_say_before_and_after_the_migration(store: Store, consul: RawKV) -> None:
@@ -61,15 +61,15 @@ def test_a_pause_closes_whatever_the_gates_say_before_and_after_the_migration(st
     consul.load([(f"{GATES}/host/compute2", "true"), (f"{GATES}/role/web", "true"), (f"{GATES}/global", "false")])
     for _turn in range(2):
         hosts = {**names(compute=3), **names(web=1)}
-        found = ask(store, hosts)
+        found = ask_gate(store, hosts)
         assert [one.value for one in found.values()] == [False, False, False, False]
         assert [one.hold for one in found.values()] == [False, True, False, True]
         assert [one.scope for one in found.values()] == ["global", "host", "global", "role"]
         Migrator(store).run()
     consul.put(f"{GATES}/global", "true")
-    assert [one.value for one in ask(store, hosts).values()] == [True, False, True, False]
+    assert [one.value for one in ask_gate(store, hosts).values()] == [True, False, True, False]
     consul.put("config_state/global/enable_puppet", "False")
-    found = ask(store, hosts)
+    found = ask_gate(store, hosts)
     assert not any(one.value for one in found.values())
     assert found["compute1"].key == "config_state/global/enable_puppet"
     assert "False', an operator's pause (ends with unhold.yml" in found["compute1"].reason
@@ -89,7 +89,7 @@ def test_it_costs_no_request_to_look_in_both_places(store: Store, consul: RawKV,
 
 def test_a_pause_that_can_not_be_read_is_a_pause(store: Store, consul: RawKV) -> None:
     put_old(consul, {"host/compute1": "maybe", "global": "true"})
-    found = ask(store, {"compute1": "compute"})["compute1"]
+    found = ask_gate(store, {"compute1": "compute"})["compute1"]
     assert (found.value, found.scope) == (False, "host")
     assert "config_state/host/compute1/enable_puppet is 'maybe', an operator's pause" in found.reason
 
@@ -104,7 +104,7 @@ def test_paused_roles_and_fleets_are_held_after_the_migration_and_no_rollout_ope
     hold = json.loads(consul.get("upgrade/hold/role/compute") or b"")
     assert hold["reason"].startswith("config_state/role/compute/enable_puppet was False when the keys were migrated")
     assert hold["reason"].endswith("python-jiocloud exempted compute2, and a hold does not")
-    outcome = make_pass(store, Request("2", {"rolling_rules": {"global": 9}}))
+    outcome = make_pass(store, PassRequest("2", {"rolling_rules": {"global": 9}}))
     assert {host: one.state for host, one in outcome.hosts().items()} == {
         "compute1": "held", "compute2": "held", "web1": "upgrading", "web2": "upgrading",
     }  # fmt: skip
@@ -113,20 +113,20 @@ def test_paused_roles_and_fleets_are_held_after_the_migration_and_no_rollout_ope
     assert original_status(consul, fleet) == {"compute1", "compute2"}
     # The global one is repeated for nodes that look there alone, and is no pause.
     assert old_gates(consul)["global"] == "False"
-    assert ask(store, {"web1": "web"})["web1"].value
-    end_holds(store, Whom(roles=["compute"]))
+    assert ask_gate(store, {"web1": "web"})["web1"].value
+    end_holds(store, HoldTargets(roles=["compute"]))
     assert "role/compute" not in old_gates(consul)
-    make_pass(store, Request())
+    make_pass(store, PassRequest())
     assert all(original_answer(consul, host, role) for host, role in fleet.items())
     # Where everything was paused, so is everything: that a rollout closed its gate does not end with the pause.
     consul.put("config_state/global/enable_puppet", "False")
-    assert {one.key for one in ask(store, fleet).values()} == {"config_state/global/enable_puppet"}
-    assert not make_pass(store, Request("3", {"rolling_rules": {"global": 9}}, replace="2")).openings
+    assert {one.key for one in ask_gate(store, fleet).values()} == {"config_state/global/enable_puppet"}
+    assert not make_pass(store, PassRequest("3", {"rolling_rules": {"global": 9}}, replace="2")).openings
     assert old_gates(consul)["global"] == "False"
-    end_holds(store, Whom(everything=True))
+    end_holds(store, HoldTargets(everything=True))
     assert old_gates(consul)["global"] == "false"
-    assert len(make_pass(store, Request()).openings) == 4
-    assert ask(store, {"web1": "web"})["web1"].value
+    assert len(make_pass(store, PassRequest()).openings) == 4
+    assert ask_gate(store, {"web1": "web"})["web1"].value
 
 
 def test_normal_states_of_a_fleet_of_the_original_migrate(store: Store, consul: RawKV) -> None:
@@ -145,7 +145,7 @@ def test_reports_are_found_in_both_places_and_the_later_counts(store: Store, con
     put_old(consul, reports={"2": ["compute4"]}, at=3000)
     for host, version, at in (("compute2", "2", "2000"), ("compute3", "2", "1000"), ("compute4", "1", "2000")):
         consul.put(f"running/versions/{version}/{host}", at)
-    view = look(store)
+    view = read_fleet(store)
     assert {host: one.version for host, one in view.plan.hosts.items()} == {
         "compute1": "1", "compute2": "2", "compute3": "2", "compute4": "2",
     }  # fmt: skip
@@ -153,7 +153,7 @@ def test_reports_are_found_in_both_places_and_the_later_counts(store: Store, con
         "compute1": "upgrading", "compute2": "upgraded", "compute3": "upgraded", "compute4": "upgraded",
     }  # fmt: skip
     assert not [one for one in view.warnings if "several versions" in one]
-    found = survey(store, Wanted()).hosts
+    found = survey_fleet(store, InventoryOptions()).hosts
     assert {host: facts["version"] for host, facts in found.items()} == {
         "compute1": "1", "compute2": "2", "compute3": "2", "compute4": "2",
     }  # fmt: skip
@@ -162,17 +162,19 @@ def test_reports_are_found_in_both_places_and_the_later_counts(store: Store, con
 
 def test_a_rollout_is_seen_alike_by_both_kinds_of_nodes(kept: Store, consul: RawKV) -> None:
     for turn, host in enumerate(names(compute=3), 1):
-        outcome = make_pass(kept, Request("2", ONE_BY_ONE))
+        outcome = make_pass(kept, PassRequest("2", ONE_BY_ONE))
         assert [one.host for one in outcome.openings] == [host]
         alike(consul)
-        assert [one.value for one in ask(kept, names(compute=3)).values()] == [number <= turn for number in (1, 2, 3)]
+        assert [one.value for one in ask_gate(kept, names(compute=3)).values()] == [
+            number <= turn for number in (1, 2, 3)
+        ]
         # By turns, a node that has the old code and one that has the new one.
         if turn % 2:
             consul.put(f"running_version/2/{host}", "1700000000")
             consul.delete(f"running_version/1/{host}")
         else:
-            report(kept, Word(host, "2", "upgraded"))
-    assert make_pass(kept, Request("2", rules=UNLIMITED, converge=True)).plan.complete
+            write_report(kept, HostReport(host, "2", "upgraded"))
+    assert make_pass(kept, PassRequest("2", rules=UNLIMITED, converge=True)).plan.complete
     assert old_gates(consul) == {"global": "true"}
     assert gates(consul) == {"global": "true"}
     assert {event["what"] for event in history(consul)} >= {"begin", "open", "converge"}
@@ -180,9 +182,9 @@ def test_a_rollout_is_seen_alike_by_both_kinds_of_nodes(kept: Store, consul: Raw
 
 def test_what_is_written_in_two_places_is_shown_and_check_mode_shows_it_too(kept: Store, consul: RawKV) -> None:
     before = consul.tree()
-    dry = make_pass(kept, Request("2", ONE_BY_ONE), dry=True)
+    dry = make_pass(kept, PassRequest("2", ONE_BY_ONE), dry=True)
     assert consul.tree() == before
-    real = make_pass(kept, Request("2", ONE_BY_ONE))
+    real = make_pass(kept, PassRequest("2", ONE_BY_ONE))
     shown = {one.key: (one.before, one.after) for one in real.changes if one.key.startswith("config_state/")}
     assert shown == {
         "config_state/global/enable_puppet": ("true", "false"),
@@ -192,25 +194,25 @@ def test_what_is_written_in_two_places_is_shown_and_check_mode_shows_it_too(kept
     }
     told = {one.key: (one.before, one.after) for one in dry.changes if one.key.startswith("config_state/")}
     assert told == shown
-    assert not make_pass(kept, Request("2", ONE_BY_ONE)).changes
+    assert not make_pass(kept, PassRequest("2", ONE_BY_ONE)).changes
 
 
 def test_many_gates_are_opened_in_both_places_and_no_write_is_too_long(kept: Store, consul: RawKV) -> None:
     consul.load((f"running_version/1/compute{number}", "1600000000") for number in range(4, 151))
-    outcome = make_pass(kept, Request("2", {"rolling_rules": {"global": 140}}))
+    outcome = make_pass(kept, PassRequest("2", {"rolling_rules": {"global": 140}}))
     assert len(outcome.openings) == 140
     assert len(gates(consul)) == 141
     assert [len(event["hosts"]) for event in history(consul) if event["what"] == "open"] == [30, 30, 30, 30, 20]
 
 
 def test_an_abort_and_a_retry_close_both(kept: Store, consul: RawKV) -> None:
-    make_pass(kept, Request("2", {"rolling_rules": {"global": 2}}))
-    report(kept, Word("compute1", "2", "started"))
-    report(kept, Word("compute1", "2", "failed", error="disk full"))
+    make_pass(kept, PassRequest("2", {"rolling_rules": {"global": 2}}))
+    write_report(kept, HostReport("compute1", "2", "started"))
+    write_report(kept, HostReport("compute1", "2", "failed", error="disk full"))
     retry(kept, Said("mended"))
     assert gates(consul)["host/compute1"] == "false"
     alike(consul)
-    make_pass(kept, Request("2", {"rolling_rules": {"global": 2}}))
+    make_pass(kept, PassRequest("2", {"rolling_rules": {"global": 2}}))
     alike(consul)
     abort(kept, Said("no"))
     assert gates(consul) == {"global": "false", "host/compute1": "false", "host/compute2": "false"}
@@ -236,15 +238,15 @@ def test_an_operators_hand_is_in_both(kept: Store, consul: RawKV) -> None:
 
 def test_a_hand_that_sets_what_one_place_lacks_sets_that_alone(kept: Store, consul: RawKV) -> None:
     put_old(consul, {"host/compute3": "false"})
-    assert not ask(kept, {"compute3": "compute"})["compute3"].value
+    assert not ask_gate(kept, {"compute3": "compute"})["compute3"].value
     changes = set_gate(kept, "host", "compute3", value=False)
     assert [(one.key, one.before, one.after) for one in changes] == [(f"{GATES}/host/compute3", None, "false")]
     # The pause is the operator's, and stays when the gate is opened.
     set_gate(kept, "host", "compute3", value=True)
     assert old_gates(consul)["host/compute3"] == "false"
-    assert not ask(kept, {"compute3": "compute"})["compute3"].value
-    end_holds(kept, Whom(hosts=["compute3"]))
-    assert ask(kept, {"compute3": "compute"})["compute3"].value
+    assert not ask_gate(kept, {"compute3": "compute"})["compute3"].value
+    end_holds(kept, HoldTargets(hosts=["compute3"]))
+    assert ask_gate(kept, {"compute3": "compute"})["compute3"].value
 
 
 def test_before_the_migration_a_hand_is_in_both_too_and_elsewhere_in_one(store: Store, consul: RawKV) -> None:
@@ -260,32 +262,32 @@ def test_keys_of_others_among_the_old_gates_stay(kept: Store, consul: RawKV) -> 
     others = {"config_state/host/compute1/enable_consul": "true", "config_state/global/debug": "1"}
     consul.load(others.items())
     set_gate(kept, "host", "compute2", value=False)
-    make_pass(kept, Request("2", ONE_BY_ONE))
+    make_pass(kept, PassRequest("2", ONE_BY_ONE))
     assert others.items() <= consul.texts("config_state/").items()
     assert old_gates(consul) == {"global": "false", "host/compute1": "true"}
 
 
 def test_a_report_by_the_new_code_ends_an_old_one_with_a_later_time(kept: Store, consul: RawKV) -> None:
-    make_pass(kept, Request("2", ONE_BY_ONE))
+    make_pass(kept, PassRequest("2", ONE_BY_ONE))
     # Its clock was ahead when it had the old code, and it may write its own record alone now.
     consul.put("running_version/1/compute1", "9999999999")
     consul.put(
         "upgrade/hosts/compute1", json.dumps({"version": "2", "state": "upgraded", "times": {"upgraded": 1700000000}})
     )
-    assert look(kept).plan.hosts["compute1"].state == "upgraded"
-    make_pass(kept, Request())
+    assert read_fleet(kept).plan.hosts["compute1"].state == "upgraded"
+    make_pass(kept, PassRequest())
     assert consul.get("running_version/1/compute1") is None
     assert consul.get("running/versions/2/compute1") == b"1700000000"
-    assert look(kept).plan.hosts["compute1"].state == "upgraded"
-    assert not make_pass(kept, Request()).changes
+    assert read_fleet(kept).plan.hosts["compute1"].state == "upgraded"
+    assert not make_pass(kept, PassRequest()).changes
 
 
 def test_what_a_hand_closed_before_the_first_rollout_is_held_by_it(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=3), gates={"global": "True", "host/compute2": "false", "host/compute3": "True"})
     before = consul.tree()
-    dry = make_pass(store, Request("2", rules=UNLIMITED), dry=True)
+    dry = make_pass(store, PassRequest("2", rules=UNLIMITED), dry=True)
     assert consul.tree() == before
-    outcome = make_pass(store, Request("2", rules=UNLIMITED))
+    outcome = make_pass(store, PassRequest("2", rules=UNLIMITED))
     assert {host: one.state for host, one in outcome.hosts().items()} == {
         "compute1": "upgrading", "compute2": "held", "compute3": "upgrading",
     }  # fmt: skip
@@ -296,11 +298,11 @@ def test_what_a_hand_closed_before_the_first_rollout_is_held_by_it(store: Store,
     assert history(consul)[0]["held"] == ["compute2"]
     assert [one.key for one in dry.changes] == [one.key for one in outcome.changes]
     assert gates(consul) == {"global": "False", "host/compute1": "True", "host/compute3": "True"}
-    end_holds(store, Whom(hosts=["compute2"]))
-    assert [one.host for one in make_pass(store, Request()).openings] == ["compute2"]
+    end_holds(store, HoldTargets(hosts=["compute2"]))
+    assert [one.host for one in make_pass(store, PassRequest()).openings] == ["compute2"]
     # A second rollout makes no holds of what the first one left behind.
     consul.put(f"{GATES}/host/compute2", "False")
-    make_pass(store, Request("3", rules=UNLIMITED, replace="2"))
+    make_pass(store, PassRequest("3", rules=UNLIMITED, replace="2"))
     assert consul.get("upgrade/hold/host/compute2") is None
 
 
@@ -309,7 +311,7 @@ def test_more_than_a_write_can_hold_are_refused_with_the_way_out(store: Store, c
     seed(consul, hosts, gates={f"host/{host}": "False" for host in hosts})
     before = consul.tree()
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request("2", rules=UNLIMITED))
+        make_pass(store, PassRequest("2", rules=UNLIMITED))
     assert caught.value.code == "closed_by_hand"
     assert "migrate_state.yml" in caught.value.message
     assert consul.tree() == before
@@ -324,7 +326,7 @@ def test_where_old_gates_are_removed_along_fewer_are_held_in_one_write(kept: Sto
         consul.put(f"{GATES}/host/compute{number}", "true")
     before = consul.tree()
     with pytest.raises(UpgradeError) as caught:
-        make_pass(kept, Request("2", rules=UNLIMITED))
+        make_pass(kept, PassRequest("2", rules=UNLIMITED))
     assert caught.value.code == "closed_by_hand"
     # 10 of a beginning, 37 gates and the global one once more.
     assert "room for 16." in caught.value.message
@@ -335,13 +337,13 @@ def test_where_old_gates_are_removed_along_fewer_are_held_in_one_write(kept: Sto
 def test_the_gate_behind_a_hold_goes_with_it(kept: Store, consul: RawKV) -> None:
     put_old(consul, {"host/compute2": "false"})
     consul.put("upgrade/hold/host/compute2", '{"by": "migrate_state.yml", "reason": "it was closed"}')
-    assert not ask(kept, {"compute2": "compute"})["compute2"].value
-    held = end_holds(kept, Whom(hosts=["compute2"]))
+    assert not ask_gate(kept, {"compute2": "compute"})["compute2"].value
+    held = end_holds(kept, HoldTargets(hosts=["compute2"]))
     assert {one.key for one in held.changes} == {
         "config_state/host/compute2/enable_puppet",
         "upgrade/hold/host/compute2",
     }
-    assert ask(kept, {"compute2": "compute"})["compute2"].value
+    assert ask_gate(kept, {"compute2": "compute"})["compute2"].value
 
 
 @pytest.mark.parametrize("key", ["running_version/1/compute1", "config_state/global/enable_puppet"])
@@ -349,10 +351,10 @@ def test_planners_refuse_keys_of_the_old_layout_and_say_what_to_run(store: Store
     consul.load([("current_version", "1"), ("running/versions/1/compute2", "1"), (key, "1")])
     before = consul.tree()
     with pytest.raises(UpgradeError) as caught:
-        make_pass(store, Request("2", rules=UNLIMITED))
+        make_pass(store, PassRequest("2", rules=UNLIMITED))
     assert caught.value.code == "older_schema"
     assert "layout 0" in caught.value.message
-    assert caught.value.message in look(store).warnings
+    assert caught.value.message in read_fleet(store).warnings
     assert "migrate_state.yml" in caught.value.message
     assert consul.tree() == before
 
@@ -360,9 +362,9 @@ def test_planners_refuse_keys_of_the_old_layout_and_say_what_to_run(store: Store
 def test_the_first_rollout_of_a_new_fleet_writes_the_layout_down_and_that_of_others_does_not(
     store: Store, consul: RawKV
 ) -> None:
-    make_pass(store, Request("2", rules=UNLIMITED, fleet=names(compute=1)))
+    make_pass(store, PassRequest("2", rules=UNLIMITED, fleet=names(compute=1)))
     assert consul.get("upgrade/schema") == b"1"
     consul.delete("", tree=True)
     seed(consul, names(compute=1))
-    make_pass(store, Request("2", rules=UNLIMITED))
+    make_pass(store, PassRequest("2", rules=UNLIMITED))
     assert consul.get("upgrade/schema") is None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.watch import Watch
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -60,7 +60,7 @@ def test_it_ends_when_nothing_can_move_and_says_why(run: Runner, store: Store, c
     consul.put("hold/running/versions/2/compute1", "2000000000")
     consul.put("hold/running/versions/2/web1", "2000000000")
     failing = Store(Settings(port=store.settings.port, kv_prefix="failed/"))
-    report(failing, Word("compute1", "2", "failed", step="upgrade", error="no space left"))
+    write_report(failing, HostReport("compute1", "2", "failed", step="upgrade", error="no space left"))
     waiting: dict[str, Any] = {"version": "2", "wait": True, "wait_timeout": 60}
     held, zero, failed, limited = run(
         [
@@ -130,8 +130,8 @@ def test_what_an_operator_changes_meanwhile_counts(run: Runner, store: Store, co
     live = run.start([plan(version="2", instructions=ONE_BY_ONE, wait=True, wait_timeout=60)])
     live.wait_for("compute1 is upgrading")
     consul.put("upgrade/hold/role/compute", '{"reason": "lunch", "by": "ann"}')
-    report(store, Word("compute1", "2", "started"))
-    report(store, Word("compute1", "2", "upgraded"))
+    write_report(store, HostReport("compute1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "upgraded"))
     played = live.end()
     assert "compute1 upgrading -> upgraded" in played.stdout
     assert "compute2, compute3 (held): held by ann: lunch" in played[0]["msg"]

@@ -13,17 +13,17 @@ from contextlib import contextmanager
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Wanted, survey
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import names
 from integration.support.old_fleet import killed_at, load, migrate, old_fleet, writes_of
 from integration.support.old_keys import old_answer, old_gates, original_answer
 from integration.support.playbook import Runner
-from integration.support.playbook import ask as ask_task
+from integration.support.playbook import ask_gate as ask_task
 from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
@@ -78,23 +78,25 @@ class Watchers:
 
     def _one(self, store: Store) -> None:
         host = random.choice(list(HOSTS))
-        answer = ask(store, {host: HOSTS[host]})[host]
+        answer = ask_gate(store, {host: HOSTS[host]})[host]
         self._see(f"a node ({answer.reason})", {host: answer.value}, self.right)
 
     def _all(self, store: Store) -> None:
-        self._see("all at once", {host: one.value for host, one in ask(store, HOSTS).items()}, self.right)
+        self._see("all at once", {host: one.value for host, one in ask_gate(store, HOSTS).items()}, self.right)
 
     def _old_code(self, _store: Store) -> None:
         self._see("the old code", _old_answers(self.consul), self.right)
 
     def _look(self, store: Store) -> None:
-        self._see("the status", {host: one.version for host, one in look(store).plan.hosts.items()}, self.versions)
-        found = survey(store, Wanted()).hosts
+        self._see(
+            "the status", {host: one.version for host, one in read_fleet(store).plan.hosts.items()}, self.versions
+        )
+        found = survey_fleet(store, InventoryOptions()).hosts
         self._see("the inventory", {host: facts["version"] for host, facts in found.items()}, self.versions)
 
     def _plan(self, store: Store) -> None:
         try:
-            make_pass(store, Request("v675", rules=UNLIMITED))
+            make_pass(store, PassRequest("v675", rules=UNLIMITED))
         except UpgradeError as error:
             if error.code not in ("older_schema", "migrating"):
                 raise
@@ -166,10 +168,10 @@ def test_a_rollout_goes_on_after_it_with_nodes_of_both_kinds(store: Store, consu
     held = {"compute1", "compute12"}
     rules = {"rolling_rules": {"global": 5}}
     for _turn in range(20):
-        outcome = make_pass(store, Request("v674", rules))
+        outcome = make_pass(store, PassRequest("v674", rules))
         waiting = [host for host, one in outcome.hosts().items() if one.state == "upgrading"]
         for host in waiting:
-            assert ask(store, {host: "compute"})[host].value
+            assert ask_gate(store, {host: "compute"})[host].value
             assert original_answer(consul, host, "compute")
             # What the old code writes, in two requests.
             consul.put(f"running_version/v674/{host}", "1700000000.5")
@@ -179,7 +181,7 @@ def test_a_rollout_goes_on_after_it_with_nodes_of_both_kinds(store: Store, consu
     assert {host: one.state for host, one in outcome.hosts().items() if one.state != "upgraded"} == {
         "compute12": "held"
     }
-    assert not {host for host in held if ask(store, {host: "compute"})[host].value}
+    assert not {host for host in held if ask_gate(store, {host: "compute"})[host].value}
     assert not {host for host in held if original_answer(consul, host, "compute")}
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.child import start
 from integration.support.playbook import Live
@@ -137,7 +137,7 @@ class Fleet:
     def states(self) -> dict[str, str]:
         """Return node -> state, as the collection sees it; within this process, as it is asked again and again."""
         host, _colon, port = self.lab.environ["CONSUL_HTTP_ADDR"].partition(":")
-        view = look(Store(Settings(host=host, port=int(port))), fleet=self.roles)
+        view = read_fleet(Store(Settings(host=host, port=int(port))), fleet=self.roles)
         return {name: one.state for name, one in view.plan.hosts.items()}
 
     def checks(self, node: str) -> dict[str, tuple[str, str]]:

@@ -25,7 +25,7 @@ init_plugin_loader()
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings  # noqa: E402
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report  # noqa: E402
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store  # noqa: E402
 from devkit.child import die_with_parent  # noqa: E402
 
@@ -49,10 +49,10 @@ def live(name: str, role: str, version: str) -> None:
         wanted = consul.client.get(consul.keys.current_version)
         wanted_version = wanted.value.decode() if wanted else version
         if may_run and wanted_version != version:
-            report(consul, Word(name, wanted_version, STARTED, step="upgrade"))
+            write_report(consul, HostReport(name, wanted_version, STARTED, step="upgrade"))
             time.sleep(random.uniform(*_UPGRADE_SECONDS))
             version = wanted_version
-            report(consul, Word(name, version, UPGRADED))
+            write_report(consul, HostReport(name, version, UPGRADED))
         index = consul.client.look_out(consul.keys.gates, index, _WAIT_SECONDS)[0]
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     version, ready = sys.argv[1], int(sys.argv[2])
     consul = store()
     for role, number in FLEET:
-        report(consul, Word(f"{role}{number}", version, UPGRADED))
+        write_report(consul, HostReport(f"{role}{number}", version, UPGRADED))
     os.write(ready, b"!")
     os.close(ready)
     for role, number in FLEET:

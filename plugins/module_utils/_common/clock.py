@@ -24,7 +24,7 @@ def is_time(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LATEST
 
 
-def shown_between(begin: datetime, end: datetime, zone: tzinfo) -> Iterator[tuple[float, float]]:
+def local_spans(begin: datetime, end: datetime, zone: tzinfo) -> Iterator[tuple[float, float]]:
     """Yield when a zone's clock shows a time from ``begin`` to before ``end``, as spans of unix seconds in order.
 
     These are two where the clock is put back past one of them, one otherwise, and none where it leaps over both. A time

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from .errors import UpgradeError
-from .sanitize import shown
+from .sanitize import truncated_repr
 
 _DIGITS = re.compile(r"(\d+)")
 # No host is called by more, and a key of Consul may not be much longer.
@@ -41,17 +41,17 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=natural_key)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known name most like this one, else nothing."""
     found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
     return f"; did you mean '{found[0]}'?" if found else ""
 
 
-def some(names: Sequence[str], most: int = 5) -> str:
+def listing(names: Sequence[str], most: int = 5) -> str:
     """Return the names as prose, cut after ``most``: ``a, b and 7 more``."""
-    shown = ", ".join(names[:most])
+    truncated_repr = ", ".join(names[:most])
     left = len(names) - most
-    return f"{shown} and {left} more" if left > 0 else shown
+    return f"{truncated_repr} and {left} more" if left > 0 else truncated_repr
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
@@ -69,25 +69,25 @@ def check_name(kind: str, name: object, where: str) -> str:
     """
     if not isinstance(name, str) or not name:
         raise UpgradeError(
-            "bad_name", f"{where}: a {kind} must be a text that is not empty, not {shown(name)}.", where=where
+            "bad_name", f"{where}: a {kind} must be a text that is not empty, not {truncated_repr(name)}.", where=where
         )
     if "/" in name or not name.isprintable() or name != name.strip():
         raise UpgradeError(
             "bad_name",
-            f"{where}: the {kind} {shown(name)} has a '/', a control character or a space at its ends, "
+            f"{where}: the {kind} {truncated_repr(name)} has a '/', a control character or a space at its ends, "
             "so it can't be part of a Consul key. Give its plain name.",
             where=where,
         )
     if len(name) > _LONGEST:
         raise UpgradeError(
             "bad_name",
-            f"{where}: the {kind} {shown(name)} is longer than {_LONGEST} characters. Give its plain name.",
+            f"{where}: the {kind} {truncated_repr(name)} is longer than {_LONGEST} characters. Give its plain name.",
             where=where,
         )
     return name
 
 
-def is_name(text: str) -> bool:
+def is_valid_name(text: str) -> bool:
     """Return whether a part of a key is a name that :func:`check_name` takes."""
     try:
         return bool(check_name("name", text, "key"))
@@ -95,7 +95,7 @@ def is_name(text: str) -> bool:
         return False
 
 
-def is_version(text: object) -> bool:
+def is_valid_version(text: object) -> bool:
     """Return whether something that was read is a version that :func:`check_version` takes."""
     try:
         return bool(check_version(text, "version"))
@@ -130,7 +130,7 @@ def check_new_version(version: object, where: str) -> str:
     if not is_plain_version(text):
         raise UpgradeError(
             "bad_name",
-            f"{where}: the version {shown(text)} has a character that is none of A-Z, a-z, 0-9 and ._+~:@%^=,- or begins with none of the "
+            f"{where}: the version {truncated_repr(text)} has a character that is none of A-Z, a-z, 0-9 and ._+~:@%^=,- or begins with none of the "
             "former, and services put versions into commands. Give it another name.",
             where=where,
         )

@@ -18,13 +18,13 @@ from pathlib import Path
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
-def start_of(pid: int) -> int | None:
+def start_ticks(pid: int) -> int | None:
     """Return when a process started, in ticks since the machine did; None if it is gone."""
     fields = _stat(pid)
     return None if fields is None else int(fields[19])
 
 
-def this_machine() -> str:
+def boot_id() -> str:
     """Return what tells this machine, since it was booted, from all others; empty where that can't be told.
 
     Containers and users count as machines: the processes of one container are not seen from another, nor have those of
@@ -52,7 +52,7 @@ def machine_id(path: str = "/etc/machine-id") -> str | None:
     return hashlib.sha256(f"convoy.upgrade {text}".encode()).hexdigest()[:16]
 
 
-def connection_process() -> int | None:
+def ssh_connection_pid() -> int | None:
     """Return the process of the SSH connection by which this one was started, None if it was started otherwise."""
     pid = os.getppid()
     while pid > 1:
@@ -67,25 +67,25 @@ def connection_process() -> int | None:
     return None
 
 
-def wait_for_end(pid: int, started: int) -> None:
+def wait_for_exit(pid: int, started: int) -> None:
     """Return when a process is gone.
 
-    :param started: when it started, as :func:`start_of` tells.
+    :param started: when it started, as :func:`start_ticks` tells.
     """
     try:
         handle = os.pidfd_open(pid)
     except (AttributeError, OSError):
         # An older kernel or Python.
-        while start_of(pid) == started:
+        while start_ticks(pid) == started:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         return
     poll = select.poll()
     poll.register(handle, select.POLLIN)
-    if start_of(pid) == started:
+    if start_ticks(pid) == started:
         poll.poll()
 
 
-def end_family(process: subprocess.Popen[bytes], seconds: float) -> None:
+def end_process_tree(process: subprocess.Popen[bytes], seconds: float) -> None:
     """End a program and all that it has started, gently first.
 
     Its process group would not do: Puppet gives every command that it runs a session of its own, and so does Ansible from 2.19 on
@@ -121,7 +121,7 @@ def _family(pids: Sequence[int]) -> list[int]:
     return found
 
 
-def leave_all_but(*files: int) -> None:
+def close_files_except(*files: int) -> None:
     """Let go of all that this process had open but for some files, as Ansible waits for the end of it."""
     os.chdir("/")
     nothing = os.open(os.devnull, os.O_RDWR)

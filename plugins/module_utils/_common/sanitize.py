@@ -8,21 +8,21 @@ from __future__ import annotations
 _MOST = 200
 
 
-def shown(value: object) -> str:
+def truncated_repr(value: object) -> str:
     """Return a value as Python writes it, cut where it is long."""
     try:
-        return cut(repr(value))
+        return truncate(repr(value))
     except (RecursionError, ValueError):
         # Nested too deeply, or a number with more digits than Python writes.
         return f"a {type(value).__name__} that is too large to be shown"
 
 
-def bare(value: object) -> str:
+def truncated_text(value: object) -> str:
     """Return a value likewise, but a plain text without quotes."""
-    return cut(value) if isinstance(value, str) and value.isprintable() else shown(value)
+    return truncate(value) if isinstance(value, str) and value.isprintable() else truncated_repr(value)
 
 
-def printable(text: str) -> str:
+def sanitize(text: str) -> str:
     """Return a text as a line that does nothing on a terminal: white space is a space, what else can't be printed a ``?``.
 
     What a host says of itself is shown to operators, whose terminals would obey escape sequences, and who would take what
@@ -33,12 +33,12 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
 
 
-def cut(text: str) -> str:
+def truncate(text: str) -> str:
     """Return the beginning of a text that is too long."""
     return text if len(text) <= _MOST else f"{text[:_MOST]}... ({len(text)} characters)"
 
 
-def bounded(text: str, most: int = 500) -> str:
+def truncate_middle(text: str, most: int = 500) -> str:
     """Return a text that is kept, without its middle where it is longer than that; a second time changes nothing."""
     if len(text) <= most:
         return text

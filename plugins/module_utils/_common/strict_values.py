@@ -10,22 +10,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .errors import UpgradeError
-from .names import nearest
-from .sanitize import bare, shown
+from .names import did_you_mean
+from .sanitize import truncated_repr, truncated_text
 
 _DURATION = re.compile(r"([0-9]{1,12})\s*([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST = 3650 * 86400
 
 
-def refused(key: str, value: object, why: str) -> UpgradeError:
+def invalid_value(key: str, value: object, why: str) -> UpgradeError:
     """Return the error for a value that is not taken."""
     return UpgradeError(
-        "bad_instructions", f"instructions: {bare(key)}: {shown(value)} {why}.", key=key, value=bare(value)
+        "bad_instructions",
+        f"instructions: {truncated_text(key)}: {truncated_repr(value)} {why}.",
+        key=key,
+        value=truncated_text(value),
     )
 
 
-def only(raw: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
+def refuse_unknown_keys(raw: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
     """Refuse keys that are not known.
 
     :param prefix: what stands before them, such as ``rolling_rules.``.
@@ -36,13 +39,13 @@ def only(raw: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
             names = ", ".join(prefix + name for name in known)
             raise UpgradeError(
                 "bad_instructions",
-                f"instructions: {prefix}{bare(key)}: unknown key{nearest(bare(key), known) or '.'} Known are: {names}.",
+                f"instructions: {prefix}{truncated_text(key)}: unknown key{did_you_mean(truncated_text(key), known) or '.'} Known are: {names}.",
                 key=f"{prefix}{key}",
-                value=bare(raw[key]),
+                value=truncated_text(raw[key]),
             )
 
 
-def mapping(value: object, key: str) -> Mapping[str, Any]:
+def parse_mapping(value: object, key: str) -> Mapping[str, Any]:
     """Return a mapping of names to values, empty for None.
 
     :raises UpgradeError: ``bad_instructions``.
@@ -50,50 +53,50 @@ def mapping(value: object, key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise refused(key, value, "is not a mapping of names to values")
+        raise invalid_value(key, value, "is not a mapping of names to values")
     for name in value:
         if not isinstance(name, str) or not name:
-            raise refused(key, name, "is not a name; put it in quotes")
+            raise invalid_value(key, name, "is not a name; put it in quotes")
     return value
 
 
-def texts(value: object, key: str) -> tuple[str, ...]:
+def parse_texts(value: object, key: str) -> tuple[str, ...]:
     """Return a text or a list of texts as a tuple, each once.
 
     :raises UpgradeError: ``bad_instructions``.
     """
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, (list, tuple)) or not found or not all(isinstance(t, str) and t for t in found):
-        raise refused(key, value, "is neither a text nor a list of texts")
+        raise invalid_value(key, value, "is neither a text nor a list of texts")
     return tuple(dict.fromkeys(found))
 
 
-def flag(value: object, key: str) -> bool:
+def parse_boolean(value: object, key: str) -> bool:
     """Return a boolean.
 
     :raises UpgradeError: ``bad_instructions``.
     """
     if not isinstance(value, bool):
-        raise refused(key, value, "is neither true nor false")
+        raise invalid_value(key, value, "is neither true nor false")
     return value
 
 
-def number_text(value: object) -> str:
+def parse_number_text(value: object) -> str:
     """Return what may be a number as text, and nothing for what can be none."""
     if isinstance(value, str):
         return value.strip()
-    return bare(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+    return truncated_text(value) if isinstance(value, int) and not isinstance(value, bool) else ""
 
 
-def duration(value: object, key: str) -> int:
+def parse_duration(value: object, key: str) -> int:
     """Return a time in seconds, from a number of seconds or a text such as ``90s``, ``15m``, ``2h`` or ``1d``.
 
     :raises UpgradeError: ``bad_instructions``.
     """
-    found = _DURATION.fullmatch(number_text(value))
+    found = _DURATION.fullmatch(parse_number_text(value))
     if not found:
-        raise refused(key, value, "is no time: give whole seconds, or a number with s, m, h or d, such as 15m")
+        raise invalid_value(key, value, "is no time: give whole seconds, or a number with s, m, h or d, such as 15m")
     seconds = int(found[1]) * _UNITS[found[2]]
     if seconds > _LONGEST:
-        raise refused(key, value, "is longer than ten years; leave it out for no such rule")
+        raise invalid_value(key, value, "is longer than ten years; leave it out for no such rule")
     return seconds

@@ -16,7 +16,7 @@ from .errors import UpgradeError
 _MODE = 0o644
 
 
-def text_in(path: str, option: str) -> str:
+def read_text(path: str, option: str) -> str:
     """Return what is in the file now, nothing where there is none.
 
     :param option: that named it, for the message.
@@ -35,10 +35,10 @@ def text_in(path: str, option: str) -> str:
         raise _bad(path, option, error.strerror or str(error)) from error
 
 
-def write(path: str, text: str, option: str) -> None:
+def write_atomically(path: str, text: str, option: str) -> None:
     """Write the file so that whoever reads it sees the old one or the new one, whole.
 
-    :param option: as for :func:`text_in`.
+    :param option: as for :func:`read_text`.
     :raises UpgradeError: ``bad_folder``, ``bad_metrics_file``.
     """
     file = Path(path)

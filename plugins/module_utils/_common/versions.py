@@ -12,8 +12,8 @@ from functools import cmp_to_key
 from typing import Any
 
 from .errors import UpgradeError
-from .names import some
-from .sanitize import shown
+from .names import listing
+from .sanitize import truncated_repr
 
 # Digits as (how many without leading zeros, these), which orders as their numbers do; Python makes no number of very many.
 Number = tuple[int, str]
@@ -98,11 +98,11 @@ class VersionOrder:
             return _sign(self._places[a], self._places[b])
         one, other = self._version(a), self._version(b)
         if one is None or other is None:
-            unread = " and ".join(shown(text) for text, found in ((a, one), (b, other)) if found is None)
+            unread = " and ".join(truncated_repr(text) for text, found in ((a, one), (b, other)) if found is None)
             raise _incomparable(a, b, f"{unread} can't be read as a version with numbers")
         if one.kind != other.kind:
             kinds = " and ".join(
-                f"{shown(text)} begins with {shown(found.kind) if found.kind else 'a number'}"
+                f"{truncated_repr(text)} begins with {truncated_repr(found.kind) if found.kind else 'a number'}"
                 for text, found in ((a, one), (b, other))
             )
             raise _incomparable(a, b, kinds)
@@ -131,11 +131,11 @@ class VersionOrder:
         return self._read[text]
 
     def _unlisted(self, a: str, b: str, missing: Sequence[str]) -> UpgradeError:
-        names = " and ".join(map(shown, missing))
-        known = some([*(self._places or ())], 20) or "none"
+        names = " and ".join(map(truncated_repr, missing))
+        known = listing([*(self._places or ())], 20) or "none"
         return UpgradeError(
             "incomparable_versions",
-            f"{shown(a)} and {shown(b)} can't be compared, as {names} {'is' if len(missing) == 1 else 'are'} not in the list "
+            f"{truncated_repr(a)} and {truncated_repr(b)} can't be compared, as {names} {'is' if len(missing) == 1 else 'are'} not in the list "
             f"of {self._where}. It has {known}. Add what is missing where it belongs.",
             versions=[a, b],
         )
@@ -148,7 +148,7 @@ def _sign(a: Any, b: Any) -> int:
 def _incomparable(a: str, b: str, why: str) -> UpgradeError:
     return UpgradeError(
         "incomparable_versions",
-        f"{shown(a)} and {shown(b)} can't be compared as versions: {why}. Name all versions in their order as a list, "
+        f"{truncated_repr(a)} and {truncated_repr(b)} can't be compared as versions: {why}. Name all versions in their order as a list, "
         "versions, in the service's meta/upgrade.yml.",
         versions=[a, b],
     )
@@ -166,7 +166,7 @@ def _compare_parts(a: str, b: str, ones: Sequence[_Part], others: Sequence[_Part
         elif one.rank == _AFTER and len(one.word) == len(other.word) == 1:
             return _sign(one.word, other.word)
         else:
-            words = " and ".join(shown(part.word) for part in (one, other) if part.word)
+            words = " and ".join(truncated_repr(part.word) for part in (one, other) if part.word)
             raise _incomparable(a, b, f"nobody knows where {words} stands among what may follow the same numbers")
     return 0
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .._common.errors import UpgradeError
-from .._common.sanitize import printable
+from .._common.sanitize import sanitize
 from .answers import (
     Shape,
     are_asked_for,
@@ -72,7 +72,7 @@ def _is_page(reply: Reply) -> bool:
     return reply.body.lstrip()[:1] == "<"
 
 
-class Entry(NamedTuple):
+class KVEntry(NamedTuple):
     """A key as it was read; ``flags`` is a number that its writer may put beside the value."""
 
     key: str
@@ -98,7 +98,7 @@ class ConsulClient:
         """How many requests were sent."""
         return self._transport.requests
 
-    def read(self, prefixes: Iterable[str], known: Iterable[str] = ()) -> list[Entry]:
+    def read(self, prefixes: Iterable[str], known: Iterable[str] = ()) -> list[KVEntry]:
         """Return all entries under the prefixes, as they were at one moment: one request.
 
         :param known: single keys that are known to be there, read in the same moment.
@@ -109,7 +109,7 @@ class ConsulClient:
         operations += [{"KV": {"Verb": "get", "Key": key}} for key in known]
         return self._entries(self._retrying(lambda: self._transact_reading(operations)))
 
-    def read_known(self, keys: Sequence[str]) -> list[Entry]:
+    def read_known(self, keys: Sequence[str]) -> list[KVEntry]:
         """Return entries that are known to be there: one request for up to 64 of them.
 
         :raises Conflict: if one is not.
@@ -117,10 +117,10 @@ class ConsulClient:
         operations = [{"KV": {"Verb": "get", "Key": key}} for key in keys]
         return self._entries(self._retrying(lambda: self._transact_reading(operations)))
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> KVEntry | None:
         """Return one entry, None where there is none. Unlike :meth:`read`, an ACL that forbids it is an error."""
 
-        def ask() -> Entry | None:
+        def ask() -> KVEntry | None:
             reply = self._send("get", f"/v1/kv/{key}", _CONSISTENT)
             if self._is_nothing(reply):
                 return None
@@ -371,9 +371,9 @@ class ConsulClient:
         return self._retrying(ask)
 
     @staticmethod
-    def _entries(found: Iterable[dict[str, Any]]) -> list[Entry]:
+    def _entries(found: Iterable[dict[str, Any]]) -> list[KVEntry]:
         return [
-            Entry(one["Key"], base64.b64decode(one["Value"] or ""), one["ModifyIndex"], one.get("Flags") or 0)
+            KVEntry(one["Key"], base64.b64decode(one["Value"] or ""), one["ModifyIndex"], one.get("Flags") or 0)
             for one in found
         ]
 
@@ -394,7 +394,7 @@ class ConsulClient:
 
     def _refused(self, operations: Sequence[Operation], errors: Sequence[dict[str, Any]]) -> UpgradeError:
         first = errors[0]
-        what, operation = printable(first["What"])[:_MOST_WORDS], operations[first.get("OpIndex", 0)]["KV"]
+        what, operation = sanitize(first["What"])[:_MOST_WORDS], operations[first.get("OpIndex", 0)]["KV"]
         if "Permission denied" in what:
             return self._denied(f"{operation['Verb']} {operation['Key']}", what)
         if any(sign in what for sign in _CONFLICTS):
@@ -413,7 +413,7 @@ class ConsulClient:
         # Not everything that answers is Consul; of a whole web page the beginning says enough.
         if _is_page(reply):
             raise self._not_consul(f"it is a page with code {reply.code}")
-        text = printable(reply.body.strip()[:_MOST_WORDS])
+        text = sanitize(reply.body.strip()[:_MOST_WORDS])
         if reply.code == 200:
             return reply
         if reply.code == 403 or "Permission denied" in text or "ACL not found" in text:

@@ -9,7 +9,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .._common.sanitize import printable
+from .._common.sanitize import sanitize
 from .client import Operation
 
 
@@ -42,7 +42,7 @@ def compare(key: str, index: int) -> Operation:
     return {"KV": {"Verb": "check-index", "Key": key, "Index": index}}
 
 
-def see(key: str) -> Operation:
+def read_along(key: str) -> Operation:
     """Return a key along with a write, if it is there, as it is in the moment of that write: whoever may read it may ask that."""
     return {"KV": {"Verb": "get-tree", "Key": key}}
 
@@ -76,7 +76,7 @@ def _encoded(value: str) -> str:
     return base64.b64encode(value.encode()).decode()
 
 
-def real_changes(changes: Iterable[Change]) -> list[Change]:
+def net_changes(changes: Iterable[Change]) -> list[Change]:
     """Return the changes from the first state of each key to its last, without those that change nothing."""
     first: dict[str, str | None] = {}
     last: dict[str, str | None] = {}
@@ -91,7 +91,7 @@ def as_diff(changes: Iterable[Change]) -> Mapping[str, str]:
     found = list(changes)
 
     def side(values: Iterable[tuple[str, str | None]]) -> str:
-        return "".join(f"{printable(f'{key} = {value}')}\n" for key, value in values if value is not None)
+        return "".join(f"{sanitize(f'{key} = {value}')}\n" for key, value in values if value is not None)
 
     return {
         "before_header": "Consul before",

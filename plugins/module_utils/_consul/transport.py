@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from .._common.errors import UpgradeError
-from .._common.sanitize import bare, printable
+from .._common.sanitize import sanitize, truncated_text
 from .errors import Unreachable
 from .settings import Settings
 
@@ -137,7 +137,7 @@ class Transport:
             target = target.replace(token, _HIDDEN)
         return UpgradeError(
             "redirected",
-            f"What answers at {self.settings.url} sends us on to {bare(target)}. Nothing is sent there, as the token would go "
+            f"What answers at {self.settings.url} sends us on to {truncated_text(target)}. Nothing is sent there, as the token would go "
             "along. If that is where Consul is, set host, port and scheme (or CONSUL_HTTP_ADDR) to it.",
         )
 
@@ -173,5 +173,5 @@ def _reason(error: BaseException) -> str:
         seen = inner
     if isinstance(seen, TimeoutError) or "timed out" in str(seen):
         return "it gave no answer in time"
-    text = printable(str(getattr(seen, "strerror", None) or seen))
+    text = sanitize(str(getattr(seen, "strerror", None) or seen))
     return text.rpartition(">: ")[2].strip().rstrip(".") or type(seen).__name__

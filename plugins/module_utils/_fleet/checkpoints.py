@@ -12,11 +12,11 @@ _SIGN = "@"
 MOST_DONE = 20_000
 
 
-def point_name(service: str, version: str) -> str:
+def checkpoint_name(service: str, version: str) -> str:
     """Return what a point is called, such as ``nginx@2.4``; no service has that sign in its name."""
     return f"{service}{_SIGN}{version}"
 
 
-def is_of_path(unit: str) -> bool:
+def is_checkpoint_group(unit: str) -> bool:
     """Return whether a unit, such as ``upgrade/nginx@2.4``, belongs to a point."""
     return _SIGN in unit

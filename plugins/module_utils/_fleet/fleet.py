@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.names import check_name, in_order, is_name, some
+from .._common.names import check_name, in_order, is_valid_name, listing
 from .._common.patterns import compiled
-from .._common.sanitize import shown
+from .._common.sanitize import truncated_repr
 from .failures import Failure
 from .gates import Gates
-from .health_marks import Approval, Mark
+from .health_marks import Approval, HealthMark
 from .holds import Holds
 from .ledger import Ledger
 from .migration import Migration
 from .providers import Provider
-from .step_trail import Begun
+from .step_trail import StepStart
 
 # The rule of python-jiocloud's get_host_match: letters, digits, and whatever follows a dash.
 DEFAULT_ROLE_PATTERN = r"([a-z]+)(\d+)(-.*)?"
@@ -39,7 +39,7 @@ POST_OPEN, POST_STARTED, POST_FAILED, POST_DONE = POST_STATES = ("open", "starte
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class VersionReport:
     """What a host said it runs: the version, and when (unix seconds, None where the value can't be read).
 
     :param index: the key's ModifyIndex in Consul.
@@ -56,7 +56,7 @@ class Report:
     key: str = field(default="", compare=False)
 
 
-def is_of_the_past(old: int, new: int, spoken: int) -> bool:
+def is_outdated(old: int, new: int, spoken: int) -> bool:
     """Return whether a host's report in the old place does not count, whatever its clock said then.
 
     It has said otherwise through convoy.upgrade after that: there its report and its record are both newer. One of them alone
@@ -70,7 +70,7 @@ def is_of_the_past(old: int, new: int, spoken: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class HostRecord:
     """The host's own account of its upgrade, from ``upgrade/hosts/<host>``.
 
     :param version: the version it moves to, or ended at.
@@ -103,8 +103,8 @@ class Record:
     done: tuple[str, ...] = ()
     post: str | None = None
     origin: str | None = None
-    trail: tuple[Begun, ...] = ()
-    former: tuple[Record, ...] = ()
+    trail: tuple[StepStart, ...] = ()
+    former: tuple[HostRecord, ...] = ()
     held: str | None = None
     failures: tuple[Failure, ...] = ()
     machine: str | None = None
@@ -164,15 +164,15 @@ class Snapshot:
 
     current_version: str | None = None
     ledger: Ledger | None = None
-    reports: Mapping[str, Report] = field(default_factory=dict)
-    records: Mapping[str, Record] = field(default_factory=dict)
+    reports: Mapping[str, VersionReport] = field(default_factory=dict)
+    records: Mapping[str, HostRecord] = field(default_factory=dict)
     gates: Gates = field(default_factory=Gates)
     holds: Holds = field(default_factory=Holds)
     old_gates: Gates = field(default_factory=Gates)
     old_reports: frozenset[str] = frozenset()
     driven: frozenset[str] = frozenset()
     providers: Mapping[str, Provider] = field(default_factory=dict)
-    marks: Mapping[str, Mark] = field(default_factory=dict)
+    marks: Mapping[str, HealthMark] = field(default_factory=dict)
     checks: Mapping[str, Mapping[str, str]] | None = None
     approvals: Mapping[str, Approval] = field(default_factory=dict)
     hold_index: int = 0
@@ -201,11 +201,11 @@ def compile_role_pattern(pattern: str) -> re.Pattern[str]:
         found = compiled(pattern)
     except ValueError as error:
         raise UpgradeError(
-            "bad_role_pattern", f"role_pattern: {shown(pattern)} is no regular expression: {error}."
+            "bad_role_pattern", f"role_pattern: {truncated_repr(pattern)} is no regular expression: {error}."
         ) from error
     if not found.groups:
         raise UpgradeError(
-            "bad_role_pattern", f"role_pattern: {shown(pattern)} has no group; its first one is the role."
+            "bad_role_pattern", f"role_pattern: {truncated_repr(pattern)} has no group; its first one is the role."
         )
     return found
 
@@ -214,10 +214,10 @@ def role_by_name(host: str, pattern: re.Pattern[str]) -> str | None:
     """Return the role that a host's name tells, None where it tells none."""
     found = pattern.search(host)
     # A pattern may find what can be no part of a key.
-    return found[1] if found and found[1] and is_name(found[1]) else None
+    return found[1] if found and found[1] and is_valid_name(found[1]) else None
 
 
-def place(named: Mapping[str, str], seen: Iterable[str], role_pattern: str | None = None) -> dict[str, str]:
+def roles_of_hosts(named: Mapping[str, str], seen: Iterable[str], role_pattern: str | None = None) -> dict[str, str]:
     """Return host -> role for the whole fleet, in natural order.
 
     :param named: the hosts whose role is given.
@@ -242,7 +242,7 @@ def place(named: Mapping[str, str], seen: Iterable[str], role_pattern: str | Non
         unplaced = in_order(unplaced)
         raise UpgradeError(
             "unplaced_hosts",
-            f"No role for {some(unplaced)}: the host reported to Consul, and role_pattern "
+            f"No role for {listing(unplaced)}: the host reported to Consul, and role_pattern "
             f"{pattern.pattern!r} finds none in its name. Name it in fleet (host: role), or remove its keys if it is gone.",
             hosts=unplaced,
         )

@@ -9,8 +9,8 @@ import json
 from collections.abc import Sequence
 
 from .failures import newest_failures
-from .fleet import Record
-from .step_trail import newest
+from .fleet import HostRecord
+from .step_trail import newest_steps
 
 # In characters, as it is stored: of all moves, of the steps of one, of its error, and of its failures. Planners write 61 records at once, and Consul
 # takes half a megabyte.
@@ -21,11 +21,11 @@ _MOST_FAILURES = 500
 FIELDS = ("version", "state", "service", "step", "attempt", "error", "times", "trail", "failures")
 
 
-def moved_on(before: Record) -> tuple[Record, ...]:
+def with_former_rollout(before: HostRecord) -> tuple[HostRecord, ...]:
     """Return the former moves of a host that now goes to another version: those so far, and the one that is over."""
     if not before.has_spoken:
         return before.former
-    over = Record(
+    over = HostRecord(
         before.version,
         before.state,
         before.service,
@@ -33,13 +33,13 @@ def moved_on(before: Record) -> tuple[Record, ...]:
         before.attempt,
         before.error[-_MOST_ERROR:] if before.error is not None else None,
         before.times,
-        trail=newest(before.trail, _MOST_STEPS),
+        trail=newest_steps(before.trail, _MOST_STEPS),
         failures=newest_failures(before.failures, _MOST_FAILURES),
     )
-    return latest((*before.former, over))
+    return newest_rollouts((*before.former, over))
 
 
-def latest(moves: Sequence[Record]) -> tuple[Record, ...]:
+def newest_rollouts(moves: Sequence[HostRecord]) -> tuple[HostRecord, ...]:
     """Return as many moves, from their end, as may be stored."""
     kept, size = len(moves), 0
     while kept and (size := size + len(json.dumps(moves[kept - 1].slim())) + 2) <= MOST_FORMER:
@@ -47,7 +47,7 @@ def latest(moves: Sequence[Record]) -> tuple[Record, ...]:
     return tuple(moves[kept:])
 
 
-def move_within(record: Record, version: str, since: int, until: int) -> Record | None:
+def rollout_within(record: HostRecord, version: str, since: int, until: int) -> HostRecord | None:
     """Return a host's last move to a version that was between two times (unix seconds), None where its record has none."""
     for one in reversed((*record.former, record)):
         times = one.times.values()

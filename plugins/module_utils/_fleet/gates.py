@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .._common.errors import UpgradeError
-from .._common.sanitize import bare, shown
+from .._common.sanitize import truncated_repr, truncated_text
 
 OPEN = "True"
 CLOSED = "False"
@@ -37,9 +37,9 @@ class GateValue:
         """Whether it is ``True``, however that is spelled."""
         return _WORDS.get((self.text or "").strip().lower(), False)
 
-    def shown(self) -> str:
+    def display_text(self) -> str:
         """Return the value as a sentence shows it."""
-        return bare((self.text or "").strip())
+        return truncated_text((self.text or "").strip())
 
     def is_open(self, current_version: str | None) -> bool:
         """Return whether the value opens the gate.
@@ -57,7 +57,7 @@ class GateValue:
             return True
         if looks_like_version(text):
             return False
-        held = "bytes that are not UTF-8 text" if self.text is None else shown(self.text)
+        held = "bytes that are not UTF-8 text" if self.text is None else truncated_repr(self.text)
         raise UpgradeError(
             "unreadable_gate",
             f"The gate {self.key} holds {held}, which is neither True, False nor a version. "
@@ -92,7 +92,7 @@ def looks_like_version(text: str) -> bool:
     return text.isprintable() and any(c.isdigit() for c in text) and text[0] not in "{[\"'"
 
 
-def written_value(value: object, current_version: str | None) -> str:
+def gate_text(value: object, current_version: str | None) -> str:
     """Return the text that a gate is written with.
 
     :param value: a boolean, True or False in any case, or a version.
@@ -106,7 +106,7 @@ def written_value(value: object, current_version: str | None) -> str:
         return text
     raise UpgradeError(
         "bad_gate_value",
-        f"value: {shown(value)} is neither true, false nor a version (a version has a digit in it, or is the current one).",
+        f"value: {truncated_repr(value)} is neither true, false nor a version (a version has a digit in it, or is the current one).",
     )
 
 
@@ -150,7 +150,9 @@ class Gates:
             ("global", self.everywhere),
         ):
             if gate is not None:
-                return GateAnswer(gate.is_open(current_version), scope, gate.key, gate.shown(), gate.at, gate.index)
+                return GateAnswer(
+                    gate.is_open(current_version), scope, gate.key, gate.display_text(), gate.at, gate.index
+                )
         return NOTHING_SET
 
     def values(self) -> Iterator[GateValue]:

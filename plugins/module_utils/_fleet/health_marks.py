@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class HealthMark:
     """What planners have seen of a host that reported a version, from ``upgrade/health/<host>``.
 
     :param since: since when all its checks pass (unix seconds, of a planner's clock); None while one does not.

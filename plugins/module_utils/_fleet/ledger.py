@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._common.clock import is_time
-from .._common.names import is_version
+from .._common.names import is_valid_version
 from .._common.patterns import compiled
-from .._common.sanitize import shown
+from .._common.sanitize import truncated_repr
 
 RUNNING = "running"
 PAUSED = "paused"
@@ -77,8 +77,8 @@ class Ledger:
         """Refuse at once what a reader would otherwise stumble over far from here."""
         checks = {
             "epoch": is_count(self.epoch),
-            "version": is_version(self.version),
-            "previous_version": self.previous_version is None or is_version(self.previous_version),
+            "version": is_valid_version(self.version),
+            "previous_version": self.previous_version is None or is_valid_version(self.previous_version),
             "state": self.state in STATES,
             "instructions": isinstance(self.instructions, Mapping),
             "role_pattern": self.role_pattern is None or _is_pattern(self.role_pattern),
@@ -97,7 +97,7 @@ class Ledger:
         }
         for name, fits in checks.items():
             if not fits:
-                raise ValueError(f"{name} is {shown(getattr(self, name))}")
+                raise ValueError(f"{name} is {truncated_repr(getattr(self, name))}")
 
 
 def is_count(value: object) -> bool:

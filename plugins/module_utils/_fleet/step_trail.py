@@ -13,7 +13,7 @@ from typing import NamedTuple
 MOST_TRAIL = 4000
 
 
-class Begun(NamedTuple):
+class StepStart(NamedTuple):
     """A step and when it began (unix seconds, of the host's clock); without names, when the last one ended."""
 
     at: int
@@ -21,7 +21,9 @@ class Begun(NamedTuple):
     step: str = ""
 
 
-def went_on(trail: Sequence[Begun], at: int, service: str | None = None, step: str | None = None) -> tuple[Begun, ...]:
+def extended_trail(
+    trail: Sequence[StepStart], at: int, service: str | None = None, step: str | None = None
+) -> tuple[StepStart, ...]:
     """Return a trail with what begins now. Of one that gets too long the oldest steps are left out.
 
     A host that reports no steps has no trail, so that its record does not grow.
@@ -29,12 +31,12 @@ def went_on(trail: Sequence[Begun], at: int, service: str | None = None, step: s
     :param at: unix seconds.
     :param service: None, like ``step``, where it is at none any more.
     """
-    now = Begun(at, service or "", step or "")
+    now = StepStart(at, service or "", step or "")
     last = trail[-1][1:] if trail else ("", "")
-    return newest((*trail, now)) if now[1:] != last else tuple(trail)
+    return newest_steps((*trail, now)) if now[1:] != last else tuple(trail)
 
 
-def newest(trail: Sequence[Begun], most: int = MOST_TRAIL) -> tuple[Begun, ...]:
+def newest_steps(trail: Sequence[StepStart], most: int = MOST_TRAIL) -> tuple[StepStart, ...]:
     """Return as much of a trail, from its end, as has room in so many characters."""
     kept, size = len(trail), 0
     while kept and (size := size + len(json.dumps(trail[kept - 1])) + 2) <= most:

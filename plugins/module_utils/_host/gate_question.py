@@ -15,7 +15,7 @@ from .._consul.errors import Unreachable
 from .._fleet.fleet import Snapshot, compile_role_pattern, role_by_name
 from .._state.keys import Keys
 from .._state.layout import refuse_newer
-from .._state.legacy_keys import OldKeys
+from .._state.legacy_keys import LegacyKeys
 from .._state.snapshot import decode_snapshot
 from .._state.store import Store
 
@@ -43,7 +43,7 @@ class Permission:
     held: str | None = None
 
 
-def role_of(host: str, role_pattern: str) -> str:
+def role_by_host_name(host: str, role_pattern: str) -> str:
     """Return the role that a host's name tells.
 
     :raises UpgradeError: ``unplaced_hosts``: without its role, a closed gate of the role would go unseen.
@@ -58,7 +58,7 @@ def role_of(host: str, role_pattern: str) -> str:
     return role
 
 
-def ask(
+def ask_gate(
     store: Store, hosts: Mapping[str, str], *, default: bool = True, version: str | None = None
 ) -> dict[str, Permission]:
     """Return for each host whether it may run Puppet: one request, however many hosts are asked for.
@@ -76,13 +76,15 @@ def ask(
         check_name("host", host, "enable_puppet")
         check_name("role", role, f"enable_puppet: {host}")
     # Tokens of nodes from before may not read the version of the layout: it is left out for them, and nobody is refused for that.
-    wanted = {keys.current_version, keys.schema}.union(*(rests_on(keys, host, role) for host, role in hosts.items()))
+    wanted = {keys.current_version, keys.schema}.union(
+        *(keys_to_read(keys, host, role) for host, role in hosts.items())
+    )
     wanted |= {keys.record(host) for host in hosts}
     # Reading by key keeps a node's question small; many at once are cheaper as two whole trees.
     prefixes = (
         sorted(wanted)
         if len(wanted) <= MOST_OPERATIONS
-        else [keys.current_version, keys.schema, OldKeys(keys.prefix).gates, keys.holds]
+        else [keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds]
     )
     entries = store.client.read(prefixes)
     store.distrust_silence(entries, (keys.gates, keys.holds))
@@ -92,9 +94,9 @@ def ask(
     return {host: permission(snapshot, host, role, default=default, current=current) for host, role in hosts.items()}
 
 
-def rests_on(keys: Keys, host: str, role: str) -> set[str]:
+def keys_to_read(keys: Keys, host: str, role: str) -> set[str]:
     """Return the keys of all gates and holds that the answer for a host may depend on, whether they are there or not."""
-    old = OldKeys(keys.prefix)
+    old = LegacyKeys(keys.prefix)
     scopes = (("global", None), ("role", role), ("host", host))
     return {place(scope, name) for scope, name in scopes for place in (keys.gate, old.gate, keys.hold)}
 
@@ -126,6 +128,6 @@ def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, curre
     return Permission(gate.is_open, str(gate.scope), gate.key, False, reason, version, held)
 
 
-def closed_by(error: Unreachable, hosts: Iterable[str]) -> dict[str, Permission]:
+def closed_when_unreachable(error: Unreachable, hosts: Iterable[str]) -> dict[str, Permission]:
     """Return the answer of a Consul that can't be reached, for callers that take it for one: closed."""
     return {host: Permission(False, "unreachable", None, False, f"closed: {error.message}") for host in hosts}

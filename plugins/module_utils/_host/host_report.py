@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 
 from .._common.errors import UpgradeError
 from .._common.names import check_name, check_version
-from .._common.sanitize import bounded, printable
-from .._consul.client import Entry, Operation
+from .._common.sanitize import sanitize, truncate_middle
+from .._consul.client import KVEntry, Operation
 from .._consul.errors import Conflict
 from .._consul.operations import Change, compare_and_put, put, remove
-from .._fleet.checkpoints import is_of_path
+from .._fleet.checkpoints import is_checkpoint_group
 from .._fleet.failures import MOST_ERROR as MOST_KEPT
 from .._fleet.failures import Failure, newest_failures
-from .._fleet.fleet import FAILED, HELD, RELEASED, REPORTED_STATES, RETRIED, STARTED, UPGRADED, Record
-from .._fleet.former_rollouts import moved_on
-from .._fleet.step_trail import went_on
+from .._fleet.fleet import FAILED, HELD, RELEASED, REPORTED_STATES, RETRIED, STARTED, UPGRADED, HostRecord
+from .._fleet.former_rollouts import with_former_rollout
+from .._fleet.step_trail import extended_trail
 from .._state.codec import text_of
 from .._state.layout import refuse_newer
 from .._state.migration_codec import decode_schema, release_of
@@ -34,7 +34,7 @@ _MOST_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class HostReport:
     """One report.
 
     :param version: the version the host moves to, or has reached.
@@ -57,7 +57,7 @@ class Word:
     default: bool = True
 
 
-def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list[Change]]:
+def write_report(store: Store, word: HostReport, *, dry: bool = False) -> tuple[HostRecord, list[Change]]:
     """Write a report; return the host's record after it, and what changed.
 
     ``upgraded`` puts the host under its version and takes it away from the one that it stood under, in one
@@ -95,7 +95,7 @@ def report(store: Store, word: Word, *, dry: bool = False) -> tuple[Record, list
     )
 
 
-def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change]]:
+def _report(store: Store, word: HostReport, *, dry: bool) -> tuple[HostRecord, list[Change]]:
     keys = store.keys
     key, own = keys.record(word.host), keys.report(word.version, word.host)
     # A token that may not read the version of the layout gets it left out, and is not refused for that.
@@ -132,8 +132,8 @@ def _report(store: Store, word: Word, *, dry: bool) -> tuple[Record, list[Change
     raise AssertionError("the last turn returns or raises")
 
 
-def _start(store: Store, word: Word, role: str, *, dry: bool) -> tuple[Record, list[Change]]:
-    def change(before: Record | None) -> Record:
+def _start(store: Store, word: HostReport, role: str, *, dry: bool) -> tuple[HostRecord, list[Change]]:
+    def change(before: HostRecord | None) -> HostRecord:
         if before is not None and _is_of_another(before, word):
             raise _other_machine(store.keys.record(word.host), before, word)
         return next_record(before, word, int(time.time()))
@@ -143,13 +143,13 @@ def _start(store: Store, word: Word, role: str, *, dry: bool) -> tuple[Record, l
     return done.record, done.changes
 
 
-def _is_of_another(before: Record, word: Word) -> bool:
+def _is_of_another(before: HostRecord, word: HostReport) -> bool:
     """Return whether another machine than the one that reports has started and not ended."""
     known = before.machine is not None and word.machine is not None and word.state in REPORTED_STATES
     return known and before.state == STARTED and before.machine != word.machine
 
 
-def _other_machine(key: str, before: Record, word: Word) -> UpgradeError:
+def _other_machine(key: str, before: HostRecord, word: HostReport) -> UpgradeError:
     return UpgradeError(
         "other_machine",
         f"{word.host} reports {word.state} from the machine {word.machine}, but {key} says that the machine {before.machine} has begun the "
@@ -158,7 +158,7 @@ def _other_machine(key: str, before: Record, word: Word) -> UpgradeError:
     )
 
 
-def _has_started(record: Record | None, version: str) -> bool:
+def _has_started(record: HostRecord | None, version: str) -> bool:
     return record is not None and record.readable and (record.state, record.version) == (STARTED, version)
 
 
@@ -174,7 +174,9 @@ class _Writes:
     denied: bool = False
 
 
-def _record_writes(key: str, entry: Entry | None, before: Record | None, after: Record, word: Word) -> _Writes:
+def _record_writes(
+    key: str, entry: KVEntry | None, before: HostRecord | None, after: HostRecord, word: HostReport
+) -> _Writes:
     if after == before or (before is None and word.state == RELEASED):
         return _Writes()
     text = encode_record(after)
@@ -182,7 +184,7 @@ def _record_writes(key: str, entry: Entry | None, before: Record | None, after: 
     return _Writes([compare_and_put(key, text, entry.modify_index if entry else 0)], [change])
 
 
-def _publication(store: Store, before: Record | None, word: Word, *, is_there: bool) -> _Writes:
+def _publication(store: Store, before: HostRecord | None, word: HostReport, *, is_there: bool) -> _Writes:
     """Return what puts a host under its version and takes it away from others."""
     own = store.keys.report(word.version, word.host)
     writes = _Writes()
@@ -204,14 +206,14 @@ def _publication(store: Store, before: Record | None, word: Word, *, is_there: b
     return writes
 
 
-def _elsewhere(store: Store, before: Record | None, word: Word) -> list[Entry]:
+def _elsewhere(store: Store, before: HostRecord | None, word: HostReport) -> list[KVEntry]:
     """Return the host's reports under other versions."""
     if before is not None and before.reported is not None:
         versions = {before.reported}
     else:
         versions = {name[:-1] for name in store.client.folders(store.keys.reports) if name.endswith("/")}
     wanted = [store.keys.report(version, word.host) for version in sorted(versions - {word.version, ""})]
-    found: list[Entry] = []
+    found: list[KVEntry] = []
     # Old fleets keep a few versions. A transaction takes 64 operations, of which the report needs two.
     for at in range(0, len(wanted), 60):
         chunk = set(wanted[at : at + 60])
@@ -219,7 +221,7 @@ def _elsewhere(store: Store, before: Record | None, word: Word) -> list[Entry]:
     return found[:60]
 
 
-def next_record(before: Record | None, word: Word, now: int) -> Record:
+def next_record(before: HostRecord | None, word: HostReport, now: int) -> HostRecord:
     """Return a host's record after a report.
 
     :param now: unix seconds.
@@ -228,15 +230,18 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
         return _with_own_hold(before, word)
     # As it is read back, so that the same report changes nothing a second time.
     service, step = (
-        None if text is None else bounded(printable(text), LONGEST_NAME) for text in (word.service, word.step)
+        None if text is None else truncate_middle(sanitize(text), LONGEST_NAME) for text in (word.service, word.step)
     )
-    error = printable(shortened(word.error) or "") or None if word.state == FAILED else None
+    error = sanitize(truncate_error(word.error) or "") or None if word.state == FAILED else None
     machine, other = _machines(before, word)
-    said = Record(word.version, word.state, service, step, error=error, machine=machine, other_machine=other)
+    said = HostRecord(word.version, word.state, service, step, error=error, machine=machine, other_machine=other)
     at_step = (service, step) if word.state == STARTED else (None, None)
     if before is None or not before.readable:
         said = replace(
-            said, times={word.state: now}, trail=went_on((), now, *at_step), failures=_with_failure((), said, now)
+            said,
+            times={word.state: now},
+            trail=extended_trail((), now, *at_step),
+            failures=_with_failure((), said, now),
         )
         return replace(said, reported=word.version if word.state == UPGRADED else None)
     same_move = before.version == word.version
@@ -249,12 +254,12 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
     else:
         # What a push run has finished of this move stays finished, and what it has gone of a path is behind it also on the way
         # to another version. After the upgrade nobody needs either any more.
-        done = before.done if same_move else tuple(filter(is_of_path, before.done))
+        done = before.done if same_move else tuple(filter(is_checkpoint_group, before.done))
         said = replace(said, origin=before.origin, done=done)
     if same_move:
         said = replace(said, post=before.post, trail=before.trail, failures=before.failures, former=before.former)
     else:
-        said = replace(said, former=moved_on(before))
+        said = replace(said, former=with_former_rollout(before))
     unchanged = replace(before, reported=said.reported)
     if said == unchanged:
         return unchanged
@@ -263,10 +268,10 @@ def next_record(before: Record | None, word: Word, now: int) -> Record:
         # The next service or step of the same start.
         times[STARTED] = before.times.get(STARTED, now)
     failures = _with_failure(said.failures, said, now)
-    return replace(said, times=times, trail=went_on(said.trail, now, *at_step), failures=failures)
+    return replace(said, times=times, trail=extended_trail(said.trail, now, *at_step), failures=failures)
 
 
-def _machines(before: Record | None, word: Word) -> tuple[str | None, str | None]:
+def _machines(before: HostRecord | None, word: HostReport) -> tuple[str | None, str | None]:
     """Return the machine of a record after a report, and the other one that has the same name, as long as the move is the same."""
     if before is None or not before.readable or before.machine is None:
         return word.machine, None
@@ -275,7 +280,7 @@ def _machines(before: Record | None, word: Word) -> tuple[str | None, str | None
     return before.machine, before.other_machine if before.version == word.version else None
 
 
-def _with_failure(failures: tuple[Failure, ...], said: Record, now: int) -> tuple[Failure, ...]:
+def _with_failure(failures: tuple[Failure, ...], said: HostRecord, now: int) -> tuple[Failure, ...]:
     """Return the failures of a move with the one that a report tells of, if it does."""
     if said.state != FAILED:
         return failures
@@ -283,16 +288,16 @@ def _with_failure(failures: tuple[Failure, ...], said: Record, now: int) -> tupl
     return newest_failures((*failures, failure))
 
 
-def _with_own_hold(before: Record | None, word: Word) -> Record:
+def _with_own_hold(before: HostRecord | None, word: HostReport) -> HostRecord:
     """Return a record with the host's own hold put on or taken off, and all else as it was."""
     if before is not None and not before.readable:
         return before
-    held = bounded(printable(word.reason or ""), LONGEST_NAME) if word.state == HELD else None
+    held = truncate_middle(sanitize(word.reason or ""), LONGEST_NAME) if word.state == HELD else None
     # A host that never wrote one is among those that wait.
-    return replace(before or Record(word.version, RETRIED), held=held)
+    return replace(before or HostRecord(word.version, RETRIED), held=held)
 
 
-def shortened(error: str | None) -> str | None:
+def truncate_error(error: str | None) -> str | None:
     """Return the end of an error that is too long to be stored, and say how much is missing."""
     if error is None or len(error) <= MOST_ERROR:
         return error

@@ -17,13 +17,13 @@ from dataclasses import asdict, dataclass, fields
 
 from .._common.clock import is_time
 from .._common.errors import UpgradeError
-from .._common.processes import start_of, this_machine
+from .._common.processes import boot_id, start_ticks
 from .._consul.client import Operation
 from .._consul.errors import Conflict
 from .._consul.operations import lock, remove
 from .._fleet.ledger import is_count
-from .._state.codec import all_printable, decode_data
-from .._state.store import Store, whoami
+from .._state.codec import decode_data, sanitize_all
+from .._state.store import Store, current_user
 
 # The shortest that Consul takes is 10.
 SESSION_SECONDS = 15
@@ -32,7 +32,7 @@ _SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LeaseHolder:
     """The run that has a host.
 
     :param by: for people: user and machine.
@@ -56,15 +56,15 @@ class Holder:
     @property
     def is_dead(self) -> bool:
         """Whether it is known that the run is gone, which can be told on its own machine alone."""
-        return bool(self.machine) and self.machine == this_machine() and start_of(self.pid) != self.started
+        return bool(self.machine) and self.machine == boot_id() and start_ticks(self.pid) != self.started
 
 
 def open_session(store: Store) -> str:
     """Return a new session of this run."""
-    return store.client.open_session(f"convoy.upgrade of {whoami()}", SESSION_SECONDS)
+    return store.client.open_session(f"convoy.upgrade of {current_user()}", SESSION_SECONDS)
 
 
-def claim(store: Store, session: str, host: str) -> str | None:
+def acquire(store: Store, session: str, host: str) -> str | None:
     """Take a host on; return who has it where another run does, None where it is ours now.
 
     A run that was killed on this machine lets go of its hosts now, and not only when its session has run out.
@@ -79,7 +79,7 @@ def claim(store: Store, session: str, host: str) -> str | None:
             entry = store.client.get(key)
             if entry is None:
                 continue
-            holder = holder_in(entry.value)
+            holder = decode_holder(entry.value)
             if holder is None or not holder.is_dead:
                 return str(holder) if holder else "another run"
             store.client.close_session(holder.session)
@@ -88,13 +88,13 @@ def claim(store: Store, session: str, host: str) -> str | None:
     raise UpgradeError("busy", f"{key} was taken and let go of under each of 10 tries. Are there very many runs?")
 
 
-def session_of(store: Store, host: str) -> str:
+def holding_session(store: Store, host: str) -> str:
     """Return the session of the run that drives a host, empty where none does or where that can't be told: one request.
 
     :raises UpgradeError: what :meth:`ConsulClient.read` raises.
     """
     entry = store.client.get(store.keys.driver(host))
-    holder = holder_in(entry.value) if entry is not None else None
+    holder = decode_holder(entry.value) if entry is not None else None
     return holder.session if holder is not None else ""
 
 
@@ -105,15 +105,15 @@ def release(store: Store, hosts: Iterable[str]) -> list[Operation]:
 
 def _lock(store: Store, session: str, host: str) -> Operation:
     pid = os.getpid()
-    holder = Holder(whoami(), int(time.time()), session, this_machine(), pid, start_of(pid) or 0)
+    holder = LeaseHolder(current_user(), int(time.time()), session, boot_id(), pid, start_ticks(pid) or 0)
     return lock(store.keys.driver(host), json.dumps(asdict(holder), sort_keys=True), session)
 
 
-def holder_in(value: bytes) -> Holder | None:
+def decode_holder(value: bytes) -> LeaseHolder | None:
     """Return the run that a key tells of, None where it tells of none that could be one."""
     try:
-        data = all_printable(decode_data(value))
-        holder = Holder(**{one.name: data[one.name] for one in fields(Holder)})
+        data = sanitize_all(decode_data(value))
+        holder = LeaseHolder(**{one.name: data[one.name] for one in fields(LeaseHolder)})
     except (ValueError, TypeError, KeyError):
         return None
     texts, counts = (holder.by, holder.machine), (holder.pid, holder.started)

@@ -10,18 +10,18 @@ import time
 from dataclasses import dataclass
 
 from .._common.errors import UpgradeError
-from .._common.sanitize import bounded, printable
-from .._consul.client import Entry
+from .._common.sanitize import sanitize, truncate_middle
+from .._consul.client import KVEntry
 from .._consul.errors import Conflict
 from .._consul.operations import compare, lock, unlock
 from .._state.codec import decode_data
-from .._state.store import Store, whoami
+from .._state.store import Store, current_user
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class RunOnceState:
     """Where a unit that runs once is.
 
     :param host: the host that is at it, or was.
@@ -34,26 +34,26 @@ class Once:
     index: int = 0
 
 
-def look(store: Store, version: str, unit: str) -> Once | None:
+def read_state(store: Store, version: str, unit: str) -> RunOnceState | None:
     """Return where a unit is; None where no host has begun it, or the run that was at it is gone."""
     entry = store.client.get(store.keys.once(version, unit))
     return None if entry is None else decode(entry, unit)
 
 
-def decode(entry: Entry, unit: str) -> Once:
+def decode(entry: KVEntry, unit: str) -> RunOnceState:
     """Return what a unit's key says."""
     try:
         data = decode_data(entry.value)
         state, host, error = (
-            bounded(printable(str(text))) for text in (data["state"], data["host"], data.get("error", ""))
+            truncate_middle(sanitize(str(text))) for text in (data["state"], data["host"], data.get("error", ""))
         )
-        return Once(state, host, error, entry.modify_index)
+        return RunOnceState(state, host, error, entry.modify_index)
     except (ValueError, TypeError, KeyError):
         why = f"{entry.key} can't be read; delete it if no host has done {unit}, or write state and host into it"
-        return Once(FAILED, "unknown", why, entry.modify_index)
+        return RunOnceState(FAILED, "unknown", why, entry.modify_index)
 
 
-def take(store: Store, session: str, version: str, unit: str, host: str, index: int) -> bool:
+def begin_once(store: Store, session: str, version: str, unit: str, host: str, index: int) -> bool:
     """Let a host begin a unit for all; return whether it may, which is not so where another one was faster.
 
     :param index: the key's ModifyIndex when it was looked at, 0 where it was not there: a session could lock it twice.
@@ -66,13 +66,13 @@ def take(store: Store, session: str, version: str, unit: str, host: str, index: 
     return True
 
 
-def end(store: Store, session: str, version: str, unit: str, host: str, error: str | None = None) -> None:
+def end_once(store: Store, session: str, version: str, unit: str, host: str, error: str | None = None) -> None:
     """Say that a host has done a unit for all, or with an error that it could not."""
     state = DONE if error is None else FAILED
     try:
         store.client.write([unlock(store.keys.once(version, unit), value(state, host, error or ""), session)])
     except Conflict as conflict:
-        found = look(store, version, unit)
+        found = read_state(store, version, unit)
         if found is None or (found.state, found.host) != (state, host):
             raise UpgradeError(
                 "once_gone",
@@ -86,7 +86,7 @@ def value(state: str, host: str, error: str = "") -> str:
     facts = {
         "state": state,
         "host": host,
-        "by": whoami(),
+        "by": current_user(),
         "at": int(time.time()),
         **({"error": error} if error else {}),
     }

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from .._common.errors import UpgradeError
 from .._consul.errors import Conflict
 from .._consul.operations import compare, compare_and_put, lock, remove, unlock
-from .._fleet.checkpoints import is_of_path
+from .._fleet.checkpoints import is_checkpoint_group
 from .._fleet.providers import UPGRADED, Provider
 from .._state.codec import decode_version
 from .._state.provider_codec import decode_provider, encode_provider
@@ -24,7 +24,7 @@ from . import leases, once_for_all
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProviderState:
     """A provider, and the host that is at it or was.
 
     :param index: the ModifyIndex of its key, 0 where there is none.
@@ -33,7 +33,7 @@ class Look:
 
     provider: Provider
     index: int = 0
-    holder: once_for_all.Once | None = None
+    holder: once_for_all.RunOnceState | None = None
     wanted: str | None = None
     wanted_index: int = 0
 
@@ -41,7 +41,7 @@ class Look:
         """Return whether nothing of a unit is left to do on the way to a version."""
         if self.provider.is_at(version):
             return True
-        return unit in self.provider.done and (self.provider.target == version or is_of_path(unit))
+        return unit in self.provider.done and (self.provider.target == version or is_checkpoint_group(unit))
 
 
 def lock_of(name: str) -> str:
@@ -49,7 +49,7 @@ def lock_of(name: str) -> str:
     return f"provider/{name}"
 
 
-def look(store: Store, version: str, name: str, host: str = "", session: str = "") -> Look:
+def read_provider(store: Store, version: str, name: str, host: str = "", session: str = "") -> ProviderState:
     """Return where a provider is, and who is at it: one request, two where a host is in the midst of a unit without its lock.
 
     The lock is of one rollout, and is wiped when another begins. So a host without one, which a run still drives that is
@@ -66,10 +66,10 @@ def look(store: Store, version: str, name: str, host: str = "", session: str = "
     holder = once_for_all.decode(entry, lock_of(name)) if entry is not None else None
     is_midway = bool(there.target and there.unit and not there.error)
     if holder is None and host and is_midway and there.host not in ("", host):
-        driver = leases.session_of(store, there.host)
+        driver = leases.holding_session(store, there.host)
         if driver not in ("", session):
-            holder = once_for_all.Once(once_for_all.RUNNING, there.host)
-    return Look(
+            holder = once_for_all.RunOnceState(once_for_all.RUNNING, there.host)
+    return ProviderState(
         there,
         found.modify_index if found is not None else 0,
         holder,
@@ -78,11 +78,11 @@ def look(store: Store, version: str, name: str, host: str = "", session: str = "
     )
 
 
-def refuse_to_begin(found: Look, version: str, name: str, host: str, origin: str) -> None:
+def refuse_to_begin(found: ProviderState, version: str, name: str, host: str, origin: str) -> None:
     """Refuse to let a host begin a unit of a provider that has gone elsewhere, or of a rollout that is not the fleet's any more.
 
     :param version: where the host's rollout leads.
-    :param origin: as for :func:`begin`.
+    :param origin: as for :func:`begin_provider`.
     :raises UpgradeError: ``overtaken``, ``provider_moved``.
     """
     if found.wanted != version:
@@ -94,7 +94,7 @@ def refuse_to_begin(found: Look, version: str, name: str, host: str, origin: str
     _refuse_moved(found.provider, name, origin)
 
 
-def begin(
+def begin_provider(
     store: Store,
     session: str,
     version: str,
@@ -103,14 +103,14 @@ def begin(
     unit: str,
     origin: str,
     units: Collection[str],
-    found: Look,
+    found: ProviderState,
 ) -> bool:
     """Let a host begin a unit of a provider; return whether it may, which is not so where another one was faster.
 
     :param origin: the version that it comes from, as far as that is known; after a way back that did not end, it is not what
         its key says.
     :param units: the provider's, as far as they are on its way.
-    :param found: what :func:`look` gave, and :func:`refuse_to_begin` let pass; nothing is written if it is not so any more.
+    :param found: what :func:`read_provider` gave, and :func:`refuse_to_begin` let pass; nothing is written if it is not so any more.
     """
     before = found.provider
     after = Provider(origin or before.version, version, host, unit, _kept(before, version, units), at=int(time.time()))
@@ -128,7 +128,7 @@ def begin(
     return True
 
 
-def record(
+def record_progress(
     store: Store,
     session: str,
     version: str,
@@ -151,11 +151,11 @@ def record(
     :param done: the units that it has finished, in addition to those before.
     :param is_complete: whether that was all, so that the provider is at the version.
     :param error: why the unit under way failed.
-    :param origin: as for :func:`begin`.
+    :param origin: as for :func:`begin_provider`.
     :raises UpgradeError: ``provider_moved`` where it has begun nothing, and the provider has gone elsewhere.
     :raises Conflict: if somebody wrote in between; then it may be tried again.
     """
-    found = look(store, version, name, host, session)
+    found = read_provider(store, version, name, host, session)
     if found.holder is not None and found.holder.state == once_for_all.RUNNING and found.holder.host != host:
         return False
     if found.provider.is_at(version):
@@ -189,12 +189,12 @@ def record(
     return True
 
 
-def release(store: Store, version: str, name: str, host: str) -> None:
+def release_provider(store: Store, version: str, name: str, host: str) -> None:
     """Let another host take a provider on, at the next unit.
 
     :raises Conflict: if somebody wrote in between; then it may be tried again.
     """
-    found = look(store, version, name)
+    found = read_provider(store, version, name)
     if found.holder is not None and (found.holder.state, found.holder.host) == (once_for_all.RUNNING, host):
         held = store.keys.once(version, lock_of(name))
         store.client.write([compare(held, found.holder.index), remove(held)])
@@ -213,4 +213,4 @@ def _kept(provider: Provider, version: str, units: Collection[str]) -> tuple[str
     """Return what stays finished on the way to a version: points that do not lie on it are before it again."""
     if provider.target == version:
         return provider.done
-    return tuple(unit for unit in provider.done if is_of_path(unit) and unit in units)
+    return tuple(unit for unit in provider.done if is_checkpoint_group(unit) and unit in units)

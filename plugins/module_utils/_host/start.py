@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 
 from .._common.errors import UpgradeError
 from .._common.names import check_name, check_version
-from .._consul.client import Entry, Operation
+from .._consul.client import KVEntry, Operation
 from .._consul.errors import Conflict
-from .._consul.operations import Change, compare, compare_and_put, put, remove, see
-from .._fleet.fleet import Record
+from .._consul.operations import Change, compare, compare_and_put, put, read_along, remove
+from .._fleet.fleet import HostRecord
 from .._state.codec import text_of
 from .._state.layout import refuse_newer
 from .._state.record_codec import decode_record, encode_record
 from .._state.snapshot import decode_snapshot
 from .._state.store import Store
-from .gate_question import permission, rests_on
+from .gate_question import keys_to_read, permission
 
 # A conflict means that a gate, a hold, the version or the record was written between the read and the start.
 _MOST_TRIES = 10
@@ -45,12 +45,14 @@ class Started:
     :param index: the ModifyIndex of the record.
     """
 
-    record: Record
+    record: HostRecord
     index: int = 0
     changes: list[Change] = field(default_factory=list)
 
 
-def start(store: Store, asked: Start, change: Callable[[Record | None], Record], *, dry: bool = False) -> Started:
+def start(
+    store: Store, asked: Start, change: Callable[[HostRecord | None], HostRecord], *, dry: bool = False
+) -> Started:
     """Write that a host starts, if it is admitted at that moment: one request to read, one to write.
 
     The write compares the indexes of ``current_version``, of every gate and hold that the answer may depend on, and of the folder
@@ -76,7 +78,7 @@ def start(store: Store, asked: Start, change: Callable[[Record | None], Record],
     )
 
 
-def _start(store: Store, asked: Start, change: Callable[[Record | None], Record], *, dry: bool) -> Started:
+def _start(store: Store, asked: Start, change: Callable[[HostRecord | None], HostRecord], *, dry: bool) -> Started:
     keys = store.keys
     key = keys.record(asked.host)
     entries = {entry.key: entry for entry in _read(store, asked, key)}
@@ -88,12 +90,12 @@ def _start(store: Store, asked: Start, change: Callable[[Record | None], Record]
     changes = [Change(key, text_of(entry.value) if entry else None, text)] if after != before else []
     if dry:
         return Started(after, changes=changes)
-    rests = {keys.current_version, keys.holds, *rests_on(keys, asked.host, asked.role)}
+    rests = {keys.current_version, keys.holds, *keys_to_read(keys, asked.host, asked.role)}
     absent = rests - entries.keys()
     operations = [
         compare_and_put(key, text, entry.modify_index if entry is not None else 0),
         *(compare(one, entries[one].modify_index) for one in sorted(rests & entries.keys())),
-        *(see(one) for one in sorted(absent - {keys.holds})),
+        *(read_along(one) for one in sorted(absent - {keys.holds})),
     ]
     written = store.client.write(operations)
     index = next(int(one["ModifyIndex"]) for one in written if one["Key"] == key)
@@ -103,9 +105,9 @@ def _start(store: Store, asked: Start, change: Callable[[Record | None], Record]
     return Started(after, index, changes)
 
 
-def _read(store: Store, asked: Start, record: str) -> list[Entry]:
+def _read(store: Store, asked: Start, record: str) -> list[KVEntry]:
     keys = store.keys
-    prefixes = sorted({record, keys.schema, keys.current_version, *rests_on(keys, asked.host, asked.role)})
+    prefixes = sorted({record, keys.schema, keys.current_version, *keys_to_read(keys, asked.host, asked.role)})
     try:
         # The folder's own key is there once a rollout has begun. Read as a tree, it would bring the holds of all hosts along.
         entries = store.client.read(prefixes, known=[keys.holds])
@@ -115,7 +117,7 @@ def _read(store: Store, asked: Start, record: str) -> list[Entry]:
     return entries
 
 
-def _refuse_unless_admitted(store: Store, asked: Start, entries: Iterable[Entry]) -> None:
+def _refuse_unless_admitted(store: Store, asked: Start, entries: Iterable[KVEntry]) -> None:
     snapshot = decode_snapshot(store.keys, entries)
     refuse_newer(store.keys, snapshot.schema, snapshot.release)
     current = snapshot.current_version
@@ -134,7 +136,7 @@ def _refuse_unless_admitted(store: Store, asked: Start, entries: Iterable[Entry]
     )
 
 
-def _back(key: str, before: Entry | None, index: int) -> list[Operation]:
+def _back(key: str, before: KVEntry | None, index: int) -> list[Operation]:
     """Return what makes a record what it was before a start, unless it was written since."""
     if before is None:
         return [compare(key, index), remove(key)]

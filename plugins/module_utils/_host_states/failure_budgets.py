@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .._common.names import plural, some
+from .._common.names import listing, plural
 from .._rules.caps import Cap
 from .._rules.failure_rules import FailureRules
 from .._rules.role_order import RoleOrder
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class SpentBudget:
     """A budget that is used up.
 
     :param what: whose it is, in words: ``role compute``, ``group ceph``, ``the fleet``.
@@ -33,14 +33,14 @@ class Spent:
         """Return why nothing opens, and what would change that."""
         count = plural(len(self.hosts), "failed or lost host")
         return (
-            f"{self.what} has {count} ({some(list(self.hosts), 3)}), and {self.key} stops at {self.allowed}: mend and retry "
+            f"{self.what} has {count} ({listing(list(self.hosts), 3)}), and {self.key} stops at {self.allowed}: mend and retry "
             f"{'them' if len(self.hosts) > 1 else 'it'}, or give all rules again with {self.key} raised"
         )
 
 
 def spent_budgets(
     rules: FailureRules, order: RoleOrder, members: Mapping[str, int], broken: Mapping[str, Sequence[str]]
-) -> tuple[Spent | None, dict[str, Spent]]:
+) -> tuple[SpentBudget | None, dict[str, SpentBudget]]:
     """Return the fleet's budget and those of roles, as far as they are used up.
 
     :param members: role -> number of hosts, of which a percent is taken.
@@ -50,7 +50,7 @@ def spent_budgets(
     if rules.fleet is not None:
         hosts = tuple(host for role in order.roles for host in broken.get(role, ()))
         everywhere = _spent("the fleet", "failure_rules.fleet", rules.fleet, sum(members.values()), hosts)
-    found: dict[str, Spent] = {}
+    found: dict[str, SpentBudget] = {}
     for role in order.roles:
         group = order.group.get(role)
         for name in dict.fromkeys((group, role) if group is not None else (role,)):
@@ -67,6 +67,6 @@ def spent_budgets(
     return everywhere, found
 
 
-def _spent(what: str, key: str, cap: Cap, size: int, hosts: tuple[str, ...]) -> Spent | None:
+def _spent(what: str, key: str, cap: Cap, size: int, hosts: tuple[str, ...]) -> SpentBudget | None:
     allowed = cap.limit(size)
-    return Spent(what, key, allowed, hosts) if hosts and len(hosts) >= allowed else None
+    return SpentBudget(what, key, allowed, hosts) if hosts and len(hosts) >= allowed else None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .._fleet.health_marks import Mark
+from .._fleet.health_marks import HealthMark
 from .._rules.health_rules import HealthRules
 
 PASSING = "passing"
@@ -22,7 +22,7 @@ LOOK_AGAIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class HealthState:
     """What the rules of health say of a host that reported the version.
 
     :param is_well: whether it counts as upgraded.
@@ -35,20 +35,20 @@ class Judgement:
     is_well: bool
     is_broken: bool = False
     reason: str = ""
-    mark: Mark | None = None
+    mark: HealthMark | None = None
     wake_at: float | None = None
 
 
-def judge(
+def health_state(
     rules: HealthRules,
     now: float,
     version: str,
-    mark: Mark | None,
+    mark: HealthMark | None,
     checks: Mapping[str, str] | None,
     reported: int | None = None,
     *,
     was_there: bool = False,
-) -> Judgement:
+) -> HealthState:
     """Judge a host.
 
     :param mark: what planners remembered of it, for whatever version.
@@ -59,32 +59,32 @@ def judge(
     """
     known = mark if mark is not None and (mark.version, mark.reported) == (version, reported) else None
     if known is None and was_there:
-        known = Mark(version, int(now) - rules.soak, True, reported)
+        known = HealthMark(version, int(now) - rules.soak, True, reported)
     been = known is not None and known.upgraded
     lost = known is not None and known.lost
     again = now + LOOK_AGAIN if rules.consul_checks else None
     failing = [] if checks is None else failing_checks(rules, checks)
     if failing:
-        seen = Mark(version, None, been, reported, lost=been) if known is not None else None
+        seen = HealthMark(version, None, been, reported, lost=been) if known is not None else None
         reason = f"{'was upgraded, and now ' if been else f'reported {version}, and '}{', '.join(failing)}"
-        return Judgement(False, is_broken=been, reason=reason, mark=seen, wake_at=again)
+        return HealthState(False, is_broken=been, reason=reason, mark=seen, wake_at=again)
     # A time to come is of a planner whose clock is wrong, or was.
     since = min(known.since, int(now)) if known is not None and known.since is not None else None
     if since is None:
         if checks is None and rules.consul_checks:
-            return Judgement(
+            return HealthState(
                 False, is_broken=lost, reason=f"reported {version}; its checks are not known yet", mark=known
             )
         since = int(now)
     ready = since + rules.soak
     if now >= ready:
-        return Judgement(True, mark=Mark(version, since, True, reported))
+        return HealthState(True, mark=HealthMark(version, since, True, reported))
     did = "had lost its health" if lost else f"reported {version}"
-    return Judgement(
+    return HealthState(
         False,
         is_broken=lost,
         reason=f"{did} and soaks for {int(ready - now + 0.999)} s more",
-        mark=Mark(version, since, been, reported, lost),
+        mark=HealthMark(version, since, been, reported, lost),
         wake_at=ready if again is None else min(ready, again),
     )
 

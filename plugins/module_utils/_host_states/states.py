@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 from .._common.errors import UpgradeError
 from .._fleet.fleet import FAILED as RECORDED_FAILED
-from .._fleet.fleet import STARTED, Record, Snapshot
+from .._fleet.fleet import STARTED, HostRecord, Snapshot
 from .._fleet.fleet import UPGRADED as RECORDED_UPGRADED
 from .._fleet.gates import GateAnswer
-from .._fleet.health_marks import Mark
+from .._fleet.health_marks import HealthMark
 from .._fleet.holds import Hold
 from .._rules.health_rules import HealthRules
-from .soak import Judgement, judge, silent_since
+from .soak import HealthState, health_state, silent_since
 
 UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING = "upgraded", "failed", "lost", "upgrading", "held", "pending"
 STATES = (UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING)
@@ -48,10 +48,10 @@ class HostState:
     version: str | None
     gate: GateAnswer
     hold: Hold | None
-    record: Record | None
+    record: HostRecord | None
     trouble: str = ""
     wake_at: float | None = None
-    mark: Mark | None = None
+    mark: HealthMark | None = None
     in_rollback: bool = False
     was_broken: bool = False
     current: str | None = None
@@ -235,7 +235,7 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
             return replace(one, state=UPGRADED)
         mark, checks = snapshot.marks.get(one.host), _checks(snapshot, one.host)
         reported, was_there = _reported_at(record, current), _was_there(snapshot, one)
-        return _judged(one, judge(rules, snapshot.now, current, mark, checks, reported, was_there=was_there))
+        return _judged(one, health_state(rules, snapshot.now, current, mark, checks, reported, was_there=was_there))
     if one.was_broken and not one.gate.is_open and (record is None or record.version != current):
         return replace(one, state=waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
@@ -265,7 +265,7 @@ def _was_there(snapshot: Snapshot, one: HostState) -> bool:
     return begun is not None and said <= begun
 
 
-def _reported_at(record: Record | None, version: str) -> int | None:
+def _reported_at(record: HostRecord | None, version: str) -> int | None:
     """Return when a host said in its record that it got there, by its own clock."""
     if record is None or (record.state, record.version) != (RECORDED_UPGRADED, version):
         return None
@@ -276,7 +276,7 @@ def _checks(snapshot: Snapshot, host: str) -> Mapping[str, str] | None:
     return None if snapshot.checks is None else snapshot.checks.get(host, {})
 
 
-def _judged(one: HostState, found: Judgement) -> HostState:
+def _judged(one: HostState, found: HealthState) -> HostState:
     state = UPGRADED if found.is_well else FAILED if found.is_broken else UPGRADING
     return replace(one, state=state, trouble=found.reason, mark=found.mark, wake_at=found.wake_at)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .lock_file import FOLDER, opened
+from .lock_file import FOLDER, open_lock_file
 
 DRAINED, MAINTENANCE, READY = "drained", "maintenance", "ready"
 _COMMANDS = {DRAINED: "drain", MAINTENANCE: "maint", READY: "ready"}
@@ -32,7 +32,7 @@ _SECONDS_BETWEEN_LOOKS = 0.25
 
 
 @dataclass(frozen=True)
-class Server:
+class HaproxyServer:
     """A server as HAProxy sees it.
 
     :param status: HAProxy's word, such as ``UP``, ``DRAIN`` or ``MAINT``. A server that fails its checks is ``DOWN``,
@@ -61,7 +61,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Wish:
+class ServerChange:
     """What is to become of a server.
 
     :param state: ``drained``, ``maintenance`` or ``ready``.
@@ -122,14 +122,14 @@ class Runtime:
         host, _sign, port = self.address.rpartition(":")
         return socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER)
 
-    def servers(self, backend: str) -> list[Server]:
+    def servers(self, backend: str) -> list[HaproxyServer]:
         """Return the servers of a backend.
 
         :raises UpgradeError: ``haproxy_unreachable``, ``unknown_server``.
         """
         # In this order: what is ready by the first answer is so in the second, too.
         wanted = self.call(f"show servers state {backend}")
-        found = parse(self.call(f"show stat {backend} 4 -1"), wanted, backend)
+        found = parse_servers(self.call(f"show stat {backend} 4 -1"), wanted, backend)
         if not found:
             raise UpgradeError(
                 "unknown_server",
@@ -139,7 +139,7 @@ class Runtime:
             )
         return found
 
-    def server(self, backend: str, name: str) -> tuple[Server, list[Server]]:
+    def server(self, backend: str, name: str) -> tuple[HaproxyServer, list[HaproxyServer]]:
         """Return a server, and the others of its backend.
 
         :raises UpgradeError: ``haproxy_unreachable``, ``unknown_server``.
@@ -171,7 +171,7 @@ class Runtime:
             )
 
 
-def parse(stat: str, state: str, backend: str) -> list[Server]:
+def parse_servers(stat: str, state: str, backend: str) -> list[HaproxyServer]:
     """Return the servers of a backend.
 
     :param stat: the answer to ``show stat``: CSV, with a header after ``# ``.
@@ -183,7 +183,7 @@ def parse(stat: str, state: str, backend: str) -> list[Server]:
     admin = {row["srv_name"]: int(row["srv_admin_state"]) for row in words if row.get("be_name") == backend}
     rows = csv.DictReader(io.StringIO(stat.removeprefix("# ")))
     return [
-        Server(
+        HaproxyServer(
             row["pxname"],
             row["svname"],
             row["status"],
@@ -195,7 +195,7 @@ def parse(stat: str, state: str, backend: str) -> list[Server]:
     ]
 
 
-def set_server(runtime: Runtime, backend: str, name: str, wish: Wish, *, dry: bool = False) -> dict[str, Any]:
+def set_server(runtime: Runtime, backend: str, name: str, wish: ServerChange, *, dry: bool = False) -> dict[str, Any]:
     """Bring a server into a state, and wait until it took effect; return the result of the module.
 
     :param dry: only tell whether something would change.
@@ -222,7 +222,7 @@ def set_server(runtime: Runtime, backend: str, name: str, wish: Wish, *, dry: bo
     return _result(was, now, changed=changes)
 
 
-def _result(was: Server, now: Server, *, changed: bool) -> dict[str, Any]:
+def _result(was: HaproxyServer, now: HaproxyServer, *, changed: bool) -> dict[str, Any]:
     return {
         "changed": changed,
         "before": {"state": was.state, "status": was.status, "sessions": was.sessions},
@@ -231,7 +231,9 @@ def _result(was: Server, now: Server, *, changed: bool) -> dict[str, Any]:
     }
 
 
-def _order_with_others(runtime: Runtime, backend: str, name: str, command: str, wish: Wish, until: float) -> None:
+def _order_with_others(
+    runtime: Runtime, backend: str, name: str, command: str, wish: ServerChange, until: float
+) -> None:
     """Give a command as soon as enough others serve."""
     while True:
         with _alone():
@@ -257,12 +259,12 @@ def _alone() -> Iterator[None]:
 
     :raises UpgradeError: ``bad_lock_file``.
     """
-    with opened(LOCK) as file:
+    with open_lock_file(LOCK) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _wait_until_idle(runtime: Runtime, backend: str, name: str, wish: Wish, until: float) -> Server:
+def _wait_until_idle(runtime: Runtime, backend: str, name: str, wish: ServerChange, until: float) -> HaproxyServer:
     shut = False
     while True:
         now, _others = runtime.server(backend, name)
@@ -281,7 +283,7 @@ def _wait_until_idle(runtime: Runtime, backend: str, name: str, wish: Wish, unti
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _wait_until_up(runtime: Runtime, backend: str, name: str, wish: Wish, until: float) -> Server:
+def _wait_until_up(runtime: Runtime, backend: str, name: str, wish: ServerChange, until: float) -> HaproxyServer:
     while True:
         now, _others = runtime.server(backend, name)
         # One of weight 0 never gets anything, and is back as it was.

@@ -19,15 +19,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.processes import leave_all_but, start_of, wait_for_end
-from .._common.sanitize import bounded, printable
-from .lock_file import opened
+from .._common.processes import close_files_except, start_ticks, wait_for_exit
+from .._common.sanitize import sanitize, truncate_middle
+from .lock_file import open_lock_file
 
 _SECONDS_TO_GO = 2.0
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """Who has a lock.
 
     :param who: for people.
@@ -46,11 +46,11 @@ class Holder:
     @property
     def lives(self) -> bool:
         """Whether the process that is named is there."""
-        return start_of(self.pid) == self.started
+        return start_ticks(self.pid) == self.started
 
 
 @dataclass(frozen=True)
-class Claim:
+class LockRequest:
     """What a run says when it wants a lock.
 
     :param run: the same in all of the run's tasks, and no other run's.
@@ -64,7 +64,7 @@ class Claim:
     lease: float
 
 
-def take(path: str, claim: Claim, *, dry: bool = False) -> tuple[bool, Holder | None]:
+def acquire_lock(path: str, claim: LockRequest, *, dry: bool = False) -> tuple[bool, LockHolder | None]:
     """Take a lock; return whether the run has it now, and who has it, as far as that is known.
 
     A lock that the run has already stays as it is.
@@ -74,27 +74,27 @@ def take(path: str, claim: Claim, *, dry: bool = False) -> tuple[bool, Holder | 
     """
     if dry and not os.path.lexists(path):
         return True, None
-    with opened(path, "path") as file:
+    with open_lock_file(path, "path") as file:
         if not _locked(file):
             holder = _holder(file)
             return holder is not None and holder.run == claim.run, holder
         if dry:
             return True, None
         pid = _hold(file, claim)
-        holder = Holder(claim.who, int(time.time()), pid, start_of(pid) or 0, claim.run)
+        holder = LockHolder(claim.who, int(time.time()), pid, start_ticks(pid) or 0, claim.run)
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps(asdict(holder)).encode(), 0)
         return True, holder
 
 
-def release(path: str, run: str) -> bool:
+def release_lock(path: str, run: str) -> bool:
     """Free a lock, if this run has it; return whether it had.
 
     :raises UpgradeError: ``bad_lock_file``.
     """
     if not os.path.lexists(path):
         return False
-    with opened(path, "path") as file:
+    with open_lock_file(path, "path") as file:
         if _locked(file):
             return False
         holder = _holder(file)
@@ -121,23 +121,23 @@ def _locked(file: int) -> bool:
     return True
 
 
-def _holder(file: int) -> Holder | None:
+def _holder(file: int) -> LockHolder | None:
     """Return who holds a file; None in the moment before that is written down, and where it does not say."""
     try:
         found: dict[str, Any] = json.loads(os.pread(file, 4096, 0))
-        holder = Holder(**found)
+        holder = LockHolder(**found)
     except (ValueError, TypeError, RecursionError):
         return None
     if [type(value) for value in asdict(holder).values()] != [str, int, int, int, str]:
         return None
     # Text from a file is shown to operators.
-    holder = replace(holder, who=bounded(printable(holder.who)))
+    holder = replace(holder, who=truncate_middle(sanitize(holder.who)))
     return holder if holder.pid > 1 and holder.lives else None
 
 
-def _hold(file: int, claim: Claim) -> int:
+def _hold(file: int, claim: LockRequest) -> int:
     """Start the process that holds a locked file; return its number."""
-    watched = None if claim.process is None else (claim.process, start_of(claim.process))
+    watched = None if claim.process is None else (claim.process, start_ticks(claim.process))
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -146,7 +146,7 @@ def _hold(file: int, claim: Claim) -> int:
             os.setsid()
             holder = os.fork()
             if holder == 0:
-                leave_all_but(file)
+                close_files_except(file)
                 _watch(watched, claim.lease)
             else:
                 os.write(writing, str(holder).encode())
@@ -162,6 +162,6 @@ def _watch(watched: tuple[int, int | None] | None, lease: float) -> None:
     """Return when the lock is to be freed."""
     if watched is not None:
         pid, started = watched
-        if started is not None and start_of(pid) == started:
-            wait_for_end(pid, started)
+        if started is not None and start_ticks(pid) == started:
+            wait_for_exit(pid, started)
     time.sleep(lease)

@@ -21,7 +21,7 @@ FOLDER = "/run/convoy"
 
 
 @contextlib.contextmanager
-def opened(path: str, option: str = "") -> Iterator[int]:
+def open_lock_file(path: str, option: str = "") -> Iterator[int]:
     """Give the open file of a lock. It is made where it is missing, and so is its directory.
 
     :param option: the name of the option that the path is from, for messages.

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._common.errors import UpgradeError
-from .._common.processes import end_family
+from .._common.processes import end_process_tree
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SECONDS_TO_END = 5
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedProcess:
     """How a program ended.
 
     :param code: its exit code, None if its time was up before.
@@ -32,7 +32,7 @@ class Ended:
     seconds: float
 
 
-def run(command: Sequence[str], seconds: float, keep: Sequence[int] = ()) -> Ended:
+def run_process(command: Sequence[str], seconds: float, keep: Sequence[int] = ()) -> FinishedProcess:
     """Run a program; when its time is up, it is ended with all processes that it has started.
 
     :param seconds: how long it may take.
@@ -60,7 +60,7 @@ def run(command: Sequence[str], seconds: float, keep: Sequence[int] = ()) -> End
     except BaseException:
         _end(process)
         raise
-    return Ended(code, _COLOURS.sub("", output.decode(errors="replace")), time.monotonic() - began)
+    return FinishedProcess(code, _COLOURS.sub("", output.decode(errors="replace")), time.monotonic() - began)
 
 
 def last_lines(text: str, most: int = 10) -> str:
@@ -70,7 +70,7 @@ def last_lines(text: str, most: int = 10) -> str:
 
 def _end(process: subprocess.Popen[bytes]) -> bytes:
     """End a program and all that it has started, gently first; return its output."""
-    end_family(process, _SECONDS_TO_END)
+    end_process_tree(process, _SECONDS_TO_END)
     try:
         output: bytes = process.communicate(timeout=_SECONDS_TO_END)[0]
     except subprocess.TimeoutExpired as late:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._common.errors import UpgradeError
-from .._common.sanitize import bounded, printable
-from .lock_file import FOLDER, opened
-from .process import Ended, last_lines, run
+from .._common.sanitize import sanitize, truncate_middle
+from .lock_file import FOLDER, open_lock_file
+from .process import FinishedProcess, last_lines, run_process
 
 # With --detailed-exitcodes: what `puppet help apply` and `puppet help agent` say.
 _SUCCESS = {0: False, 2: True}
@@ -49,7 +49,7 @@ _MOST_REASON = 8192
 
 
 @dataclass(frozen=True)
-class Wish:
+class PuppetOptions:
     """How Puppet is to be run.
 
     :param kind: apply or agent.
@@ -99,7 +99,7 @@ class PuppetRun:
     waited: float
 
 
-def run_puppet(wish: Wish) -> PuppetRun:
+def run_puppet(wish: PuppetOptions) -> PuppetRun:
     """Run Puppet; a run that is under way is waited for.
 
     :raises UpgradeError: ``not_runnable``, ``puppet_disabled``, ``bad_lock_file``, ``puppet_locked``, ``puppet_timeout``, ``puppet_failed``; the details have
@@ -144,18 +144,18 @@ def disabled_for() -> str | None:
         except (ValueError, RecursionError):
             found = text
         reason = found.get("disabled_message") if isinstance(found, dict) else found
-        return bounded(printable(str(reason or "").strip())) or "reason not specified"
+        return truncate_middle(sanitize(str(reason or "").strip())) or "reason not specified"
     return None
 
 
-def _run(wish: Wish, command: list[str], lock: int, waited_already: float) -> PuppetRun:
+def _run(wish: PuppetOptions, command: list[str], lock: int, waited_already: float) -> PuppetRun:
     began = time.monotonic() - waited_already
     waited = waited_already
     if wish.kind == "apply" and _wait_for_agent(wish.lock_seconds):
         waited = time.monotonic() - began
     while True:
         # Puppet has the lock open as well, so that it lasts as long as Puppet does, whatever becomes of this process.
-        ended = run(command, wish.seconds, keep=[lock])
+        ended = run_process(command, wish.seconds, keep=[lock])
         if not (wish.kind == "agent" and ended.code not in _SUCCESS and _LOCKED in ended.output):
             break
         # The agent tells it with exit code 1, like a failure.
@@ -178,7 +178,7 @@ def _alone(seconds: float) -> Iterator[tuple[int, float]]:
     path = _USERS_LOCK.format(home=pwd.getpwuid(uid).pw_dir) if uid else _OWN_LOCK
     began = time.monotonic()
     waited = 0.0
-    with opened(path) as lock:
+    with open_lock_file(path) as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -232,7 +232,7 @@ def _locked(seconds: float, what: str) -> UpgradeError:
     )
 
 
-def _failure(command: Sequence[str], seconds: float, ended: Ended) -> UpgradeError:
+def _failure(command: Sequence[str], seconds: float, ended: FinishedProcess) -> UpgradeError:
     shown = f"puppet {command[1]}"
     details = {"exit_code": ended.code, "output": ended.output}
     if ended.code is None:

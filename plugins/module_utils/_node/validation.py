@@ -11,11 +11,11 @@ from pathlib import Path
 
 from .._common.errors import UpgradeError
 from .._common.names import in_order
-from .process import last_lines, run
+from .process import last_lines, run_process
 
 
 @dataclass(frozen=True)
-class Validated:
+class PassedValidation:
     """A check that passed.
 
     :param seconds: how long it took.
@@ -40,7 +40,7 @@ def validations(folder: str) -> list[str]:
     return in_order(name for name in files if not name.startswith("."))
 
 
-def validate(folder: str, seconds: float) -> list[Validated]:
+def validate(folder: str, seconds: float) -> list[PassedValidation]:
     """Run the checks; the first one that fails ends it.
 
     :param seconds: how long each may take.
@@ -49,13 +49,13 @@ def validate(folder: str, seconds: float) -> list[Validated]:
     passed = []
     for name in validations(folder):
         path = Path(folder) / name
-        ended = run([str(path)], seconds)
+        ended = run_process([str(path)], seconds)
         if ended.code:
             why = f"ended with {ended.code}"
         elif ended.code is None:
             why = f"took longer than {seconds:g} s and was ended"
         else:
-            passed.append(Validated(name, round(ended.seconds, 3), ended.output))
+            passed.append(PassedValidation(name, round(ended.seconds, 3), ended.output))
             continue
         raise UpgradeError(
             "validation_failed",

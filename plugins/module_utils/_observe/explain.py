@@ -78,7 +78,7 @@ def _with_rule(view: HostView, snapshot: Snapshot) -> HostView:
     return view
 
 
-def ago(seconds: float) -> str:
+def time_ago(seconds: float) -> str:
     """Return how long ago something was, in the largest unit that fits: ``12 minutes ago``."""
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= 2 * size:
@@ -89,7 +89,7 @@ def ago(seconds: float) -> str:
 def _when(at: float, now: float) -> str:
     shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
     # A host's clock may be ahead.
-    return f"{shown} ({ago(now - at)})" if at <= now else shown
+    return f"{shown} ({time_ago(now - at)})" if at <= now else shown
 
 
 def _where(host: str, view: HostView, snapshot: Snapshot) -> str:

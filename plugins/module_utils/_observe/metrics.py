@@ -23,7 +23,7 @@ _STOPS = (PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK)
 
 
 @dataclass(slots=True)
-class Openings:
+class AdmissionCounts:
     """What the history of a rollout says of openings.
 
     :param hosts: hosts with a gate of their own, and when that was opened last.
@@ -50,7 +50,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def gauges_of(snapshot: Snapshot, plan: Plan, openings: Openings, warnings: int) -> list[Gauge]:
+def fleet_gauges(snapshot: Snapshot, plan: Plan, openings: AdmissionCounts, warnings: int) -> list[Gauge]:
     """Return all that is told of a fleet. Takes time linear in hosts.
 
     :param openings: those of the current rollout.
@@ -84,7 +84,7 @@ def _rollout(snapshot: Snapshot, plan: Plan, warnings: int) -> Iterable[Gauge]:
     yield _one("warnings", "Things that were found and that somebody should look at; status.yml tells them.", warnings)
 
 
-def _openings(plan: Plan, openings: Openings) -> Iterable[Gauge]:
+def _openings(plan: Plan, openings: AdmissionCounts) -> Iterable[Gauge]:
     counts = dict.fromkeys((view.role for view in plan.hosts.values()), 0)
     for host in openings.hosts:
         if host in plan.hosts:
@@ -102,7 +102,7 @@ def _openings(plan: Plan, openings: Openings) -> Iterable[Gauge]:
         yield _one("last_opening_timestamp_seconds", "When this rollout has let a host through last.", max(times))
 
 
-def _hosts(snapshot: Snapshot, plan: Plan, openings: Openings) -> Iterable[Gauge]:
+def _hosts(snapshot: Snapshot, plan: Plan, openings: AdmissionCounts) -> Iterable[Gauge]:
     counts: dict[tuple[str, str], int] = {}
     oldest: dict[str, int] = {}
     broken = []
@@ -134,7 +134,7 @@ def _hosts(snapshot: Snapshot, plan: Plan, openings: Openings) -> Iterable[Gauge
     )
 
 
-def _since(snapshot: Snapshot, openings: Openings, host: str, view: HostView) -> int:
+def _since(snapshot: Snapshot, openings: AdmissionCounts, host: str, view: HostView) -> int:
     """Return the host's last word in this rollout, or when it was let through; 0 where neither is known."""
     record = snapshot.records.get(host)
     said = record.times.get(record.state, 0) if record is not None and record.version == snapshot.current_version else 0

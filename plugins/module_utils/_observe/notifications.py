@@ -10,8 +10,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .._common.names import plural, some
-from .._common.sanitize import bounded, printable
+from .._common.names import listing, plural
+from .._common.sanitize import sanitize, truncate_middle
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import ABORTED, COMPLETE, Ledger, is_count
 from .._host_states.states import BROKEN, STATES, UPGRADED, UPGRADING
@@ -31,7 +31,7 @@ _ENDS = ("complete", "converge", "abort")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SentNotifications:
     """What was told so far.
 
     :param epoch: the newest entry of the history that was.
@@ -51,17 +51,17 @@ class Told:
         """Return it as it is stored."""
         return {**asdict(self), "broken": list(self.broken)}
 
-    def without(self, hosts: Container[str]) -> Told:
+    def without(self, hosts: Container[str]) -> SentNotifications:
         """Return it as if these hosts had not been told as broken."""
         return replace(self, broken=tuple(host for host in self.broken if host not in hosts))
 
     @staticmethod
-    def from_plain(data: Mapping[str, Any]) -> Told:
+    def from_plain(data: Mapping[str, Any]) -> SentNotifications:
         """Return what was stored.
 
         :raises KeyError, ValueError, TypeError: if it is something else.
         """
-        told = Told(data["epoch"], tuple(data["broken"]), data["approval"], data["stage"], data["ended"])
+        told = SentNotifications(data["epoch"], tuple(data["broken"]), data["approval"], data["stage"], data["ended"])
         texts = (*told.broken, told.approval, told.stage)
         if (
             not is_count(told.epoch)
@@ -73,7 +73,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notification:
     """An event to be told.
 
     :param at: when it happened (unix seconds).
@@ -86,7 +86,7 @@ class Notice:
     event: str
     at: float
     version: str
-    after: Told
+    after: SentNotifications
     by: str = ""
     reason: str = ""
     stage: str = ""
@@ -95,14 +95,16 @@ class Notice:
     hosts: tuple[str, ...] = ()
 
 
-def all_told(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView]) -> Told:
+def everything_sent(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView]) -> SentNotifications:
     """Return where nothing is left to tell: where the first run with a hook begins.
 
     :param hosts: what :func:`~.standing.watched` returns.
     """
     ledger = snapshot.ledger
     over = ledger is not None and ledger.state in (COMPLETE, ABORTED)
-    return Told(ledger.epoch if ledger is not None else 0, _broken(hosts), _wanted(plan), plan.stage or "", over)
+    return SentNotifications(
+        ledger.epoch if ledger is not None else 0, _broken(hosts), _wanted(plan), plan.stage or "", over
+    )
 
 
 def caught_up(ledger: Ledger | None, entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -119,9 +121,13 @@ def caught_up(ledger: Ledger | None, entries: Sequence[Mapping[str, Any]]) -> Se
     return [] if over else entries[begun[-1] :]
 
 
-def untold(
-    snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView], entries: Sequence[Mapping[str, Any]], told: Told
-) -> tuple[list[Notice], Told]:
+def pending_notifications(
+    snapshot: Snapshot,
+    plan: Plan,
+    hosts: Mapping[str, HostView],
+    entries: Sequence[Mapping[str, Any]],
+    told: SentNotifications,
+) -> tuple[list[Notification], SentNotifications]:
     """Return the events that are to be told now, in their order, and what was told after the last. Linear in hosts and entries.
 
     What an operator or a planner did is in the history. That a host failed or somebody's approval is wanted is not, so these
@@ -130,7 +136,7 @@ def untold(
     :param hosts: what :func:`~.standing.watched` returns.
     :param entries: of the history, the oldest first, after ``told.epoch``.
     """
-    notices: list[Notice] = []
+    notices: list[Notification] = []
     all_upgraded = all(view.state == UPGRADED for view in hosts.values())
     last_opening = max((int(entry["epoch"]) for entry in entries if entry.get("what") == "open"), default=0)
     for entry in entries:
@@ -149,31 +155,33 @@ def untold(
     kept = tuple(host for host in told.broken if host in hosts and hosts[host].state in (*BROKEN, UPGRADING))
     told = replace(told, broken=(*kept, *news))
     if news:
-        notices.append(Notice(FAILURE, at, version, told, hosts=news))
+        notices.append(Notification(FAILURE, at, version, told, hosts=news))
     wanted = _wanted(plan)
     is_new = wanted not in ("", told.approval)
     told = replace(told, approval=wanted)
     if is_new:
-        notices.append(Notice(WANTED, at, version, told, stage=wanted))
+        notices.append(Notification(WANTED, at, version, told, stage=wanted))
     return notices, told
 
 
-def _forgotten(told: Told, entry: Mapping[str, Any]) -> Told:
+def _forgotten(told: SentNotifications, entry: Mapping[str, Any]) -> SentNotifications:
     """Return what was told, without what an entry makes news again."""
     what = entry.get("what")
     if what in _BEGINS:
-        return Told(told.epoch)
+        return SentNotifications(told.epoch)
     if what in ("retry", "forget"):
         hosts = entry.get("hosts")
         return told.without(hosts) if isinstance(hosts, Mapping) else told
     return replace(told, ended=False) if what == "open" else told
 
 
-def _of_entry(entry: Mapping[str, Any], told: Told) -> Notice | None:
+def _of_entry(entry: Mapping[str, Any], told: SentNotifications) -> Notification | None:
     """Return the event that an entry of the history is, None where it is none."""
     what = entry.get("what")
     reason = str(entry.get("reason") or "")
-    said = Notice("", float(entry.get("at") or 0), str(entry.get("version") or ""), told, by=_who(entry), reason=reason)
+    said = Notification(
+        "", float(entry.get("at") or 0), str(entry.get("version") or ""), told, by=_who(entry), reason=reason
+    )
     if what in _BEGINS:
         return replace(said, event=BEGIN)
     if what == "stage" and (stage := str(entry.get("stage") or "")) not in ("", told.stage):
@@ -202,7 +210,7 @@ def _wanted(plan: Plan) -> str:
     return str(plan.stage or "") if plan.wants_approval else ""
 
 
-def payload(notice: Notice, snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView]) -> dict[str, Any]:
+def payload(notice: Notification, snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView]) -> dict[str, Any]:
     """Return what a hook gets, as plain data. Texts are one line each, and do nothing on a terminal.
 
     :param hosts: what :func:`~.standing.watched` returns; they are told as they are now, whenever the event was.
@@ -218,7 +226,7 @@ def payload(notice: Notice, snapshot: Snapshot, plan: Plan, hosts: Mapping[str, 
             "host": host,
             "role": hosts[host].role,
             "state": hosts[host].state,
-            "error": bounded(printable(hosts[host].reason), _MOST_ERROR),
+            "error": truncate_middle(sanitize(hosts[host].reason), _MOST_ERROR),
         }
         for host in notice.hosts[:MOST_FAILURES]
     ]
@@ -243,7 +251,7 @@ def payload(notice: Notice, snapshot: Snapshot, plan: Plan, hosts: Mapping[str, 
         "failures": failures,
         "more_failures": len(notice.hosts) - len(failures),
     }
-    found = {name: printable(value) if isinstance(value, str) else value for name, value in found.items()}
+    found = {name: sanitize(value) if isinstance(value, str) else value for name, value in found.items()}
     return {**found, "text": _text(found), "next": _next(found)}
 
 
@@ -283,7 +291,7 @@ def _next(found: Mapping[str, Any]) -> str:
     """Return what is to be done now, empty where that is nothing."""
     event = found["event"]
     if event == FAILURE:
-        one = some([failure["host"] for failure in found["failures"]])
+        one = listing([failure["host"] for failure in found["failures"]])
         return f"Look at {one} with status.yml -e host=HOST, mend what is broken, and run retry.yml."
     if event == PAUSE:
         return (

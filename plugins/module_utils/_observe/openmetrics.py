@@ -27,7 +27,7 @@ class Gauge:
     samples: Sequence[tuple[Mapping[str, str], float]]
 
 
-def text_of(gauges: Iterable[Gauge]) -> str:
+def gauges_as_text(gauges: Iterable[Gauge]) -> str:
     """Return the gauges as text; one without samples is left out."""
     lines: list[str] = []
     for gauge in gauges:

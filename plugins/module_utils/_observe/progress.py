@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._fleet.fleet import POST_FAILED, POST_OPEN, POST_STARTED, Record, Snapshot
+from .._fleet.fleet import POST_FAILED, POST_OPEN, POST_STARTED, HostRecord, Snapshot
 from .._fleet.ledger import ABORTED, COMPLETE
 from .._host_states.states import BROKEN, FAILED, UPGRADED, UPGRADING
 from .._planner.blockers import BUDGET
 from .._planner.plan import HostView, Plan
-from .time_left import began_at, seconds_left
+from .time_left import admitted_at, seconds_left
 
 # More than a terminal has rows; the others are counted.
 MOST_FLIGHTS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class RoleProgress:
     """How many hosts of a role are done, on their way, waiting (held ones too), and failed or lost."""
 
     role: str
@@ -33,7 +33,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class HostProgress:
     """A host on its way.
 
     :param service, step: where it is, as far as it says.
@@ -50,7 +50,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RolloutProgress:
     """All that is shown, as plain values, so that it can be handed on as JSON.
 
     :param came_from: the version before, empty where nobody knows.
@@ -65,8 +65,8 @@ class Standing:
     version: str
     came_from: str
     state: str
-    bars: tuple[Bar, ...]
-    flights: tuple[Flight, ...]
+    bars: tuple[RoleProgress, ...]
+    flights: tuple[HostProgress, ...]
     more: int
     notes: tuple[str, ...]
     left: float | None
@@ -76,19 +76,19 @@ class Standing:
     done: bool
 
     @staticmethod
-    def from_plain(data: Mapping[str, Any]) -> Standing:
+    def from_plain(data: Mapping[str, Any]) -> RolloutProgress:
         """Return it from what :func:`dataclasses.asdict` made of it."""
-        bars = tuple(Bar(**one) for one in data["bars"])
-        flights = tuple(Flight(**one) for one in data["flights"])
-        return Standing(**{**data, "bars": bars, "flights": flights, "notes": tuple(data["notes"])})
+        bars = tuple(RoleProgress(**one) for one in data["bars"])
+        flights = tuple(HostProgress(**one) for one in data["flights"])
+        return RolloutProgress(**{**data, "bars": bars, "flights": flights, "notes": tuple(data["notes"])})
 
 
-def watched(snapshot: Snapshot, plan: Plan) -> dict[str, HostView]:
+def watched_hosts(snapshot: Snapshot, plan: Plan) -> dict[str, HostView]:
     """Return the hosts as they are watched: one that is at its tasks after the upgrade is on its way again."""
     return {host: _watched(view, snapshot.records.get(host), plan.version) for host, view in plan.hosts.items()}
 
 
-def _watched(view: HostView, record: Record | None, version: str | None) -> HostView:
+def _watched(view: HostView, record: HostRecord | None, version: str | None) -> HostView:
     if view.state != UPGRADED or record is None or not record.readable or record.version != version:
         return view
     if record.post in (POST_OPEN, POST_STARTED):
@@ -99,14 +99,14 @@ def _watched(view: HostView, record: Record | None, version: str | None) -> Host
     return view
 
 
-def standing(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView], soak: int = 0) -> Standing:
+def rollout_progress(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView], soak: int = 0) -> RolloutProgress:
     """Return what there is to show. Takes time linear in hosts, but for those on their way, which are sorted.
 
-    :param hosts: what :func:`watched` returns.
+    :param hosts: what :func:`watched_hosts` returns.
     :param soak: ``health.soak`` of the rules (seconds).
     """
     ledger = snapshot.ledger
-    moving = {host: began_at(snapshot, host, view.role) for host, view in hosts.items() if view.state == UPGRADING}
+    moving = {host: admitted_at(snapshot, host, view.role) for host, view in hosts.items() if view.state == UPGRADING}
     # Tasks after the upgrade have no time of their own in the record.
     moving = {host: since if plan.hosts[host].state == UPGRADING else None for host, since in moving.items()}
     left, judged_by = seconds_left(snapshot, plan, soak, moving)
@@ -116,7 +116,7 @@ def standing(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView], soak
     done = is_current and ledger is not None and ledger.state == COMPLETE and not at_work
     everywhere = snapshot.gates.everywhere
     is_open = everywhere is None or (everywhere.text or "").strip().lower() == "true"
-    return Standing(
+    return RolloutProgress(
         version=plan.version or "",
         came_from=(ledger.previous_version if ledger is not None else None) or "",
         state=ledger.state if ledger is not None else "",
@@ -134,7 +134,7 @@ def standing(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView], soak
     )
 
 
-def _bars(hosts: Mapping[str, HostView]) -> tuple[Bar, ...]:
+def _bars(hosts: Mapping[str, HostView]) -> tuple[RoleProgress, ...]:
     # The hosts come in natural order, and so do the roles, nearly always.
     counts: dict[str, dict[str, int]] = {}
     for view in hosts.values():
@@ -142,7 +142,7 @@ def _bars(hosts: Mapping[str, HostView]) -> tuple[Bar, ...]:
         of_role = counts.setdefault(view.role, {})
         of_role[what] = of_role.get(what, 0) + 1
     return tuple(
-        Bar(
+        RoleProgress(
             role,
             sum(found.values()),
             found.get(UPGRADED, 0),
@@ -154,14 +154,14 @@ def _bars(hosts: Mapping[str, HostView]) -> tuple[Bar, ...]:
     )
 
 
-def _flight(host: str, view: HostView, record: Record | None, since: float | None) -> Flight:
+def _flight(host: str, view: HostView, record: HostRecord | None, since: float | None) -> HostProgress:
     is_said = record is not None and record.readable and (view.started or record.post is not None)
     service = (record.service if record is not None and is_said else None) or ""
     step = (record.step if record is not None and is_said else None) or ""
     if view.soaking:
-        return Flight(host, view.role, "", "", view.reason, since)
+        return HostProgress(host, view.role, "", "", view.reason, since)
     doing = "at work" if is_said else "let through"
-    return Flight(host, view.role, service, step, doing, since)
+    return HostProgress(host, view.role, service, step, doing, since)
 
 
 def _notes(plan: Plan, *, moves: bool) -> list[str]:
@@ -179,7 +179,7 @@ def _notes(plan: Plan, *, moves: bool) -> list[str]:
     return notes
 
 
-def segments(row: Bar, width: int) -> tuple[int, int, int, int]:
+def segments(row: RoleProgress, width: int) -> tuple[int, int, int, int]:
     """Return how many of ``width`` cells are done, upgrading, failed and waiting; whatever there is has one at least.
 
     :param width: 4 or more.

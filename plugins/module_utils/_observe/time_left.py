@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 
 from .._common.errors import UpgradeError
-from .._fleet.fleet import STARTED, Record, Snapshot
+from .._fleet.fleet import STARTED, HostRecord, Snapshot
 from .._host_states.states import UPGRADED, UPGRADING
 from .._planner.plan import Plan
 
 
-def began_at(snapshot: Snapshot, host: str, role: str) -> float | None:
+def admitted_at(snapshot: Snapshot, host: str, role: str) -> float | None:
     """Return when a host was let through in the rollout under way, or else when it said that it began (unix seconds).
 
     The gate is the planner's word and the start is the host's: where they contradict each other, a clock is wrong, and the
@@ -71,12 +71,12 @@ def seconds_left(
     return left + sum(map(longest, plan.waves)), count
 
 
-def _took(snapshot: Snapshot, host: str, role: str, record: Record) -> float | None:
+def _took(snapshot: Snapshot, host: str, role: str, record: HostRecord) -> float | None:
     """Return how long a host had its slot, None where it was done before the rollout began or no time is known."""
     ended, ledger = record.times.get(UPGRADED), snapshot.ledger
     if ended is None or not record.readable or record.version != snapshot.current_version or ledger is None:
         return None
-    began = began_at(snapshot, host, role)
+    began = admitted_at(snapshot, host, role)
     # Without the index of its beginning, one that is from before it can't be told.
     if began is None or ended < began or (ledger.begun_index is not None and record.index <= ledger.begun_index):
         return None

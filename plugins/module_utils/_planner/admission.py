@@ -14,7 +14,7 @@ from .slots import Limit
 
 
 @dataclass(slots=True)
-class Opener:
+class Admissions:
     """Counters of a rollout, and the queue of each role.
 
     :param queues: role -> hosts that wait to be let through, in order.
@@ -92,7 +92,7 @@ class Opener:
         return opened
 
 
-def forecast(opener: Opener, in_flight: Iterable[tuple[str, int]]) -> list[list[str]]:
+def forecast(opener: Admissions, in_flight: Iterable[tuple[str, int]]) -> list[list[str]]:
     """Return the waves that follow if every host in flight gets there, and each wave after it.
 
     Hosts that failed, are lost or are held are not expected to recover by themselves. Uses the opener up.

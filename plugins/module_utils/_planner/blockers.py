@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import ABORTED, PAUSED, Ledger
-from .._host_states.failure_budgets import Spent
+from .._host_states.failure_budgets import SpentBudget
 from .._rules.instructions import Instructions
-from .._rules.windows import shut
+from .._rules.windows import outside_hours
 
 PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK = "paused", "aborted", "budget_spent", "hours", "approval", "soak"
 
 
 @dataclass(frozen=True, slots=True)
-class Brake:
+class RolloutBlocker:
     """One thing that stops opening.
 
     :param code: a stable word.
@@ -34,24 +34,24 @@ class Brake:
     rule: str = ""
 
 
-def brake_of(snapshot: Snapshot, rules: Instructions, spent: Spent | None) -> Brake | None:
+def rollout_blocker(snapshot: Snapshot, rules: Instructions, spent: SpentBudget | None) -> RolloutBlocker | None:
     """Return what stops the whole rollout, what only an operator can change before what the clock does."""
     ledger = snapshot.ledger
     if ledger is not None and ledger.version == snapshot.current_version:
         if ledger.state == ABORTED:
-            text = f"the rollout was aborted{said(ledger)}; begin it anew with -e restart=true, or go back with rollback.yml"
-            return Brake(ABORT, text, passes=False)
+            text = f"the rollout was aborted{command_text(ledger)}; begin it anew with -e restart=true, or go back with rollback.yml"
+            return RolloutBlocker(ABORT, text, passes=False)
         if ledger.state == PAUSED:
-            return Brake(PAUSE, f"the rollout is paused{said(ledger)}; resume.yml lets it go on")
+            return RolloutBlocker(PAUSE, f"the rollout is paused{command_text(ledger)}; resume.yml lets it go on")
     if spent is not None:
-        return Brake(BUDGET, f"nothing opens any more: {spent.reason()}", passes=False, rule=spent.key)
-    closed = shut(rules.windows, rules.freezes, snapshot.now)
+        return RolloutBlocker(BUDGET, f"nothing opens any more: {spent.reason()}", passes=False, rule=spent.key)
+    closed = outside_hours(rules.windows, rules.freezes, snapshot.now)
     if closed is not None:
-        return Brake(HOURS, closed.reason, closed.until, rule=closed.key)
+        return RolloutBlocker(HOURS, closed.reason, closed.until, rule=closed.key)
     return None
 
 
-def said(ledger: Ledger) -> str:
+def command_text(ledger: Ledger) -> str:
     """Return who paused or aborted a rollout, when and why, as far as that is known: ``by ann at ...: logins fail``."""
     word = ledger.word
     text = f" by {word['by']}" if word.get("by") else ""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._rule_checks.mistakes import Mistake, mistake_in
-from .._rule_checks.stage_hosts import nobody_after, refuse_empty
+from .._rule_checks.mistakes import RuleMistake, mistake_in
+from .._rule_checks.stage_hosts import refuse_empty_stage, stage_without_followers
 from .._rules.instructions import Instructions
 from .._rules.role_order import resolve
 from .._rules.unknown_names import not_declared
@@ -18,12 +18,12 @@ from .slots import refuse_uncapped
 from .stage_progress import stage_of_hosts
 
 
-def fit(
+def check_fit(
     raw: Mapping[str, Any],
     rules: Instructions,
     members: Mapping[str, str],
     more_order: Mapping[str, Any] | None = None,
-) -> tuple[list[Mistake], tuple[str, ...]]:
+) -> tuple[list[RuleMistake], tuple[str, ...]]:
     """Return what a planner would refuse in this fleet, and what it would warn of.
 
     :param raw: the rules as they were given, to tell where a mistake stands.
@@ -46,9 +46,9 @@ def fit(
         found.append(mistake_in(raw, error))
     for at in range(len(rules.stages)):
         try:
-            refuse_empty(rules.stages[: at + 1], order, by_role, rules.optional_names, first=at)
+            refuse_empty_stage(rules.stages[: at + 1], order, by_role, rules.optional_names, first=at)
         except UpgradeError as error:
             if all(one.key != error.details["key"] for one in unknown):
                 found.append(mistake_in(raw, error))
-    after = nobody_after(rules.stages, stage_of_hosts(rules.stages, order, by_role)) if rules.stages else ()
+    after = stage_without_followers(rules.stages, stage_of_hosts(rules.stages, order, by_role)) if rules.stages else ()
     return found, after

@@ -8,35 +8,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from .._fleet.checkpoints import is_of_path
+from .._fleet.checkpoints import is_checkpoint_group
 from .._fleet.fleet import Snapshot
 from .._host_states import states
-from .._host_states.failure_budgets import Spent
+from .._host_states.failure_budgets import SpentBudget
 from .._host_states.states import HostState
 from .._rules.role_order import RoleOrder
 from . import reasons
-from .admission import Opener
-from .blockers import Brake
+from .admission import Admissions
+from .blockers import RolloutBlocker
 from .plan import HostView
 from .reasons import Reason
-from .stage_progress import Staging
+from .stage_progress import StageProgress
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ViewInput:
     """What the reasons are made from."""
 
     snapshot: Snapshot
-    opener: Opener
+    opener: Admissions
     by_role: Mapping[str, list[HostState]]
     chosen: list[tuple[str, list[str]]]
     scope: frozenset[str] | None
-    brake: Brake | None
-    spent: Mapping[str, Spent]
-    staging: Staging
+    brake: RolloutBlocker | None
+    spent: Mapping[str, SpentBudget]
+    staging: StageProgress
 
 
-def views_of(sight: Sight, hosts: Mapping[str, HostState], order: RoleOrder) -> dict[str, HostView]:
+def host_views(sight: ViewInput, hosts: Mapping[str, HostState], order: RoleOrder) -> dict[str, HostView]:
     """Return every host, as it is before those that are let through now go."""
     current, scope, staging = sight.snapshot.current_version, sight.scope, sight.staging
     occupants = {role: [one.host for one in found if one.takes_a_slot] for role, found in sight.by_role.items()}
@@ -48,11 +48,11 @@ def views_of(sight: Sight, hosts: Mapping[str, HostState], order: RoleOrder) -> 
         role: [one for one in found if one.is_in_the_way and staging.is_due(one.host)]
         for role, found in sight.by_role.items()
     }
-    waiting = reasons.Waiting(sight.opener, occupants, unfinished, opening)
+    waiting = reasons.WaitReasons(sight.opener, occupants, unfinished, opening)
 
     def reason(one: HostState) -> Reason:
         if one.state != states.PENDING:
-            return Reason(reasons.of_state(one, current))
+            return Reason(reasons.reason_for_state(one, current))
         if current is None:
             found = Reason("no version is wanted yet: current_version is not set", reasons.NO_VERSION)
         elif one.host in opening:
@@ -91,7 +91,7 @@ def _view(one: HostState, order: RoleOrder, reason: Reason, stage: int) -> HostV
         reason.rule,
         one.record.origin if one.record is not None else None,
         one.begun,
-        tuple(filter(is_of_path, done)),
+        tuple(filter(is_checkpoint_group, done)),
         one.is_unadmitted,
         stage,
         one.is_in_the_way,

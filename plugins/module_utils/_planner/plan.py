@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._common.names import some
-from .._fleet.health_marks import Mark
+from .._common.names import listing
+from .._fleet.health_marks import HealthMark
 from .._host_states import states
-from .._host_states.failure_budgets import Spent
-from .blockers import Brake
+from .._host_states.failure_budgets import SpentBudget
+from .blockers import RolloutBlocker
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class HostView:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class Admission:
     """A host that this plan lets through."""
 
     host: str
@@ -93,7 +93,7 @@ class Plan:
 
     version: str | None = None
     hosts: Mapping[str, HostView] = field(default_factory=dict)
-    openings: tuple[Opening, ...] = ()
+    openings: tuple[Admission, ...] = ()
     open_roles: tuple[str, ...] = ()
     open_hosts: tuple[str, ...] = ()
     waves: tuple[tuple[str, ...], ...] = ()
@@ -104,8 +104,8 @@ class Plan:
     unfinished: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    brake: Brake | None = None
-    spent: Mapping[str, Spent] = field(default_factory=dict)
+    brake: RolloutBlocker | None = None
+    spent: Mapping[str, SpentBudget] = field(default_factory=dict)
     stopped: tuple[str, ...] = ()
     stage: str | None = None
     stage_mark: Mapping[str, int] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Plan:
     post_upgrade: tuple[str, ...] = ()
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rollback_order: str = ""
-    marks: Mapping[str, Mark] = field(default_factory=dict)
+    marks: Mapping[str, HealthMark] = field(default_factory=dict)
     wake_at: float | None = None
 
     def status(self) -> dict[str, list[str]]:
@@ -125,7 +125,7 @@ class Plan:
         return found
 
 
-def obstacles(plan: Plan, hosts: Mapping[str, HostView]) -> list[str]:
+def blocked_hosts(plan: Plan, hosts: Mapping[str, HostView]) -> list[str]:
     """Return why hosts in scope are not upgraded: a sentence for each reason, with its hosts."""
     if not plan.unfinished and plan.brake is not None:
         return [plan.brake.reason]
@@ -133,10 +133,10 @@ def obstacles(plan: Plan, hosts: Mapping[str, HostView]) -> list[str]:
     for host in plan.unfinished:
         view = hosts[host]
         by_reason.setdefault((view.state, view.reason), []).append(host)
-    return [f"{some(found)} ({state}): {reason}" for (state, reason), found in by_reason.items()]
+    return [f"{listing(found)} ({state}): {reason}" for (state, reason), found in by_reason.items()]
 
 
-def what_stops(plan: Plan) -> dict[str, Any]:
+def rollout_blockers(plan: Plan) -> dict[str, Any]:
     """Return what keeps a plan from opening more as plain data: the stage, whether it wants approval, the brake, the order."""
     brake = plan.brake
     return {

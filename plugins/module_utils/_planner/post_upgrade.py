@@ -17,12 +17,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from .._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_OPEN, POST_STARTED, STARTED, Record, Report, Snapshot
+from .._fleet.fleet import (
+    FAILED,
+    POST_DONE,
+    POST_FAILED,
+    POST_OPEN,
+    POST_STARTED,
+    STARTED,
+    HostRecord,
+    Snapshot,
+    VersionReport,
+)
 from .._fleet.gates import CLOSED, Gates, GateValue
 from .._host_states.states import UPGRADED, HostState
 
 
-def behind(hosts: Mapping[str, HostState]) -> list[str]:
+def without_post_upgrade(hosts: Mapping[str, HostState]) -> list[str]:
     """Return the hosts that are not upgraded and have never been; those that lost their health since then are not among them."""
     return [host for host, one in hosts.items() if one.state != UPGRADED and not _has_been_well(one)]
 
@@ -31,7 +41,7 @@ def _has_been_well(one: HostState) -> bool:
     return one.mark is not None and one.mark.upgraded
 
 
-def outstanding(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[str, ...]:
+def post_upgrade_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[str, ...]:
     """Return the hosts whose tasks after the upgrade are still to be run before the rollout is over.
 
     :param members: host -> role.
@@ -49,7 +59,7 @@ def outstanding(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[str, ..
     return tuple(host for host, role in members.items() if role in roles and not is_done(host))
 
 
-def after_view(
+def post_upgrade_snapshot(
     snapshot: Snapshot,
     members: Mapping[str, str],
     roles: Collection[str],
@@ -66,8 +76,8 @@ def after_view(
     current = snapshot.current_version
     if current is None:
         return snapshot
-    reports: dict[str, Report] = {}
-    records: dict[str, Record] = {}
+    reports: dict[str, VersionReport] = {}
+    records: dict[str, HostRecord] = {}
     marks = dict(snapshot.marks)
     for host, role in members.items():
         report = snapshot.reports.get(host)

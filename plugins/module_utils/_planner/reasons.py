@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from .._common.names import plural, some
+from .._common.names import listing, plural
 from .._host_states import states
 from .._host_states.states import HostState
-from .admission import Opener
+from .admission import Admissions
 
 # Why a host waits, as words for programs, beside those of brakes and stages.
 NO_VERSION, MAY_GO, LIMIT, ROLE_BUDGET = "no_version", "may_go", "limit", "role_budget"
@@ -32,7 +32,7 @@ class Reason:
     rule: str = ""
 
 
-def of_state(host: HostState, current: str | None) -> str:
+def reason_for_state(host: HostState, current: str | None) -> str:
     """Return the reason for every state but pending, with the hold over the host."""
     text = _of_state(host, current)
     if host.hold is None or host.hold.words() in text:
@@ -68,7 +68,7 @@ def _upgrading(host: HostState, current: str | None) -> str:
     return f"{opened_by}; it has not started" + (f" and can't: {host.hold.words()}" if host.hold else "")
 
 
-class Waiting:
+class WaitReasons:
     """The reasons why pending hosts wait, after this pass has let its hosts through.
 
     What concerns a whole role is put into words once for it, so that a reason costs no more than its text.
@@ -80,7 +80,7 @@ class Waiting:
 
     def __init__(
         self,
-        opener: Opener,
+        opener: Admissions,
         occupants: Mapping[str, Sequence[str]],
         unfinished: Mapping[str, Sequence[HostState]],
         opening: Set[str],
@@ -107,7 +107,7 @@ class Waiting:
         for name in first:
             hosts = self._unfinished[name]
             shown = (
-                some([f"{one.host} {self._state(one)}" for one in hosts]) if len(hosts) <= 3 else self._counts(hosts)
+                listing([f"{one.host} {self._state(one)}" for one in hosts]) if len(hosts) <= 3 else self._counts(hosts)
             )
             parts.append(f"role {name} ({plural(len(hosts), 'host is', 'hosts are')} not upgraded: {shown})")
         shown = " and ".join(parts)
@@ -147,11 +147,11 @@ class Waiting:
             for host in self._occupants.get(one, ())
         ]
         slots = f"{limit.key} lets {limit.slots} of {limit.what} go at once"
-        return Reason(f"waits for a slot: {slots}, taken by {some(holders, 3)}", CAP, limit.key)
+        return Reason(f"waits for a slot: {slots}, taken by {listing(holders, 3)}", CAP, limit.key)
 
     def _sets(self) -> Reason | None:
         if not (self._opener.complete_sets and self._opener.busy):
             return None
         holders = [host for hosts in self._occupants.values() for host in hosts]
-        text = f"waits until the set under way is done, as complete_sets says: {some(holders, 3)}"
+        text = f"waits until the set under way is done, as complete_sets says: {listing(holders, 3)}"
         return Reason(text, SETS, "rolling_rules.complete_sets")

@@ -9,22 +9,22 @@ from collections import deque
 from collections.abc import Collection, Mapping
 
 from .._common.errors import UpgradeError
-from .._common.names import nearest, plural, some
+from .._common.names import did_you_mean, listing, plural
 from .._fleet.fleet import Snapshot
 from .._host_states import states
 from .._host_states.failure_budgets import spent_budgets
 from .._host_states.states import HostState, in_rollback, read_states
-from .._rule_checks.stage_hosts import nobody_after
-from .._rule_checks.unknown_targets import fits_nobody, on_machines
+from .._rule_checks.stage_hosts import stage_without_followers
+from .._rule_checks.unknown_targets import duplicate_machines, unknown_targets
 from .._rules.instructions import FORWARD, REVERSED, Instructions
 from .._rules.role_order import RoleOrder, resolve
-from .admission import Opener, forecast
-from .blockers import ABORT, PAUSE, brake_of
-from .host_views import Sight, views_of
-from .plan import Opening, Plan
-from .post_upgrade import outstanding
+from .admission import Admissions, forecast
+from .blockers import ABORT, PAUSE, rollout_blocker
+from .host_views import ViewInput, host_views
+from .plan import Admission, Plan
+from .post_upgrade import post_upgrade_hosts
 from .slots import limits_by_role
-from .stage_progress import Staging, read_staging
+from .stage_progress import StageProgress, stage_progress
 from .wave_times import wave_seconds
 
 
@@ -54,8 +54,8 @@ def make_plan(
     }
     counts = {role: len(found) for role, found in by_role.items()}
     spent_by_all, spent = spent_budgets(rules.failures, order, counts, broken)
-    brake = brake_of(snapshot, rules, spent_by_all)
-    staging = read_staging(snapshot, rules.stages, order, by_role, rules.optional_names)
+    brake = rollout_blocker(snapshot, rules, spent_by_all)
+    staging = stage_progress(snapshot, rules.stages, order, by_role, rules.optional_names)
 
     opener = _opener(snapshot, rules, order, by_role, scope, staging, frozenset(spent))
     wanted = snapshot.current_version is not None
@@ -63,7 +63,7 @@ def make_plan(
     reopened = _reopened(opener, by_role, scope) if may_open else []
     chosen = opener.next_set() if may_open else []
     openings = [*reopened, *_openings(opener, chosen)]
-    views = views_of(Sight(snapshot, opener, by_role, chosen, scope, brake, spent, staging), hosts, order)
+    views = host_views(ViewInput(snapshot, opener, by_role, chosen, scope, brake, spent, staging), hosts, order)
     open_roles, open_hosts = _keys(snapshot, opener, by_role, chosen, reopened, scope)
 
     in_flight = {role: sum(1 for one in found if one.can_finish) for role, found in by_role.items()}
@@ -97,9 +97,9 @@ def make_plan(
         warnings=(
             *snapshot.warnings,
             *order.warnings,
-            *nobody_after(staging.stages, staging.of_host or {}),
-            *fits_nobody(snapshot, members, rules.stages),
-            *on_machines(snapshot, members),
+            *stage_without_followers(staging.stages, staging.of_host or {}),
+            *unknown_targets(snapshot, members, rules.stages),
+            *duplicate_machines(snapshot, members),
         ),
         missing=missing,
         brake=brake,
@@ -109,7 +109,7 @@ def make_plan(
         stage_mark=staging.mark or {},
         wants_approval=staging.waits and staging.until is None,
         waits=waits,
-        post_upgrade=outstanding(snapshot, members),
+        post_upgrade=post_upgrade_hosts(snapshot, members),
         order={role: firsts for role, firsts in order.waits.items() if firsts},
         rollback_order=back,
         marks={one.host: one.mark for one in hosts.values() if one.mark and one.mark != snapshot.marks.get(one.host)},
@@ -132,8 +132,8 @@ def _scope(limit: Collection[str] | None, members: Mapping[str, str], order: Rol
             known = {*members, *order.roles, *order.group.values()}
             raise UpgradeError(
                 "unknown_limit",
-                f"limit: {name!r} is no host, role or group of this fleet{nearest(name, known) or '.'} "
-                f"Its roles are {some(list(order.roles), 10) or 'none'}.",
+                f"limit: {name!r} is no host, role or group of this fleet{did_you_mean(name, known) or '.'} "
+                f"Its roles are {listing(list(order.roles), 10) or 'none'}.",
                 name=name,
             )
     scope.update(host for host, role in members.items() if role in roles)
@@ -157,15 +157,15 @@ def _opener(
     order: RoleOrder,
     by_role: Mapping[str, list[HostState]],
     scope: frozenset[str] | None,
-    staging: Staging,
+    staging: StageProgress,
     stopped: frozenset[str],
-) -> Opener:
+) -> Admissions:
     counts = {role: len(found) for role, found in by_role.items()}
     parts = [_part(snapshot, by_role, scope, staging, staging.number, first=True)]
     parts += [_part(snapshot, by_role, scope, staging, at) for at in range(staging.number + 1, staging.last + 1)]
     (queues, unfinished), *later = parts
     limits = limits_by_role(rules, order, counts)
-    opener = Opener(order, queues, unfinished, limits, rules.complete_sets, stopped=stopped, later=deque(later))
+    opener = Admissions(order, queues, unfinished, limits, rules.complete_sets, stopped=stopped, later=deque(later))
     for role, found in by_role.items():
         taken = sum(1 for one in found if one.takes_a_slot)
         if taken:
@@ -177,7 +177,7 @@ def _part(
     snapshot: Snapshot,
     by_role: Mapping[str, list[HostState]],
     scope: frozenset[str] | None,
-    staging: Staging,
+    staging: StageProgress,
     number: int,
     *,
     first: bool = False,
@@ -215,9 +215,11 @@ def _in_turn(snapshot: Snapshot, waiting: list[HostState]) -> list[HostState]:
     return sorted(waiting, key=changed)
 
 
-def _reopened(opener: Opener, by_role: Mapping[str, list[HostState]], scope: frozenset[str] | None) -> list[Opening]:
+def _reopened(
+    opener: Admissions, by_role: Mapping[str, list[HostState]], scope: frozenset[str] | None
+) -> list[Admission]:
     return [
-        Opening(
+        Admission(
             one.host,
             role,
             one.state,
@@ -230,7 +232,7 @@ def _reopened(opener: Opener, by_role: Mapping[str, list[HostState]], scope: fro
     ]
 
 
-def _openings(opener: Opener, chosen: list[tuple[str, list[str]]]) -> list[Opening]:
+def _openings(opener: Admissions, chosen: list[tuple[str, list[str]]]) -> list[Admission]:
     openings = []
     for role, names in chosen:
         limits = opener.limits[role]
@@ -240,16 +242,16 @@ def _openings(opener: Opener, chosen: list[tuple[str, list[str]]]) -> list[Openi
             reason = f"{tightest.key} lets {tightest.slots} of {tightest.what} go at once"
         if opener.order.waits[role]:
             reason += f"; {', '.join(opener.order.waits[role])} done"
-        openings += [Opening(host, role, states.PENDING, reason) for host in names]
+        openings += [Admission(host, role, states.PENDING, reason) for host in names]
     return openings
 
 
 def _keys(
     snapshot: Snapshot,
-    opener: Opener,
+    opener: Admissions,
     by_role: Mapping[str, list[HostState]],
     chosen: list[tuple[str, list[str]]],
-    reopened: list[Opening],
+    reopened: list[Admission],
     scope: frozenset[str] | None,
 ) -> tuple[list[str], list[str]]:
     # A role key opens hosts that this planner has never heard of too, so it is for roles that nothing limits.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .._common.errors import UpgradeError
-from .._common.names import some
+from .._common.names import listing
 from .._rules.instructions import Instructions
 from .._rules.role_order import RoleOrder
 
@@ -82,7 +82,7 @@ def refuse_uncapped(rules: Instructions, order: RoleOrder, former: str = "") -> 
     nothing = rules.default_cap is None and rules.fleet_cap is None and not rules.caps
     if not roles and not nothing:
         return
-    whom = f"role {roles[0]}" if len(roles) == 1 else f"roles {some(roles)}" if roles else "any role"
+    whom = f"role {roles[0]}" if len(roles) == 1 else f"roles {listing(roles)}" if roles else "any role"
     one = f"{{roles: {{{roles[0]}: 1}}}}" if len(roles) == 1 and not nothing else "{global: 1}"
     raise UpgradeError(
         "no_cap",

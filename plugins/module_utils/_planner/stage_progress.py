@@ -9,11 +9,11 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .._common.names import plural, some
+from .._common.names import listing, plural
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import Ledger
 from .._host_states.states import PENDING, HostState, in_rollback
-from .._rule_checks.stage_hosts import refuse_empty
+from .._rule_checks.stage_hosts import refuse_empty_stage
 from .._rules.caps import Cap
 from .._rules.role_order import RoleOrder
 from .._rules.stages import Stage
@@ -43,7 +43,7 @@ def stage_of_hosts(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[s
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
+class StageProgress:
     """Where a rollout is in its stages.
 
     :param number: index of the current stage; hosts of later ones are not let through.
@@ -87,13 +87,13 @@ class Staging:
         return self.of_host is None or self.of_host[host] <= self.number
 
 
-def read_staging(
+def stage_progress(
     snapshot: Snapshot,
     stages: tuple[Stage, ...],
     order: RoleOrder,
     by_role: Mapping[str, Sequence[HostState]],
     optional_names: Collection[str] = (),
-) -> Staging:
+) -> StageProgress:
     """Return where the fleet is in its stages, going on by itself as far as nothing has to be waited for.
 
     :param by_role: role -> its hosts in natural order.
@@ -103,7 +103,7 @@ def read_staging(
     if in_rollback(snapshot):
         return _in_rollback(stages if order.is_reversed else (), order, by_role)
     if not stages or snapshot.current_version is None:
-        return Staging()
+        return StageProgress()
     names = {role: [one.host for one in hosts] for role, hosts in by_role.items()}
     of_host = stage_of_hosts(stages, order, names)
     left: dict[int, list[str]] = {}
@@ -115,29 +115,29 @@ def read_staging(
     last = len(stages) - 1
     number = min(kept.get("number", 0), last)
     if left:
-        refuse_empty(stages, order, names, optional_names, first=number)
+        refuse_empty_stage(stages, order, names, optional_names, first=number)
     done_at = kept.get("done_at") if number == kept.get("number") else None
     while True:
         unfinished = [host for at in range(number + 1) for host in left.get(at, ())]
         stage = stages[number]
         if unfinished:
-            return Staging(stages, number, of_host, _waits_for(stage, unfinished), mark={"number": number})
+            return StageProgress(stages, number, of_host, _waits_for(stage, unfinished), mark={"number": number})
         if number == last:
-            return Staging(stages, number, of_host, mark={"number": number})
+            return StageProgress(stages, number, of_host, mark={"number": number})
         # A time to come is of a planner whose clock is wrong, or was.
         done_at = int(snapshot.now) if done_at is None else min(done_at, int(snapshot.now))
         ready = done_at + stage.soak
         mark = {"number": number, "done_at": done_at}
         if snapshot.now < ready:
             shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
-            return Staging(stages, number, of_host, f"stage {stage.name} soaks until {shown}", ready, True, mark)
+            return StageProgress(stages, number, of_host, f"stage {stage.name} soaks until {shown}", ready, True, mark)
         if stage.approve and stage.name not in snapshot.approvals:
             reason = f"waits for somebody's approval after stage {stage.name}: approve.yml -e stage={stage.name}"
-            return Staging(stages, number, of_host, reason, None, True, mark)
+            return StageProgress(stages, number, of_host, reason, None, True, mark)
         number, done_at = number + 1, None
 
 
-def carried(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[str, int]) -> dict[str, int]:
+def carried_over(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[str, int]) -> dict[str, int]:
     """Return where a rollout is in its stages once others are given.
 
     From the first one that is not what it was, nothing is taken for done: its hosts go before those after it, it soaks, and
@@ -154,14 +154,16 @@ def carried(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[str, 
     return {"number": same} if same else {}
 
 
-def _in_rollback(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[HostState]]) -> Staging:
+def _in_rollback(
+    stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[HostState]]
+) -> StageProgress:
     """Return the stages of a rollback: the last one goes first, and hosts that were broken before it come after them all.
 
     They neither soak nor want an approval: the version of a rollout has to prove itself, and a rollback goes back to one that has.
     """
     every = [one for hosts in by_role.values() for one in hosts]
     if not stages and not any(one.is_excused for one in every):
-        return Staging()
+        return StageProgress()
     turned = tuple(replace(stage, soak=0, approve=False) for stage in reversed(stages))
     forward = stage_of_hosts(stages, order, {role: [one.host for one in hosts] for role, hosts in by_role.items()})
     last = max(0, len(turned) - 1)
@@ -172,16 +174,16 @@ def _in_rollback(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str
         if one.is_in_the_way:
             left.setdefault(of_host[one.host], []).append(one.host)
     if not any(one.state == PENDING and not one.is_excused for one in every):
-        return Staging(
+        return StageProgress(
             turned, broken if any(at == broken for at in of_host.values()) else last, of_host, in_rollback=True
         )
     number = min(left)
     reason = f"{_waits_for(turned[number], left[number])}, as stages are reversed in a rollback" if turned else ""
-    return Staging(turned, number, of_host, reason, in_rollback=True)
+    return StageProgress(turned, number, of_host, reason, in_rollback=True)
 
 
 def _waits_for(stage: Stage, hosts: Sequence[str]) -> str:
-    return f"waits for stage {stage.name} ({plural(len(hosts), 'host')} to go: {some(hosts, 3)})"
+    return f"waits for stage {stage.name} ({plural(len(hosts), 'host')} to go: {listing(hosts, 3)})"
 
 
 def _kept(ledger: Ledger | None, version: str) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from .._fleet.fleet import STARTED, UPGRADED, Record, Snapshot
+from .._fleet.fleet import STARTED, UPGRADED, HostRecord, Snapshot
 
 
 def wave_seconds(
@@ -38,7 +38,7 @@ def wave_seconds(
     )
 
 
-def _took(record: Record | None) -> int | None:
+def _took(record: HostRecord | None) -> int | None:
     if record is None or not record.readable or record.state != UPGRADED:
         return None
     began, ended = record.times.get(STARTED), record.times.get(UPGRADED)

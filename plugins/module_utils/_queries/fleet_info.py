@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.names import nearest
+from .._common.names import did_you_mean
 from .._consul.client import MOST_OPERATIONS
-from .._fleet.fleet import Snapshot, place
+from .._fleet.fleet import Snapshot, roles_of_hosts
 from .._host_states.states import PENDING
 from .._observe.explain import explain
 from .._planner.plan import Plan
@@ -28,7 +28,7 @@ MOST_EARLIER = 50
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class FleetView:
     """What there is to see.
 
     :param history: the newest first.
@@ -43,14 +43,14 @@ class View:
     warnings: tuple[str, ...] = ()
 
 
-def look(
+def read_fleet(
     store: Store,
     *,
     fleet: Mapping[str, str] | None = None,
     role_pattern: str | None = None,
     history: int = 0,
     name: str | None = None,
-) -> View:
+) -> FleetView:
     """Return where the fleet stands, what the next pass would open, and what is in the history.
 
     :param fleet: host -> role.
@@ -61,14 +61,14 @@ def look(
     snapshot = store.snapshot()
     ledger = snapshot.ledger
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
-    members = place(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
+    members = roles_of_hosts(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
     plan, warnings = _plan(store, snapshot, members)
     warnings += [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
     warnings += _on_layout(store, snapshot)
     if name is not None and name not in members:
         raise UpgradeError(
             "unknown_host",
-            f"name: {name!r} has not reported, and the fleet that was given does not name it{nearest(name, members) or '.'}",
+            f"name: {name!r} has not reported, and the fleet that was given does not name it{did_you_mean(name, members) or '.'}",
         )
     newest = 0
     if history or name is not None:
@@ -84,7 +84,7 @@ def look(
             "events": [event for event in found if _touches(event, name, members[name])],
             "older_events": has_older,
         }
-    return View(snapshot, plan, events, story, (*warnings, *plan.warnings, *plan.missing))
+    return FleetView(snapshot, plan, events, story, (*warnings, *plan.warnings, *plan.missing))
 
 
 def _on_layout(store: Store, snapshot: Snapshot) -> list[str]:

@@ -14,12 +14,12 @@ from .._common.errors import UpgradeError
 from .._consul.errors import Unreachable
 from .._consul.settings import Settings
 from .._consul.watch import Watch
-from .._observe.progress import Standing, standing, watched
+from .._observe.progress import RolloutProgress, rollout_progress, watched_hosts
 from .._planner.plan import HostView
 from .._rules.instructions import parse
-from .._state.legacy_keys import OldKeys
+from .._state.legacy_keys import LegacyKeys
 from .._state.store import Store
-from .fleet_info import View, look
+from .fleet_info import FleetView, read_fleet
 
 # A caller hears something at least so often, to see to its own (seconds).
 _LONGEST_SILENCE = 5.0
@@ -33,10 +33,10 @@ _NOTHING_FOLLOWS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class ProgressUpdate:
     """What a look found, the newest of Consul's indexes in it, and what it had to pass over."""
 
-    standing: Standing
+    standing: RolloutProgress
     hosts: Mapping[str, HostView]
     index: int
     warnings: tuple[str, ...]
@@ -44,7 +44,7 @@ class News:
 
 def follow(
     settings: Settings, fleet: Mapping[str, str] | None = None, patience: float = _NOTHING_FOLLOWS
-) -> Iterator[News | Unreachable | None]:
+) -> Iterator[ProgressUpdate | Unreachable | None]:
     """Yield what there is to see, now and after each change, until the rollout is over.
 
     A look is one request, and one more where the rules ask for checks. Between them five blocking queries wait, on a
@@ -53,25 +53,25 @@ def follow(
     :param fleet: host -> role, for hosts that never reported.
     :param patience: seconds without news after which a complete rollout is over, though its gates are not open.
     :returns: what was found, why Consul can't be reached (it is asked again then), or None where nothing has happened.
-    :raises UpgradeError: what :func:`look` raises, but for ``unreachable``.
+    :raises UpgradeError: what :func:`read_fleet` raises, but for ``unreachable``.
     """
     store = Store(settings)
     keys = store.keys
-    folders = (keys.upgrade, keys.reports, OldKeys(keys.prefix).reports, keys.gates)
+    folders = (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates)
     with closing(Watch(settings, (*folders, keys.current_version))) as watch:
         yield from _followed(store, watch, fleet, patience)
 
 
 def _followed(
     store: Store, watch: Watch, fleet: Mapping[str, str] | None, patience: float
-) -> Iterator[News | Unreachable | None]:
+) -> Iterator[ProgressUpdate | Unreachable | None]:
     before: Mapping[str, HostView] | None = None
     quiet_since = time.monotonic()
     while True:
         mark = watch.mark()
         began = time.monotonic()
         try:
-            view = look(store, fleet=fleet)
+            view = read_fleet(store, fleet=fleet)
         except Unreachable as error:
             yield error
             # Each of the queries that wait fails by itself, and not each is worth a look.
@@ -96,16 +96,16 @@ def _followed(
         time.sleep(max(0.0, began + pause - time.monotonic()))
 
 
-def _is_over(news: News, quiet_since: float, patience: float) -> bool:
+def _is_over(news: ProgressUpdate, quiet_since: float, patience: float) -> bool:
     return news.standing.over or (news.standing.done and time.monotonic() - quiet_since > patience)
 
 
-def _news(view: View) -> News:
+def _news(view: FleetView) -> ProgressUpdate:
     snapshot, plan = view.snapshot, view.plan
     try:
         soak = parse(snapshot.ledger.instructions).health.soak if snapshot.ledger is not None else 0
     except UpgradeError:
         # A warning tells of it.
         soak = 0
-    hosts = watched(snapshot, plan)
-    return News(standing(snapshot, plan, hosts, soak), hosts, snapshot.index, view.warnings)
+    hosts = watched_hosts(snapshot, plan)
+    return ProgressUpdate(rollout_progress(snapshot, plan, hosts, soak), hosts, snapshot.index, view.warnings)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.names import check_name, in_order, nearest, some
+from .._common.names import check_name, did_you_mean, in_order, listing
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Snapshot, compile_role_pattern, role_by_name
 from .._fleet.gates import GateAnswer
 from .._host_states.states import HostState, read_states
@@ -29,7 +29,7 @@ Facts = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class InventoryOptions:
     """What an inventory file asks for.
 
     :param roles: host -> role. Wins over what Consul tells.
@@ -49,7 +49,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class FleetSurvey:
     """What there is, as plain data.
 
     :param hosts: host -> its facts, in natural order. The role of a host that has none is None.
@@ -62,7 +62,7 @@ class Survey:
     warnings: list[str] = field(default_factory=list)
 
 
-def survey(store: Store, wanted: Wanted) -> Survey:
+def survey_fleet(store: Store, wanted: InventoryOptions) -> FleetSurvey:
     """Return all hosts with their facts. Three requests, at any number of hosts.
 
     :raises UpgradeError: what :meth:`Store.snapshot`, :meth:`ConsulClient.nodes` and :func:`combine` raise.
@@ -75,9 +75,9 @@ def combine(
     snapshot: Snapshot,
     catalog: Iterable[Mapping[str, Any]],
     health: Mapping[str, str],
-    wanted: Wanted,
+    wanted: InventoryOptions,
     ledger_key: str = "upgrade/ledger",
-) -> Survey:
+) -> FleetSurvey:
     """Return the facts of every host that the catalog, the reports or ``wanted.roles`` name.
 
     :param catalog: nodes as Consul's ``/v1/catalog/nodes`` gives them.
@@ -101,11 +101,11 @@ def combine(
             left_out.append(host)
             continue
         hosts[host] = facts | _node_facts(nodes.get(host), health.get(host), wanted.address)
-    return Survey(hosts, left_out, warnings)
+    return FleetSurvey(hosts, left_out, warnings)
 
 
 def _place(
-    snapshot: Snapshot, nodes: Mapping[str, Mapping[str, Any]], wanted: Wanted
+    snapshot: Snapshot, nodes: Mapping[str, Mapping[str, Any]], wanted: InventoryOptions
 ) -> tuple[dict[str, str], list[str], list[str]]:
     """Return host -> role in natural order, the hosts without a role, and warnings."""
     given = _given_roles(wanted)
@@ -139,24 +139,26 @@ def _place(
     return roles, without, _warnings(unknown, strangers, wanted)
 
 
-def _warnings(unknown: Mapping[str, list[str]], strangers: Mapping[str, list[str]], wanted: Wanted) -> list[str]:
+def _warnings(
+    unknown: Mapping[str, list[str]], strangers: Mapping[str, list[str]], wanted: InventoryOptions
+) -> list[str]:
     """Return what is odd about roles that are not in upgrade_roles, of hosts that reported and of nodes that did not."""
 
     def unheard(role: str) -> str:
-        return f"The role {role!r} is not in upgrade_roles{nearest(role, wanted.stages or ()) or '.'}"
+        return f"The role {role!r} is not in upgrade_roles{did_you_mean(role, wanted.stages or ()) or '.'}"
 
     return [
         f"{unheard(role)} Hosts that reported have it, so they belong to the fleet, and the planner will take their role from "
-        f"their names: {some(hosts)}. Add it there, or correct it."
+        f"their names: {listing(hosts)}. Add it there, or correct it."
         for role, hosts in unknown.items()
     ] + [
         f"{unheard(role)} Nodes have it by the key {wanted.role_meta!r} of their metadata, and are not part of the fleet: "
-        f"{some(hosts)}."
+        f"{listing(hosts)}."
         for role, hosts in strangers.items()
     ]
 
 
-def _given_roles(wanted: Wanted) -> dict[str, str]:
+def _given_roles(wanted: InventoryOptions) -> dict[str, str]:
     given = {}
     for host, role in wanted.roles.items():
         name = check_name("host", host, "roles")
@@ -164,8 +166,8 @@ def _given_roles(wanted: Wanted) -> dict[str, str]:
         if wanted.stages is not None and role not in wanted.stages:
             raise UpgradeError(
                 "bad_roles",
-                f"roles.{host}: {role!r} is not in upgrade_roles{nearest(given[name], wanted.stages) or '.'} "
-                f"Known are: {some(in_order(wanted.stages), 10) or 'none'}.",
+                f"roles.{host}: {role!r} is not in upgrade_roles{did_you_mean(given[name], wanted.stages) or '.'} "
+                f"Known are: {listing(in_order(wanted.stages), 10) or 'none'}.",
             )
     return given
 
@@ -184,12 +186,12 @@ def _can_report(host: str) -> bool:
     return True
 
 
-def _refuse_unplaced(without: list[str], seen: set[str], wanted: Wanted, rules: str) -> None:
+def _refuse_unplaced(without: list[str], seen: set[str], wanted: InventoryOptions, rules: str) -> None:
     reported = [host for host in without if host in seen]
     if reported and wanted.unplaced != GROUP:
         raise UpgradeError(
             "unplaced_hosts",
-            f"No role for {some(reported)}: the host reported to Consul, and {rules} tells one. Name it in roles "
+            f"No role for {listing(reported)}: the host reported to Consul, and {rules} tells one. Name it in roles "
             "(host: role), set unplaced to group, or remove its keys if it is gone.",
             hosts=reported,
         )
@@ -197,7 +199,7 @@ def _refuse_unplaced(without: list[str], seen: set[str], wanted: Wanted, rules: 
         among = " that is in upgrade_roles" if wanted.stages is not None else ""
         raise UpgradeError(
             "unplaced_hosts",
-            f"No role for {some(without)}: the node is in Consul's catalog, and {rules} tells one{among}. Name it in roles "
+            f"No role for {listing(without)}: the node is in Consul's catalog, and {rules} tells one{among}. Name it in roles "
             "(host: role), or set unplaced to ignore or group.",
             hosts=without,
         )

@@ -5,21 +5,21 @@
 
 from __future__ import annotations
 
-from .._observe.metrics import Openings, gauges_of
-from .._observe.openmetrics import text_of
+from .._observe.metrics import AdmissionCounts, fleet_gauges
+from .._observe.openmetrics import gauges_as_text
 from .._state.store import Store
-from .fleet_info import View
+from .fleet_info import FleetView
 
 
-def metrics_text(store: Store, view: View) -> str:
+def metrics_text(store: Store, view: FleetView) -> str:
     """Return the metrics of what was seen: a request for each 64 entries that the history of the current rollout has.
 
     :raises UpgradeError: what :meth:`Store.history` raises.
     """
-    openings = Openings()
+    openings = AdmissionCounts()
     ledger = view.snapshot.ledger
     for event in store.history(ledger.epoch if ledger is not None else 0):
         openings.add(event)
         if event.get("what") in ("begin", "adopt"):
             break
-    return text_of(gauges_of(view.snapshot, view.plan, openings, len(view.warnings)))
+    return gauges_as_text(fleet_gauges(view.snapshot, view.plan, openings, len(view.warnings)))

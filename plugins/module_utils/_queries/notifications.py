@@ -15,27 +15,34 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.processes import start_of, this_machine
-from .._consul.client import ConsulClient, Entry
+from .._common.processes import boot_id, start_ticks
+from .._consul.client import ConsulClient, KVEntry
 from .._consul.errors import Conflict
 from .._consul.operations import check_lock, compare, compare_and_put, lock, put
-from .._host.leases import RENEW_EVERY, SESSION_SECONDS, Holder, holder_in
-from .._observe.notifications import Notice, Told, all_told, caught_up, payload, untold
-from .._observe.progress import watched
+from .._host.leases import RENEW_EVERY, SESSION_SECONDS, LeaseHolder, decode_holder
+from .._observe.notifications import (
+    Notification,
+    SentNotifications,
+    caught_up,
+    everything_sent,
+    payload,
+    pending_notifications,
+)
+from .._observe.progress import watched_hosts
 from .._planner.plan import HostView
-from .._state.codec import all_printable, decode_data
-from .._state.store import Store, whoami
-from .fleet_info import View, look
+from .._state.codec import decode_data, sanitize_all
+from .._state.store import Store, current_user
+from .fleet_info import FleetView, read_fleet
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class RolloutView:
     """A look at the fleet.
 
     :param hosts: as they are watched.
     """
 
-    view: View
+    view: FleetView
     hosts: Mapping[str, HostView]
 
     @property
@@ -45,40 +52,42 @@ class Sight:
         return ledger.epoch if ledger is not None else 0
 
     @property
-    def all_told(self) -> Told:
+    def everything_sent(self) -> SentNotifications:
         """Where nothing is left to tell."""
-        return all_told(self.view.snapshot, self.view.plan, self.hosts)
+        return everything_sent(self.view.snapshot, self.view.plan, self.hosts)
 
-    def payload(self, notice: Notice) -> dict[str, Any]:
+    def payload(self, notice: Notification) -> dict[str, Any]:
         """Return what a hook gets of an event."""
         return payload(notice, self.view.snapshot, self.view.plan, self.hosts)
 
 
-def see(store: Store, fleet: Mapping[str, str] | None) -> Sight:
-    """Look at the fleet: what :func:`look` costs.
+def read_rollout(store: Store, fleet: Mapping[str, str] | None) -> RolloutView:
+    """Look at the fleet: what :func:`read_fleet` costs.
 
-    :raises UpgradeError: what :func:`look` raises.
+    :raises UpgradeError: what :func:`read_fleet` raises.
     """
-    view = look(store, fleet=fleet)
-    return Sight(view, watched(view.snapshot, view.plan))
+    view = read_fleet(store, fleet=fleet)
+    return RolloutView(view, watched_hosts(view.snapshot, view.plan))
 
 
-def news(store: Store, sight: Sight, told: Told) -> tuple[list[Notice], Told]:
+def new_notifications(
+    store: Store, sight: RolloutView, told: SentNotifications
+) -> tuple[list[Notification], SentNotifications]:
     """Return what is to be told, and what was told after that: a request for each 64 entries that are new.
 
     :raises UpgradeError: what :meth:`Store.events` raises.
     """
     if told.epoch > sight.epoch:
         # Consul was put back to an earlier time, so what was told is of another history.
-        return [], sight.all_told
-    return untold(sight.view.snapshot, sight.view.plan, sight.hosts, _entries(store, sight, told), told)
+        return [], sight.everything_sent
+    return pending_notifications(sight.view.snapshot, sight.view.plan, sight.hosts, _entries(store, sight, told), told)
 
 
-def _entries(store: Store, sight: Sight, told: Told) -> list[dict[str, Any]]:
+def _entries(store: Store, sight: RolloutView, told: SentNotifications) -> list[dict[str, Any]]:
     return store.events_after(told.epoch, sight.epoch)
 
 
-def remember(store: Store, sight: Sight, *, dry: bool = False) -> Told:
+def initial_state(store: Store, sight: RolloutView, *, dry: bool = False) -> SentNotifications:
     """Return what counts as told to a run that begins: what was, and what came before the rollout that is on its way.
 
     Where no run ever had a hook, it is all that happened so far, and that is written down. Three requests, and one more for each
@@ -91,7 +100,7 @@ def remember(store: Store, sight: Sight, *, dry: bool = False) -> Told:
     entry = store.client.get(key)
     told = _decoded(entry)
     if told is None:
-        told = sight.all_told
+        told = sight.everything_sent
         with contextlib.suppress(Conflict):
             # Otherwise another run was faster, which has seen what there was too.
             if not dry:
@@ -102,10 +111,10 @@ def remember(store: Store, sight: Sight, *, dry: bool = False) -> Told:
     kept = caught_up(sight.view.snapshot.ledger, entries)
     if len(kept) == len(entries):
         return told
-    return Told(int(kept[0]["epoch"]) - 1) if kept else sight.all_told
+    return SentNotifications(int(kept[0]["epoch"]) - 1) if kept else sight.everything_sent
 
 
-def recall(store: Store) -> Told | None:
+def read_sent(store: Store) -> SentNotifications | None:
     """Return what was told so far, None where that was never noted or can't be read: one request.
 
     :raises UpgradeError: what :meth:`ConsulClient.get` raises.
@@ -113,7 +122,7 @@ def recall(store: Store) -> Told | None:
     return _decoded(store.client.get(store.keys.notified))
 
 
-class Memory:
+class SentKey:
     """The key that remembers what was told, and its lock. Not for use by several threads."""
 
     def __init__(self, store: Store) -> None:
@@ -124,7 +133,7 @@ class Memory:
         self._session = ""
         self._holder: Mapping[str, Any] = {}
 
-    def take(self, told: Told) -> Told | None:
+    def take(self, told: SentNotifications) -> SentNotifications | None:
         """Lock the key; return what was told so far, None where another run has it, which tells what there is then.
 
         :param told: what counts as told in any case.
@@ -132,7 +141,7 @@ class Memory:
         """
         if not self._session:
             self._session = self._store.client.open_session(
-                f"convoy.upgrade notices of {whoami()}", SESSION_SECONDS, keeps_keys=True
+                f"convoy.upgrade notices of {current_user()}", SESSION_SECONDS, keeps_keys=True
             )
             threading.Thread(target=self._renew, args=(self._session,), daemon=True).start()
         entry = self._store.client.get(self._key)
@@ -141,7 +150,7 @@ class Memory:
         index = entry.modify_index if entry is not None else 0
         pid = os.getpid()
         self._holder = asdict(
-            Holder(whoami(), int(time.time()), self._session, this_machine(), pid, start_of(pid) or 0)
+            LeaseHolder(current_user(), int(time.time()), self._session, boot_id(), pid, start_ticks(pid) or 0)
         )
         text = _encoded(found, self._holder)
         try:
@@ -157,7 +166,7 @@ class Memory:
             raise
         return found
 
-    def note(self, told: Told) -> bool:
+    def note(self, told: SentNotifications) -> bool:
         """Write down what was told; return False where the lock is not this run's any more.
 
         :raises UpgradeError: what :meth:`ConsulClient.write` raises.
@@ -179,9 +188,9 @@ class Memory:
             with contextlib.suppress(UpgradeError):
                 self._store.client.close_session(self._session)
 
-    def _end_the_dead(self, entry: Entry | None) -> None:
+    def _end_the_dead(self, entry: KVEntry | None) -> None:
         """Let a run that died on this machine let go at once, and not only when its session has run out."""
-        holder = holder_in(entry.value) if entry is not None else None
+        holder = decode_holder(entry.value) if entry is not None else None
         if holder is not None and holder.is_dead:
             self._store.client.close_session(holder.session)
 
@@ -194,12 +203,12 @@ class Memory:
                     return
 
 
-def _encoded(told: Told, more: Mapping[str, Any] | None = None) -> str:
+def _encoded(told: SentNotifications, more: Mapping[str, Any] | None = None) -> str:
     return json.dumps({**told.plain(), **(more or {})}, sort_keys=True)
 
 
-def _decoded(entry: Entry | None) -> Told | None:
+def _decoded(entry: KVEntry | None) -> SentNotifications | None:
     try:
-        return Told.from_plain(all_printable(decode_data(entry.value))) if entry is not None else None
+        return SentNotifications.from_plain(sanitize_all(decode_data(entry.value))) if entry is not None else None
     except (ValueError, TypeError, KeyError):
         return None

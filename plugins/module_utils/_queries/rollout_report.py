@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.names import nearest
-from .._fleet.fleet import place
+from .._common.names import did_you_mean
+from .._fleet.fleet import roles_of_hosts
 from .._rollout_report.csv import csv_text
-from .._rollout_report.page import page
-from .._rollout_report.rollout import BEGINS, at_of, chronicle
+from .._rollout_report.page import html_page
+from .._rollout_report.rollout import BEGINS, at_of, rollout_report
 from .._state.store import Store
 
 
-def told(
+def read_rollout_report(
     store: Store, version: str | None = None, fleet: Mapping[str, str] | None = None, role_pattern: str | None = None
 ) -> dict[str, Any]:
     """Return a rollout as plain data: a request for the fleet, and one for each 64 entries of the history back to its beginning.
@@ -32,7 +32,7 @@ def told(
     snapshot = store.snapshot()
     ledger = snapshot.ledger
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
-    members = place(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
+    members = roles_of_hosts(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
     events: list[dict[str, Any]] = []
     versions, is_newest, until = [], True, int(snapshot.now)
     for event in store.history(ledger.epoch if ledger is not None else max(store.epochs(), default=0)):
@@ -42,7 +42,7 @@ def told(
         found = str(event.get("version", ""))
         if version in (None, found):
             events.reverse()
-            return chronicle(
+            return rollout_report(
                 events,
                 members,
                 snapshot.records,
@@ -57,16 +57,16 @@ def told(
         raise UpgradeError("no_rollout", f"{store.keys.history} has no rollout, so there is none to tell of.")
     raise UpgradeError(
         "no_rollout",
-        f"version: the history has no rollout to {version!r}{nearest(version or '', versions) or '.'} "
+        f"version: the history has no rollout to {version!r}{did_you_mean(version or '', versions) or '.'} "
         f"It has those to {', '.join(dict.fromkeys(versions))}.",
     )
 
 
-def files_of(found: Mapping[str, Any]) -> dict[str, str]:
+def report_files(found: Mapping[str, Any]) -> dict[str, str]:
     """Return name -> text of the report's files: a page, the same as JSON, and a line for each host as CSV."""
     name = "rollout-" + re.sub(r"[^A-Za-z0-9._-]", "_", found["version"])
     return {
-        f"{name}.html": page(found),
+        f"{name}.html": html_page(found),
         f"{name}.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n",
         f"{name}.csv": csv_text(found),
     }

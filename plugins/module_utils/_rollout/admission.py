@@ -17,9 +17,9 @@ from .._consul.settings import MOST_PASS_LIMIT
 from .._fleet.fleet import Snapshot
 from .._fleet.gates import OPEN, GateValue
 from .._fleet.ledger import Ledger
-from .._planner.plan import Opening, Plan
+from .._planner.plan import Admission, Plan
 from .._rules.instructions import Instructions
-from .._rules.windows import shut
+from .._rules.windows import outside_hours
 from .._state.keys import Keys
 from .._state.ledger_writer import MOST_GATES, LedgerWriter
 from .._state.store import Store
@@ -41,7 +41,7 @@ class _Gate:
         return put(self.change.key, OPEN, flags=at)
 
 
-class TooOld(Exception):
+class ReadTooOld(Exception):
     """What was read is too old to begin a rollout or to admit a host; nothing else has changed.
 
     :param seconds: how long ago it was read.
@@ -53,7 +53,7 @@ class TooOld(Exception):
         self.seconds = seconds
 
 
-def refuse_too_old(store: Store, read_at: float) -> None:
+def refuse_old_read(store: Store, read_at: float) -> None:
     """Refuse to go on with what was read too long ago.
 
     :param read_at: when it was asked for, by the clock that never goes back (seconds).
@@ -61,7 +61,7 @@ def refuse_too_old(store: Store, read_at: float) -> None:
     """
     seconds = time.monotonic() - read_at
     if seconds > store.settings.pass_limit:
-        raise TooOld(seconds)
+        raise ReadTooOld(seconds)
 
 
 class SlowTries:
@@ -104,15 +104,15 @@ def _too_slow(seconds: Sequence[float], limit: float) -> UpgradeError:
     )
 
 
-def may_still_open(store: Store, rules: Instructions, now: float, read_at: float) -> bool:
+def may_still_admit(store: Store, rules: Instructions, now: float, read_at: float) -> bool:
     """Return whether hosts may be let through on a plan: time has passed since it was made, for writing and for waiting.
 
     :param now: unix seconds.
-    :param read_at: as for :func:`refuse_too_old`.
+    :param read_at: as for :func:`refuse_old_read`.
     :raises TooOld: where what the plan was made from is too old.
     """
-    refuse_too_old(store, read_at)
-    return shut(rules.windows, rules.freezes, now) is None
+    refuse_old_read(store, read_at)
+    return outside_hours(rules.windows, rules.freezes, now) is None
 
 
 def _gates(keys: Keys, plan: Plan, snapshot: Snapshot) -> list[_Gate]:
@@ -123,13 +123,13 @@ def _gates(keys: Keys, plan: Plan, snapshot: Snapshot) -> list[_Gate]:
     return roles + [gate("host", name, snapshot.gates.hosts.get(name)) for name in plan.open_hosts]
 
 
-def open_gates(
+def admit_hosts(
     writer: LedgerWriter,
     plan: Plan,
     snapshot: Snapshot,
     ledger: Ledger,
     rules: Instructions,
-    opened: list[Opening],
+    opened: list[Admission],
     *,
     read_at: float,
 ) -> None:
@@ -137,13 +137,13 @@ def open_gates(
 
     :param ledger: as it should be after each of them.
     :param opened: gets the hosts that were let through, also where a later write fails.
-    :param read_at: as for :func:`may_still_open`.
+    :param read_at: as for :func:`may_still_admit`.
     :raises Conflict: if somebody else wrote.
     :raises TooOld: if the plan is too old.
     """
     gates = _gates(writer.store.keys, plan, snapshot)
     by_host = {one.host: one for one in plan.openings}
-    by_role: dict[str, list[Opening]] = {}
+    by_role: dict[str, list[Admission]] = {}
     own_key = set(plan.open_hosts)
     for one in plan.openings:
         if one.host not in own_key:
@@ -151,7 +151,7 @@ def open_gates(
     most = MOST_GATES // writer.places
     for at in range(0, len(gates), most):
         now = time.time()
-        if not may_still_open(writer.store, rules, now, read_at):
+        if not may_still_admit(writer.store, rules, now, read_at):
             return
         piece = gates[at : at + most]
         hosts = [by_host[gate.name] for gate in piece if not gate.is_role]

@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.names import check_new_version, plural, some
-from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Snapshot, place
+from .._common.names import check_new_version, listing, plural
+from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Snapshot, roles_of_hosts
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._host_states.states import admitted_and_started
-from .._planner.blockers import said
-from .._planner.post_upgrade import outstanding
+from .._planner.blockers import command_text
+from .._planner.post_upgrade import post_upgrade_hosts
 from .._planner.slots import refuse_uncapped
-from .._planner.stage_progress import carried
+from .._planner.stage_progress import carried_over
 from .._rule_checks.changes import named_in, refuse_left_out
 from .._rules.instructions import ROLLBACK_ORDER, Instructions, parse
 from .._rules.role_order import resolve
 from .._rules.unknown_names import refuse_unknown
 from .._state.keys import Keys
-from .._state.store import whoami
+from .._state.store import current_user
 from .rule_input import effective_rules
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PassRequest:
     """What a caller asks of a pass.
 
     :param version: None to go on with the rollout of the ledger.
@@ -71,7 +71,7 @@ def is_same_rollout(one: Ledger, other: Ledger | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredLedger:
     """What the ledger should say, and what follows from it.
 
     :param rules: those that the ledger should have, as parsed.
@@ -89,14 +89,14 @@ class Wanted:
     warnings: tuple[str, ...] = ()
 
 
-def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, begun: bool) -> Wanted:
+def desired_ledger(keys: Keys, request: PassRequest, snapshot: Snapshot, now: int, *, begun: bool) -> DesiredLedger:
     """Return what a request makes of the ledger that there is.
 
     :param now: unix seconds, when a rollout that begins begins.
     :param begun: whether the caller has begun its rollout already, in an earlier try.
     :raises UpgradeError: ``no_rollout``, ``foreign_version``, ``aborted``, ``rollout_under_way``, ``overtaken``, ``rules_left_out``,
         ``post_upgrade_pending``, ``no_cap``,
-        ``unknown_names``, ``bad_instructions``, and what :func:`place` raises.
+        ``unknown_names``, ``bad_instructions``, and what :func:`roles_of_hosts` raises.
     """
     warnings = []
     old = snapshot.ledger
@@ -124,7 +124,7 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
         refuse_left_out(same.instructions, named_in(request.rules) | set(plain), version, keys.ledger)
     # Of two planners that go on side by side, each with a pattern of its own, the ledger's must hold for both.
     pattern = (request.role_pattern if request.since is None else None) or (old.role_pattern if old else None)
-    members = place(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
+    members = roles_of_hosts(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
     if not members:
         warnings.append(
             f"No host is known: none has reported under {keys.reports}, and fleet names none. Is kv_prefix right?"
@@ -143,7 +143,7 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
         instructions=plain,
         role_pattern=pattern if pattern != DEFAULT_ROLE_PATTERN else None,
         members=dict(Counter(members.values())) if request.fleet else dict(old.members if old else {}),
-        who=same.who if same else str(request.word.get("by") or whoami()),
+        who=same.who if same else str(request.word.get("by") or current_user()),
         since=same.since if same else now,
         word=same.word if same else dict(request.word),
         rollback=same.rollback if same else request.takes_back is not None,
@@ -154,17 +154,17 @@ def wanted_of(keys: Keys, request: Request, snapshot: Snapshot, now: int, *, beg
         stopped=same.stopped if same else (),
         post_upgrade=_post_upgrade(request, same),
     )
-    return Wanted(ledger, rules, members, begins, replaces, tuple(warnings))
+    return DesiredLedger(ledger, rules, members, begins, replaces, tuple(warnings))
 
 
-def _post_upgrade(request: Request, same: Ledger | None) -> tuple[str, ...]:
+def _post_upgrade(request: PassRequest, same: Ledger | None) -> tuple[str, ...]:
     # Once a rollout is complete, hosts that join the fleet are not part of it.
     if same is not None and (request.post_upgrade is None or same.state == COMPLETE):
         return same.post_upgrade
     return tuple(sorted(request.post_upgrade or ()))
 
 
-def _refuse_outstanding(request: Request, snapshot: Snapshot, version: str) -> None:
+def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) -> None:
     """Refuse to begin a rollout while the tasks after the last one are still to be run.
 
     :raises UpgradeError: ``post_upgrade_pending``.
@@ -172,19 +172,19 @@ def _refuse_outstanding(request: Request, snapshot: Snapshot, version: str) -> N
     old = snapshot.ledger
     if old is None or old.state != COMPLETE or old.version == version:
         return
-    members = place(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), old.role_pattern)
-    left = outstanding(snapshot, members)
+    members = roles_of_hosts(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), old.role_pattern)
+    left = post_upgrade_hosts(snapshot, members)
     if left:
         raise UpgradeError(
             "post_upgrade_pending",
-            f"The tasks after the upgrade to {old.version} are still to be run on {plural(len(left), 'host')} ({some(left)}), so no "
+            f"The tasks after the upgrade to {old.version} are still to be run on {plural(len(left), 'host')} ({listing(left)}), so no "
             f"rollout to {version} begins. Next: ansible-playbook playbooks/post_upgrade.yml -e version={old.version}. Or begin "
             "without them, with -e restart=true.",
             hosts=list(left),
         )
 
 
-def _begins(request: Request, snapshot: Snapshot, version: str, *, begun: bool) -> bool:
+def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bool) -> bool:
     """Return whether a request begins a rollout, and refuse it where another one is in the way."""
     old = snapshot.ledger
     # A rollout that was aborted is over, and nobody begins it anew unawares, as by a command that runs every hour.
@@ -198,18 +198,18 @@ def _begins(request: Request, snapshot: Snapshot, version: str, *, begun: bool) 
     if old is not None and over and not (request.restart or request.takes_back):
         raise UpgradeError(
             "aborted",
-            f"The rollout to {version} was aborted{said(old)}. Nothing is opened. Begin it anew with restart: true "
+            f"The rollout to {version} was aborted{command_text(old)}. Nothing is opened. Begin it anew with restart: true "
             "(-e restart=true), or go back with rollback.yml.",
         )
     begins = snapshot.current_version != version or over
     if begins and (request.since is not None or begun):
-        raise overtaken(snapshot)
+        raise other_rollout(snapshot)
     if begins and request.takes_back is not None and not is_same_rollout(request.takes_back, old):
-        raise overtaken(snapshot)
+        raise other_rollout(snapshot)
     return begins
 
 
-def _replaced(request: Request, snapshot: Snapshot, version: str) -> Ledger | None:
+def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger | None:
     """Return the rollout under way that a request to another version ends, where it names that one.
 
     Something else than a planner may have set ``current_version`` to the version that is asked for: to go on from there ends the
@@ -226,7 +226,7 @@ def _replaced(request: Request, snapshot: Snapshot, version: str) -> Ledger | No
     raise UpgradeError(
         "rollout_under_way",
         f"{named} rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}"
-        f"{said(old) if old.state == PAUSED else ''}. So none to {version} begins, and nothing is changed. Finish it with upgrade.yml -e "
+        f"{command_text(old) if old.state == PAUSED else ''}. So none to {version} begins, and nothing is changed. Finish it with upgrade.yml -e "
         f"version={old.version}, or end it by beginning this one in its place: give replace: {old.version} (-e replace={old.version}).",
         under_way=old.version,
         state=old.state,
@@ -251,7 +251,7 @@ def _former_default(snapshot: Snapshot) -> str:
 def _stage(same: Ledger, rules: Instructions) -> Mapping[str, int]:
     """Return where a rollout is in its stages, under the rules that it goes on with."""
     before = parse(same.instructions).stages
-    return same.stage if before == rules.stages else carried(before, rules.stages, same.stage)
+    return same.stage if before == rules.stages else carried_over(before, rules.stages, same.stage)
 
 
 def previous_of(snapshot: Snapshot, version: str) -> str | None:
@@ -282,7 +282,7 @@ def _is_cut_short(ledger: Ledger, snapshot: Snapshot) -> bool:
     return ledger.state == ABORTED or any(report.version != ledger.version for report in snapshot.reports.values())
 
 
-def overtaken(snapshot: Snapshot) -> UpgradeError:
+def other_rollout(snapshot: Snapshot) -> UpgradeError:
     """Return the error for a caller whose rollout is not the one that is on its way."""
     who = f", begun by {snapshot.ledger.who}" if snapshot.ledger else ""
     return UpgradeError(

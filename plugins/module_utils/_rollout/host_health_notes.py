@@ -10,11 +10,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
-from .._common.names import some
+from .._common.names import listing
 from .._consul.client import Operation
 from .._consul.operations import Change, compare, put, remove
-from .._fleet.fleet import UPGRADED, Record, Snapshot
-from .._fleet.health_marks import Mark
+from .._fleet.fleet import UPGRADED, HostRecord, Snapshot
+from .._fleet.health_marks import HealthMark
 from .._fleet.ledger import Ledger
 from .._host_states.states import reported_version
 from .._planner.blockers import BUDGET
@@ -23,7 +23,7 @@ from .._rules.instructions import Instructions
 from .._state.codec import encode_mark, mark_flags
 from .._state.keys import Keys
 from .._state.ledger_writer import MOST_GATES, LedgerWriter
-from .._state.legacy_keys import OldKeys
+from .._state.legacy_keys import LegacyKeys
 from .._state.record_codec import decode_record
 from .._state.store import Store
 from .host_writes import HostWrite, left_out_warning, write_hosts
@@ -46,7 +46,7 @@ def with_checks(store: Store, snapshot: Snapshot, rules: Instructions) -> Snapsh
     return replace(snapshot, checks=store.client.statuses(names)) if names else snapshot
 
 
-def note(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -> list[str]:
+def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -> list[str]:
     """Write down what is new: a planner write for each 61 hosts, a third as many where a report is published.
 
     :param ledger: with the stage and the spent budgets as the plan has them.
@@ -76,7 +76,7 @@ def note(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -
     return warnings
 
 
-def _is_due(before: Mark | None, mark: Mark, now: int) -> bool:
+def _is_due(before: HealthMark | None, mark: HealthMark, now: int) -> bool:
     """Return whether a mark is to be written now.
 
     Each costs an entry of the history. One that only begins the soak again can wait: until it is written, the soak begins again
@@ -117,7 +117,7 @@ def _publish(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledge
     warnings = [left_out_warning(keys, left_out, "The report is not published yet")] if left_out else []
     if often := [host for host in hosts if host not in due]:
         warnings.append(
-            f"No further report is published for {some(often)} in this rollout: {MOST_PUBLICATIONS} were, each with another version. "
+            f"No further report is published for {listing(often)} in this rollout: {MOST_PUBLICATIONS} were, each with another version. "
             f"Planners go by what {keys.records}<host> says. Something on the host changes it all the time: stop its agent, and "
             f"look at the host with status.yml -e host={often[0]}."
         )
@@ -152,7 +152,7 @@ def _unpublished(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
     return found
 
 
-def _publication(keys: Keys, snapshot: Snapshot, host: str, record: Record, count: int) -> HostWrite:
+def _publication(keys: Keys, snapshot: Snapshot, host: str, record: HostRecord, count: int) -> HostWrite:
     """Return what publishes a host's report, as long as its record is as it was read.
 
     :param count: how many reports of this host were published in this rollout, with this one.
@@ -164,7 +164,7 @@ def _publication(keys: Keys, snapshot: Snapshot, host: str, record: Record, coun
     changes = [Change(key, None, at)]
     if report is not None:
         # One in the old place counts as long as it is later by its clock than what is published now.
-        place = OldKeys(keys.prefix) if report.is_old else keys
+        place = LegacyKeys(keys.prefix) if report.is_old else keys
         old = report.key or place.report(report.version, host)
         operations.append(remove(old))
         changes.append(Change(old, "" if report.at is None else f"{report.at:.0f}", None))

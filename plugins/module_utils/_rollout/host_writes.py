@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .._common.names import in_order, some
+from .._common.names import in_order, listing
 from .._consul.client import Operation
 from .._consul.errors import Conflict
 from .._consul.operations import Change
@@ -84,7 +84,7 @@ def left_out_warning(keys: Keys, hosts: Sequence[str], what: str) -> str:
     :param what: what was not done for them.
     """
     return (
-        f"{what} for {some(hosts)}, because {keys.records}<host> changed during each of {MOST_CONFLICTS} tries. Nothing else waits "
+        f"{what} for {listing(hosts)}, because {keys.records}<host> changed during each of {MOST_CONFLICTS} tries. Nothing else waits "
         "for that. If it goes on, something on the host writes its record all the time: stop its agent, and look at the host "
         f"with status.yml -e host={hosts[0]}."
     )

@@ -9,19 +9,21 @@ import time
 from dataclasses import replace
 
 from .._common.errors import UpgradeError
-from .._common.names import in_order, some
+from .._common.names import in_order, listing
 from .._consul.operations import Change, put
 from .._fleet.fleet import Snapshot
 from .._fleet.holds import FIRST_ROLLOUT, Hold
 from .._state.codec import encode_hold
 from .._state.ledger_writer import LedgerWriter
-from .lifecycle import Move
+from .lifecycle import LedgerMove
 
 # A transaction takes 64 operations, and the beginning of a rollout needs some of its own: more where old gates are removed along.
 _MOST_HELD = 40
 
 
-def spare(writer: LedgerWriter, snapshot: Snapshot, move: Move) -> tuple[Move, list[str]]:
+def with_holds_for_closed_gates(
+    writer: LedgerWriter, snapshot: Snapshot, move: LedgerMove
+) -> tuple[LedgerMove, list[str]]:
     """Return the first write of a rollout with holds in place of gates that a hand closed, and what is to be said of them.
 
     That is for a fleet that never had a ledger: in one that had, the gates of hosts are those of its rollouts. It costs a
@@ -39,7 +41,7 @@ def spare(writer: LedgerWriter, snapshot: Snapshot, move: Move) -> tuple[Move, l
     if snapshot.ledger is not None or not closed or writer.next_epoch > 1:
         return move, []
     hosts, roles = (in_order(name for of, name in closed if of == scope) for scope in ("host", "role"))
-    told = " and ".join([*([some(hosts)] if hosts else []), *(f"role {role}" for role in roles)])
+    told = " and ".join([*([listing(hosts)] if hosts else []), *(f"role {role}" for role in roles)])
     most = min(_MOST_HELD, writer.room(move.operations))
     if len(closed) > most:
         raise UpgradeError(
@@ -53,7 +55,9 @@ def spare(writer: LedgerWriter, snapshot: Snapshot, move: Move) -> tuple[Move, l
     at = time.strftime("%Y-%m-%d %H:%M:%S %z")
     keys = writer.store.keys
     holds = {
-        (scope, name): Hold(keys.hold(scope, name), f"{gate.key} was {gate.shown()} when it began", FIRST_ROLLOUT, at)
+        (scope, name): Hold(
+            keys.hold(scope, name), f"{gate.key} was {gate.display_text()} when it began", FIRST_ROLLOUT, at
+        )
         for (scope, name), gate in closed.items()
     }
     texts = [(one.key, encode_hold(one)) for one in holds.values()]
@@ -66,7 +70,7 @@ def spare(writer: LedgerWriter, snapshot: Snapshot, move: Move) -> tuple[Move, l
             hosts={**before.hosts, **{name: holds["host", name] for name in hosts}},
         ),
     )
-    held = Move(
+    held = LedgerMove(
         move.ledger,
         {**move.event, "held": [*hosts, *(f"role {role}" for role in roles)]},
         (*move.operations, *(put(key, text) for key, text in texts)),

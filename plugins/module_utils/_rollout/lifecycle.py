@@ -21,7 +21,7 @@ from .._state.migration_codec import release_number
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class LedgerMove:
     """One planner write, ready to be done, and the snapshot as it will be after it.
 
     :param event: its entry in the history.
@@ -34,7 +34,7 @@ class Move:
     after: Snapshot
 
 
-def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
+def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
     """Begin a rollout: set ``current_version``, wipe the gates and close the global one, all at once.
 
     In the original the gates were deleted first, and a missing gate is an open one.
@@ -43,7 +43,7 @@ def begin(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
     version = Change(keys.current_version, snapshot.current_version, ledger.version)
     # A fleet that has nothing yet has the newest layout from its first rollout on.
     layout = [Change(keys.schema, None, str(SCHEMA))] if _is_new(snapshot) else []
-    return Move(
+    return LedgerMove(
         ledger,
         {
             "what": "begin",
@@ -90,7 +90,7 @@ def _why(old: Ledger | None, ledger: Ledger) -> dict[str, Any]:
     return {"by": ledger.who, "reason": "the fleet is taken back" + (f": {said}" if said else "")}
 
 
-def go_on(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
+def change_rules(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
     """Change the ledger alone: other rules, or a rollout that another tool began."""
     adopted = snapshot.ledger is None or snapshot.ledger.version != ledger.version
     event = {
@@ -104,19 +104,19 @@ def go_on(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> Move:
     unseen = () if snapshot.ledger is not None else (compare_and_put(keys.holds, "", snapshot.hold_index),)
     after = replace(snapshot, ledger=ledger)
     if not snapshot.approvals or _stages_of(snapshot.ledger) == _stages_of(ledger):
-        return Move(ledger, event, unseen, (), after)
+        return LedgerMove(ledger, event, unseen, (), after)
     # What somebody approved were the stages as they stood.
     forgotten = tuple(
         Change(keys.approval(stage), encode_approval(asdict(one)), None) for stage, one in snapshot.approvals.items()
     )
-    return Move(ledger, event, (*unseen, remove_tree(keys.approvals)), forgotten, replace(after, approvals={}))
+    return LedgerMove(ledger, event, (*unseen, remove_tree(keys.approvals)), forgotten, replace(after, approvals={}))
 
 
 def _stages_of(ledger: Ledger | None) -> object:
     return ledger.instructions.get("stages") if ledger is not None else None
 
 
-def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) -> Move | None:
+def finish_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) -> LedgerMove | None:
     """End a rollout in which every host is upgraded; None where that is written already, or at an operator's word.
 
     :param converge: also open the global gate and remove those of roles and hosts.
@@ -140,7 +140,7 @@ def finish(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) ->
         "what": "converge" if wiped else "complete",
         "reason": "every host is upgraded" + ("; the global gate opens for all" if wiped else ""),
     }
-    return Move(done, event, wiped, changes, after)
+    return LedgerMove(done, event, wiped, changes, after)
 
 
 def _one_gate(keys: Keys, snapshot: Snapshot, value: str) -> tuple[tuple[Operation, ...], tuple[Change, ...]]:

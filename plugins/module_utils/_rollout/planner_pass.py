@@ -12,34 +12,34 @@ from dataclasses import dataclass, field, replace
 from .._common.errors import UpgradeError
 from .._common.names import check_version
 from .._consul.errors import Conflict
-from .._consul.operations import Change, real_changes
+from .._consul.operations import Change, net_changes
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import RUNNING, Ledger
 from .._host_states.soak import failing_checks
 from .._host_states.states import BROKEN, UPGRADED, UPGRADING, HostState, read_states
-from .._planner.plan import HostView, Opening, Plan
+from .._planner.plan import Admission, HostView, Plan
 from .._planner.reconcile import make_plan
 from .._rule_checks.changes import changed_keys
 from .._rules.instructions import Instructions, parse
 from .._state.keys import Keys
 from .._state.layout import refuse_to_plan
 from .._state.ledger_writer import LedgerWriter
-from .._state.store import Store, whoami
-from .admission import MOST_SLOW, SlowTries, TooOld, may_still_open, open_gates, refuse_too_old
-from .desired_ledger import Request, Wanted, is_same_rollout, overtaken, wanted_of
-from .host_health_notes import note, with_checks
-from .legacy_closures import spare
-from .lifecycle import Move, begin, finish, go_on
-from .restored_consul import read_on
+from .._state.store import Store, current_user
+from .admission import MOST_SLOW, ReadTooOld, SlowTries, admit_hosts, may_still_admit, refuse_old_read
+from .desired_ledger import DesiredLedger, PassRequest, desired_ledger, is_same_rollout, other_rollout
+from .host_health_notes import with_checks, write_health
+from .legacy_closures import with_holds_for_closed_gates
+from .lifecycle import LedgerMove, begin_rollout, change_rules, finish_rollout
+from .restored_consul import read_again
 
-__all__ = ["Outcome", "Request", "is_same_rollout", "make_pass", "may_still_open"]
+__all__ = ["PassResult", "PassRequest", "is_same_rollout", "make_pass", "may_still_admit"]
 
 # Other planners and reports can make a pass begin again; each time somebody got something done.
 _MOST_TRIES = 200
 
 
 @dataclass(slots=True)
-class Outcome:
+class PassResult:
     """What a pass did, or in check mode would do.
 
     :param plan: the plan that its openings come from.
@@ -55,7 +55,7 @@ class Outcome:
     index: int = 0
     begun: bool = False
     replaces: Ledger | None = None
-    openings: list[Opening] = field(default_factory=list)
+    openings: list[Admission] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     snapshot: Snapshot = field(default_factory=Snapshot)
@@ -70,7 +70,7 @@ class Outcome:
         return hosts
 
 
-def make_pass(store: Store, request: Request, *, dry: bool = False, most_slow: int = MOST_SLOW) -> Outcome:
+def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slow: int = MOST_SLOW) -> PassResult:
     """Read, plan and open, reading and planning again whenever somebody else wrote in between.
 
     :param dry: write nothing, and return what would be done.
@@ -79,28 +79,28 @@ def make_pass(store: Store, request: Request, *, dry: bool = False, most_slow: i
     """
     if request.version is not None:
         check_version(request.version, "version")
-    outcome = Outcome()
+    outcome = PassResult()
     first_version: str | None = None
     slow = SlowTries(store.settings.pass_limit, most_slow)
     for attempt in range(_MOST_TRIES):
         read_at = time.monotonic()
-        snapshot = read_on(store, request.epoch, request.commit)
+        snapshot = read_again(store, request.epoch, request.commit)
         refuse_to_plan(store.keys, snapshot)
         if attempt == 0:
             first_version = snapshot.current_version
         elif not outcome.begun and snapshot.current_version not in (first_version, request.version):
-            raise overtaken(snapshot)
-        writer = LedgerWriter(store, snapshot, whoami(), int(time.time()), dry=dry)
+            raise other_rollout(snapshot)
+        writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
         before = (outcome.begun, len(outcome.openings))
         try:
             _try_once(writer, request, snapshot, outcome, read_at=read_at)
         except Conflict:
             continue
-        except TooOld as error:
+        except ReadTooOld as error:
             slow.add(error.seconds, got_on=not dry and before != (outcome.begun, len(outcome.openings)))
             continue
         finally:
-            outcome.changes = real_changes([*outcome.changes, *writer.changes])
+            outcome.changes = net_changes([*outcome.changes, *writer.changes])
         if request.version not in (None, first_version) and snapshot.ledger is not None and not outcome.begun:
             outcome.warnings.append(
                 f"{snapshot.ledger.who} began the rollout to {request.version} at the same time, so this call goes on with that one."
@@ -111,16 +111,18 @@ def make_pass(store: Store, request: Request, *, dry: bool = False, most_slow: i
     )
 
 
-def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcome: Outcome, *, read_at: float) -> None:
+def _try_once(
+    writer: LedgerWriter, request: PassRequest, snapshot: Snapshot, outcome: PassResult, *, read_at: float
+) -> None:
     keys = writer.store.keys
-    wanted = wanted_of(keys, request, snapshot, writer.clock, begun=outcome.begun)
+    wanted = desired_ledger(keys, request, snapshot, writer.clock, begun=outcome.begun)
     outcome.warnings = [*wanted.warnings]
     if wanted.begins and wanted.ledger.rollback:
         broken = _broken(writer.store, snapshot, wanted.members, wanted.ledger.version)
         wanted = replace(wanted, ledger=replace(wanted.ledger, broken=broken))
     move = _ledger_move(keys, snapshot, wanted)
     if move is not None and snapshot.ledger is None:
-        move, said = spare(writer, snapshot, move)
+        move, said = with_holds_for_closed_gates(writer, snapshot, move)
         outcome.warnings += said
     # What has to be refused is refused before the first write, so that no rollout begins that can't go on.
     snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=wanted.ledger)
@@ -131,7 +133,7 @@ def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcom
         raise UpgradeError("fleet_too_small", f"Nothing is opened: {'; '.join(plan.missing)}.")
     if wanted.begins:
         # A planner that is too slow to admit any host would close all gates for nothing.
-        refuse_too_old(writer.store, read_at)
+        refuse_old_read(writer.store, read_at)
     if move is not None:
         _do(writer, move)
         outcome.begun |= wanted.begins
@@ -140,10 +142,14 @@ def _try_once(writer: LedgerWriter, request: Request, snapshot: Snapshot, outcom
     outcome.snapshot, outcome.members, outcome.rules = snapshot, wanted.members, wanted.rules
     outcome.warnings += plan.warnings
     ledger = replace(wanted.ledger, stage=plan.stage_mark, stopped=plan.stopped)
-    outcome.warnings += note(writer, snapshot, plan, ledger)
+    outcome.warnings += write_health(writer, snapshot, plan, ledger)
     running = replace(ledger, state=RUNNING)
-    open_gates(writer, plan, snapshot, running, wanted.rules, outcome.openings, read_at=read_at)
-    end = finish(keys, snapshot, ledger, converge=request.converge and not plan.post_upgrade) if plan.complete else None
+    admit_hosts(writer, plan, snapshot, running, wanted.rules, outcome.openings, read_at=read_at)
+    end = (
+        finish_rollout(keys, snapshot, ledger, converge=request.converge and not plan.post_upgrade)
+        if plan.complete
+        else None
+    )
     if end is not None:
         _do(writer, end)
     outcome.ledger = writer.ledger
@@ -168,13 +174,13 @@ def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str], versio
     return tuple(host for host, one in found.items() if is_broken(one))
 
 
-def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: Wanted) -> Move | None:
+def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: DesiredLedger) -> LedgerMove | None:
     if wanted.begins:
-        return begin(keys, snapshot, wanted.ledger)
+        return begin_rollout(keys, snapshot, wanted.ledger)
     # How many hosts there are is written along with other things, never for its own sake: two planners with
     # different fleets would take turns at it for ever.
     if snapshot.ledger is None or _with_facts(snapshot.ledger, wanted.ledger) != wanted.ledger:
-        move = go_on(keys, snapshot, wanted.ledger)
+        move = change_rules(keys, snapshot, wanted.ledger)
         return replace(move, event={**move.event, **_new_rules(snapshot.ledger, wanted.ledger)})
     return None
 
@@ -202,5 +208,5 @@ def _refuse_unreadable(snapshot: Snapshot) -> None:
         )
 
 
-def _do(writer: LedgerWriter, move: Move) -> None:
+def _do(writer: LedgerWriter, move: LedgerMove) -> None:
     writer.write(move.ledger, move.event, move.operations, move.changes)

@@ -12,29 +12,29 @@ from dataclasses import replace
 from .._common.errors import UpgradeError
 from .._consul.client import Operation
 from .._consul.errors import Conflict
-from .._consul.operations import Change, compare_and_put, real_changes
-from .._fleet.fleet import POST_OPEN, UPGRADED, Record, place
-from .._fleet.former_rollouts import moved_on
+from .._consul.operations import Change, compare_and_put, net_changes
+from .._fleet.fleet import POST_OPEN, UPGRADED, HostRecord, roles_of_hosts
+from .._fleet.former_rollouts import with_former_rollout
 from .._host_states.states import read_states
-from .._planner.plan import Opening
-from .._planner.post_upgrade import after_view, behind
+from .._planner.plan import Admission
+from .._planner.post_upgrade import post_upgrade_snapshot, without_post_upgrade
 from .._planner.reconcile import make_plan
 from .._rules.instructions import parse
 from .._state.codec import text_of
 from .._state.layout import refuse_to_plan
 from .._state.ledger_writer import MOST_GATES, LedgerWriter
 from .._state.record_codec import decode_record, encode_record
-from .._state.store import Store, whoami
-from .admission import MOST_SLOW, SlowTries, TooOld, may_still_open
+from .._state.store import Store, current_user
+from .admission import MOST_SLOW, ReadTooOld, SlowTries, may_still_admit
 from .host_health_notes import with_checks
 from .host_writes import HostWrite, left_out_warning, write_hosts
-from .planner_pass import Outcome, Request
-from .restored_consul import read_on
+from .planner_pass import PassRequest, PassResult
+from .restored_consul import read_again
 
 _MOST_TRIES = 200
 
 
-def make_after_pass(store: Store, request: Request, roles: Collection[str]) -> Outcome:
+def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection[str]) -> PassResult:
     """Let hosts through to their tasks after the upgrade.
 
     :param request: its version and fleet have to be given.
@@ -42,21 +42,21 @@ def make_after_pass(store: Store, request: Request, roles: Collection[str]) -> O
     :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``, ``too_slow``, ``went_back``.
     """
     slow = SlowTries(store.settings.pass_limit, MOST_SLOW)
-    openings: list[Opening] = []
+    openings: list[Admission] = []
     for _try in range(_MOST_TRIES):
         before = len(openings)
         try:
             return _try_once(store, request, roles, openings)
         except Conflict:
             continue
-        except TooOld as error:
+        except ReadTooOld as error:
             slow.add(error.seconds, got_on=len(openings) > before)
     raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
 
 
-def _try_once(store: Store, request: Request, roles: Collection[str], opened: list[Opening]) -> Outcome:
+def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened: list[Admission]) -> PassResult:
     read_at = time.monotonic()
-    snapshot = read_on(store, request.epoch, request.commit)
+    snapshot = read_again(store, request.epoch, request.commit)
     refuse_to_plan(store.keys, snapshot)
     ledger = snapshot.ledger
     if ledger is None or snapshot.current_version != request.version or ledger.version != request.version:
@@ -65,27 +65,27 @@ def _try_once(store: Store, request: Request, roles: Collection[str], opened: li
             f"The fleet should run {snapshot.current_version!r} now, and not {request.version!r} any more, so nothing is "
             "done after the upgrade to that.",
         )
-    members = place(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
+    members = roles_of_hosts(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
     rules = parse(ledger.instructions)
     snapshot = with_checks(store, snapshot, rules)
     hosts = read_states(snapshot, members, rules.health)
-    unfinished = behind(hosts)
+    unfinished = without_post_upgrade(hosts)
     if unfinished:
         raise UpgradeError(
             "not_complete",
             f"{len(unfinished)} of {len(members)} hosts are not on {request.version} ({unfinished[0]} for one), so nothing "
             "is done after the upgrade yet.",
         )
-    view = after_view(snapshot, members, roles, store.keys.gate("global"), hosts)
+    view = post_upgrade_snapshot(snapshot, members, roles, store.keys.gate("global"), hosts)
     plan = make_plan(view, members, rules, request.limit)
-    writer = LedgerWriter(store, snapshot, whoami(), int(time.time()))
-    outcome = Outcome(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)
+    writer = LedgerWriter(store, snapshot, current_user(), int(time.time()))
+    outcome = PassResult(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)
     openings = [one for one in plan.openings if one.before == "pending"]
     by_host = {one.host: one for one in openings}
 
     def make(hosts: Sequence[str], _changed: object) -> dict[str, HostWrite]:
         return (
-            _records(store, hosts, str(request.version)) if may_still_open(store, rules, time.time(), read_at) else {}
+            _records(store, hosts, str(request.version)) if may_still_admit(store, rules, time.time(), read_at) else {}
         )
 
     def write(hosts: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
@@ -97,7 +97,7 @@ def _try_once(store: Store, request: Request, roles: Collection[str], opened: li
     left_out = write_hosts(store.keys, by_host, MOST_GATES, make, write)
     if left_out:
         outcome.warnings.append(left_out_warning(store.keys, left_out, "The tasks after the upgrade can't begin"))
-    outcome.changes = real_changes(writer.changes)
+    outcome.changes = net_changes(writer.changes)
     outcome.ledger = writer.ledger
     return outcome
 
@@ -110,8 +110,8 @@ def _records(store: Store, hosts: Sequence[str], version: str) -> dict[str, Host
         entry = entries.get(key)
         before = decode_record(key, entry.value) if entry is not None else None
         if before is None or not before.readable or before.version != version:
-            former = moved_on(before) if before is not None and before.readable else ()
-            before = Record(version, UPGRADED, reported=version, former=former)
+            former = with_former_rollout(before) if before is not None and before.readable else ()
+            before = HostRecord(version, UPGRADED, reported=version, former=former)
         text = encode_record(replace(before, post=POST_OPEN))
         found[host] = HostWrite(
             [compare_and_put(key, text, entry.modify_index if entry is not None else 0)],

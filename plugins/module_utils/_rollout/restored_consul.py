@@ -11,7 +11,7 @@ from .._state.keys import Keys
 from .._state.store import Store
 
 
-def read_on(store: Store, epoch: int, commit: str) -> Snapshot:
+def read_again(store: Store, epoch: int, commit: str) -> Snapshot:
     """Return what there is now, to a caller that has been here before: one request.
 
     :param epoch: the newest epoch that the caller has seen, 0 for none.

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._fleet.fleet import place
-from .._planner.fit import fit
-from .._rule_checks.mistakes import Mistake, mistake_in, mistakes_of
+from .._fleet.fleet import roles_of_hosts
+from .._planner.fit import check_fit
+from .._rule_checks.mistakes import RuleMistake, mistake_in, mistakes_of
 from .._rules.instructions import merge, parse, with_order
 from .rule_input import DEFAULT_FILES, default_file, read_file, sources_of
-from .rule_lines import Lines
+from .rule_lines import RuleLines
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class RuleCheck:
     """What there is to say of instructions.
 
     :param mistakes: in the order of their lines, each with ``key``, ``message``, and ``file`` and ``line`` where it stands in one (else empty and 0).
@@ -33,12 +33,12 @@ class Checked:
     rules: dict[str, Any]
 
 
-def check(
+def check_rules(
     inline: Mapping[str, Any] | None,
     path: str | None,
     fleet: Mapping[str, str] | None = None,
     more_order: Mapping[str, Any] | None = None,
-) -> Checked:
+) -> RuleCheck:
     """Return all that is wrong with instructions.
 
     Whether they fit the fleet is looked at once they can be read.
@@ -52,7 +52,7 @@ def check(
     try:
         file = path or default_file()
     except UpgradeError as error:
-        return Checked(
+        return RuleCheck(
             ({"key": str(error.details.get("key", "")), "message": error.message, "file": "", "line": 0},), (), {}
         )
     if inline is None and not file:
@@ -61,11 +61,11 @@ def check(
             f"Neither instructions nor instructions_file is given, and there is no {' and no '.join(DEFAULT_FILES)}: nothing was checked. "
             "Name the file with -e instructions_file=FILE, or give the inventory that has them.",
         )
-    members = place(fleet or {}, (), None)
+    members = roles_of_hosts(fleet or {}, (), None)
     try:
         from_file = read_file(file) if file else {}
     except UpgradeError as error:
-        return Checked(({"key": "", "message": error.message, "file": file, "line": 0},), (), {})
+        return RuleCheck(({"key": "", "message": error.message, "file": file, "line": 0},), (), {})
     given = merge(from_file, inline or {})
     rules: dict[str, Any] = {}
     warnings: tuple[str, ...] = ()
@@ -74,17 +74,17 @@ def check(
         try:
             sources_of(inline, path)
             rules = with_order(given, more_order or {})
-            found, warnings = fit(given, parse(rules), members, more_order) if members else ([], ())
+            found, warnings = check_fit(given, parse(rules), members, more_order) if members else ([], ())
         except UpgradeError as error:
             found = [mistake_in(given, error)]
     if not found:
-        return Checked((), warnings, rules)
-    lines = Lines(Path(file).read_text(encoding="utf-8")) if file else None
+        return RuleCheck((), warnings, rules)
+    lines = RuleLines(Path(file).read_text(encoding="utf-8")) if file else None
     placed = (_placed(one, inline or {}, file, lines) for one in found)
-    return Checked(tuple(sorted(placed, key=lambda one: (one["file"], one["line"]))), warnings, {})
+    return RuleCheck(tuple(sorted(placed, key=lambda one: (one["file"], one["line"]))), warnings, {})
 
 
-def _placed(mistake: Mistake, inline: Mapping[str, Any], file: str, lines: Lines | None) -> dict[str, Any]:
+def _placed(mistake: RuleMistake, inline: Mapping[str, Any], file: str, lines: RuleLines | None) -> dict[str, Any]:
     plain = {"key": mistake.key, "message": mistake.message, "file": "", "line": 0}
     if lines is None or (mistake.path and _has(inline, mistake.path)):
         return plain

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.names import some
-from .._common.sanitize import cut, shown
-from .._rule_checks.sources import Source, disagreements, leaves
+from .._common.names import listing
+from .._common.sanitize import truncate, truncated_repr
+from .._rule_checks.sources import RuleSource, disagreements, leaves
 from .._rules.instructions import Instructions, merge, name_of, parse, with_order
 
 try:
@@ -57,7 +57,7 @@ def given_rules(inline: Mapping[str, Any] | None, path: str | None) -> dict[str,
     return merged(sources) if sources else None
 
 
-def sources_of(inline: Mapping[str, Any] | None, path: str | None) -> tuple[Source, ...]:
+def sources_of(inline: Mapping[str, Any] | None, path: str | None) -> tuple[RuleSource, ...]:
     """Return the sources of the rules that a call brings, the strongest last.
 
     :raises UpgradeError: as :func:`given_rules`.
@@ -65,12 +65,12 @@ def sources_of(inline: Mapping[str, Any] | None, path: str | None) -> tuple[Sour
     file = path or default_file()
     from_file = read_file(file) if file else None
     if from_file is None:
-        return () if inline is None else (Source(INLINE, _stored(inline)),)
+        return () if inline is None else (RuleSource(INLINE, _stored(inline)),)
     try:
         # Together they may disagree in ways that none of them shows alone, such as about role_order.
         _stored(merge(from_file, inline or {}))
-        below = Source(file, _stored(from_file))
-        above = Source(INLINE, _stored(inline or {}))
+        below = RuleSource(file, _stored(from_file))
+        above = RuleSource(INLINE, _stored(inline or {}))
     except UpgradeError as error:
         where = f" (inline and {file})" if inline else f" (in {file})"
         raise UpgradeError(error.code, error.message + where, **error.details) from error
@@ -79,7 +79,7 @@ def sources_of(inline: Mapping[str, Any] | None, path: str | None) -> tuple[Sour
     return (below, above) if inline is not None else (below,)
 
 
-def merged(sources: Sequence[Source]) -> dict[str, Any]:
+def merged(sources: Sequence[RuleSource]) -> dict[str, Any]:
     """Return the rules of all sources, the last of them over the others, in their stored form."""
     found: dict[str, Any] = {}
     for one in sources:
@@ -98,7 +98,7 @@ def default_file() -> str:
         one, other = (dict(leaves(_stored(read_file(file)))) for file in files)
         for key in sorted({*one, *other}):
             if one.get(key) != other.get(key):
-                first, second = (shown(rules[key]) if key in rules else "not given" for rules in (one, other))
+                first, second = (truncated_repr(rules[key]) if key in rules else "not given" for rules in (one, other))
                 raise UpgradeError(
                     "conflicting_rules",
                     f"instructions: {key} is {first} in {files[0]}, and {second} in {files[1]}. Both are read where no file is named, so "
@@ -109,15 +109,15 @@ def default_file() -> str:
     return files[0] if files else ""
 
 
-def _refuse_disagreement(inline: Source, file: Source) -> None:
+def _refuse_disagreement(inline: RuleSource, file: RuleSource) -> None:
     found = list(disagreements(inline.rules, file.rules))
     if not found:
         return
     key, mine, yours = found[0]
-    more = f" The same goes for {some([name for name, _mine, _yours in found[1:]])}." if found[1:] else ""
+    more = f" The same goes for {listing([name for name, _mine, _yours in found[1:]])}." if found[1:] else ""
     raise UpgradeError(
         "conflicting_rules",
-        f"instructions: {key} is {shown(mine)} in {inline.name}, and {shown(yours)} in {file.name}.{more} Nothing is changed, as neither "
+        f"instructions: {key} is {truncated_repr(mine)} in {inline.name}, and {truncated_repr(yours)} in {file.name}.{more} Nothing is changed, as neither "
         "of the two is known to be meant. Take it out of one of them; or give -e '{\"instructions\": {}}' for the file alone, or "
         "-e instructions_file= for instructions alone.",
         key=key,
@@ -183,7 +183,7 @@ def _json_or_yaml(path: str, text: str) -> Any:
 
 def _too_large(error: Exception) -> str:
     # A number with thousands of digits, or in YAML a date that is none.
-    return "it is nested too deeply" if isinstance(error, RecursionError) else cut(str(error))
+    return "it is nested too deeply" if isinstance(error, RecursionError) else truncate(str(error))
 
 
 class _Twin(Exception):

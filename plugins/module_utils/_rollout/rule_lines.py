@@ -16,7 +16,7 @@ except ImportError:
     HAS_YAML = False
 
 
-class Lines:
+class RuleLines:
     """The lines of a file's keys. YAML's reader knows those of JSON too.
 
     :param text: the file.

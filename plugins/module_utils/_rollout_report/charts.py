@@ -32,12 +32,12 @@ _MOST_TOLD = 400
 _IN_A_ROW = 6
 
 
-def when(at: float) -> str:
+def time_text(at: float) -> str:
     """Return a time (unix seconds) in words."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) + " UTC"
 
 
-def lasting(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return in words how long something lasts."""
     hours, rest = divmod(int(seconds), 3600)
     return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
@@ -84,7 +84,7 @@ def _bar(
         said = ""
         if tells:
             at = " ".join(filter(None, (service, step)))
-            words = f"{one['host']}: {phase}{f', {at}' if at else ''}, from {when(start)}, {lasting(end - start)}"
+            words = f"{one['host']}: {phase}{f', {at}' if at else ''}, from {time_text(start)}, {duration_text(end - start)}"
             error = f": {one['error']}" if phase == BROKE and one["error"] else ""
             said = f"<title>{escape(words + error)}</title>"
         yield (
@@ -133,7 +133,7 @@ def _axis(told: Mapping[str, Any]) -> str:
     shown = slice(5, 16) if span >= 600 else slice(11, 19)
     return "".join(
         f'<text x="{_LEFT + _WIDTH * part / 4:g}" y="10" text-anchor="{"start" if not part else "end" if part == 4 else "middle"}">'
-        f"{when(told['begun'] + span * part / 4)[shown]}</text>"
+        f"{time_text(told['begun'] + span * part / 4)[shown]}</text>"
         for part in range(5)
     )
 

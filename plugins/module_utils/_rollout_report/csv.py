@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .._common.sanitize import printable
-from .charts import when
+from .._common.sanitize import sanitize
+from .charts import time_text
 from .host import incidents
 
 HEAD = (
@@ -48,13 +48,14 @@ def cell(value: str | int) -> str:
     """Return a cell that is one cell, and text or a number, under every delimiter: separators are spaces, and a ``'`` stands before a formula."""
     if isinstance(value, int):
         return str(value)
-    return _FORMULA.sub(r"\1'", printable(value).translate(_SEPARATORS))
+    return _FORMULA.sub(r"\1'", sanitize(value).translate(_SEPARATORS))
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str | int, ...]:
     times = ["" if at is None else at for at in (max(one["admitted"], default=None), one["began"], one["ended"])]
     told = (
-        " ".join(filter(None, (when(at) if at else "", what, where, why))) for at, what, where, why in incidents(one)
+        " ".join(filter(None, (time_text(at) if at else "", what, where, why)))
+        for at, what, where, why in incidents(one)
     )
     counts = (one["attempt"], len(one["failures"]), len(one["retries"]))
     where = (one["service"], one["step"], one["error"])

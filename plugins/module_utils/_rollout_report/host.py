@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._fleet.failures import Failure
-from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Record, Report
+from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, HostRecord, VersionReport
 
 # What a host is doing, in the order in which it comes to it.
 WAITS, OPEN, WORKS, BROKE, DONE = PHASES = ("waits", "let through", "at work", "failed", "upgraded")
@@ -38,13 +38,13 @@ class _Turn(NamedTuple):
     step: str = ""
 
 
-def host_told(
+def host_report(
     host: str,
     role: str,
     opened: Sequence[int],
     put_back: Sequence[Mapping[str, Any]],
-    record: Record | None,
-    report: Report | None,
+    record: HostRecord | None,
+    report: VersionReport | None,
     begun: int,
     end: int,
     published: int | None = None,
@@ -94,7 +94,7 @@ def host_told(
     }
 
 
-def _failures(record: Record) -> list[Failure]:
+def _failures(record: HostRecord) -> list[Failure]:
     """Return the failures that a record has, the last one also where it was written by a release that kept no others."""
     found, at = list(record.failures), record.times.get(FAILED)
     has_failed = record.state == FAILED
@@ -110,7 +110,7 @@ def _failures(record: Record) -> list[Failure]:
 def incidents(one: Mapping[str, Any]) -> list[tuple[int, str, str, str]]:
     """Return the failures and retries of a host in their order: when, what, where and by whom, and why.
 
-    :param one: what :func:`host_told` returns.
+    :param one: what :func:`host_report` returns.
     """
     failed = [
         (each["at"], "failed", " ".join(filter(None, (each["service"], each["step"]))), each["error"])
@@ -122,7 +122,7 @@ def incidents(one: Mapping[str, Any]) -> list[tuple[int, str, str, str]]:
     return sorted([*failed, *retried])
 
 
-def _turns(record: Record) -> Iterator[_Turn]:
+def _turns(record: HostRecord) -> Iterator[_Turn]:
     """Yield what a record says of its host."""
     for state, at in record.times.items():
         if state in _PHASE_OF:

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from .._common.names import plural
-from .charts import curve, lasting, numbers_of, timeline, when
+from .charts import curve, duration_text, numbers_of, time_text, timeline
 from .host import BROKE, DONE, incidents
 
 # Without colours they differ by how light they are: failed, upgraded, at work, let through, waits, from one end to the other; on a
@@ -37,7 +37,7 @@ p{margin:.3em 0}
 _STATES = {"abort": "aborted", "converge": "complete", "left": "left for another one"}
 
 
-def page(told: Mapping[str, Any]) -> str:
+def html_page(told: Mapping[str, Any]) -> str:
     """Return the page.
 
     :param told: what :func:`chronicle.chronicle` returns.
@@ -50,8 +50,8 @@ def page(told: Mapping[str, Any]) -> str:
     done = sum(one["phase"] == DONE for one in told["hosts"])
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(_STATES.get(told['state'], told['state']))}, begun {when(told['begun'])}, until {when(told['end'])} "
-        f"({lasting(told['end'] - told['begun'])}): {done} of {plural(len(told['hosts']), 'host')} upgraded, "
+        f"<p>{escape(_STATES.get(told['state'], told['state']))}, begun {time_text(told['begun'])}, until {time_text(told['end'])} "
+        f"({duration_text(told['end'] - told['begun'])}): {done} of {plural(len(told['hosts']), 'host')} upgraded, "
         f"{broken} failed now; {plural(failures, 'failure')} and {plural(retries, 'retry', 'retries')} in all</p>",
         _section("Hosts over time", timeline(told)),
         _section("Down at once, and the caps", "".join(curve(told, name) for name in told["concurrency"])),
@@ -59,7 +59,7 @@ def page(told: Mapping[str, Any]) -> str:
             "Failures and retries",
             _table(
                 ("when", "host", "role", "what", "where", "why"),
-                [(when(at) if at else "unknown", *map(str, more)) for at, *more in rows],
+                [(time_text(at) if at else "unknown", *map(str, more)) for at, *more in rows],
             ),
         )
         if rows
@@ -92,12 +92,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int
 
 
 def _word(one: Mapping[str, Any]) -> tuple[str, ...]:
-    return when(one["at"]), one["who"], one["what"], one["text"]
+    return time_text(one["at"]), one["who"], one["what"], one["text"]
 
 
 def _took(told: Mapping[str, Any]) -> str:
     rows = [
-        (role, str(one["hosts"]), lasting(one["median"]), lasting(one["longest"]))
+        (role, str(one["hosts"]), duration_text(one["median"]), duration_text(one["longest"]))
         if one["hosts"]
         else (role, "0", "-", "-")
         for role, one in told["durations"].items()
@@ -111,7 +111,7 @@ def _took(told: Mapping[str, Any]) -> str:
             one["step"],
             str(numbers[one["step"] or one["service"]]),
             str(one["hosts"]),
-            *((lasting(one["median"]), lasting(one["longest"])) if one["hosts"] else ("-", "-")),
+            *((duration_text(one["median"]), duration_text(one["longest"])) if one["hosts"] else ("-", "-")),
             str(one["failed"]),
             str(one["at"]),
         )

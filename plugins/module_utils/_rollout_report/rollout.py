@@ -11,12 +11,12 @@ from typing import Any
 from .._common.clock import LATEST
 from .._common.errors import UpgradeError
 from .._common.names import in_order, plural
-from .._fleet.fleet import Record, Report
-from .._fleet.former_rollouts import move_within
+from .._fleet.fleet import HostRecord, VersionReport
+from .._fleet.former_rollouts import rollout_within
 from .._planner.slots import Limit, limits_by_role
 from .._rules.instructions import parse
 from .._rules.role_order import resolve
-from .host import host_told
+from .host import host_report
 from .statistics import concurrency, durations, step_durations
 
 BEGINS = ("begin", "adopt")
@@ -24,11 +24,11 @@ _ENDS = ("complete", "converge")
 _UNKNOWN = "unknown"
 
 
-def chronicle(
+def rollout_report(
     events: Sequence[Mapping[str, Any]],
     members: Mapping[str, str],
-    records: Mapping[str, Record],
-    reports: Mapping[str, Report],
+    records: Mapping[str, HostRecord],
+    reports: Mapping[str, VersionReport],
     until: int,
     *,
     is_current: bool,
@@ -52,7 +52,7 @@ def chronicle(
     for host in in_order({*opened, *members} if is_whole else opened):
         record, report = records.get(host), reports.get(host)
         hosts.append(
-            host_told(
+            host_report(
                 host,
                 members.get(host, _UNKNOWN),
                 opened.get(host, ()),
@@ -93,12 +93,12 @@ def chronicle(
     }
 
 
-def _move(record: Record | None, version: str) -> Record | None:
+def _move(record: HostRecord | None, version: str) -> HostRecord | None:
     return record if record is not None and record.version == version else None
 
 
-def _former_move(record: Record | None, version: str, begun: int, end: int) -> Record | None:
-    return move_within(record, version, begun, end) if record is not None else None
+def _former_move(record: HostRecord | None, version: str, begun: int, end: int) -> HostRecord | None:
+    return rollout_within(record, version, begun, end) if record is not None else None
 
 
 def at_of(event: Mapping[str, Any]) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.names import some
-from .._common.sanitize import bounded
+from .._common.names import listing
+from .._common.sanitize import truncate_middle
 from .._rules.instructions import KEYS, ROLLBACK_ORDER, name_of
 
 # Of all rules in a sentence, and of one key's rules in an entry of the history (characters).
@@ -41,10 +41,10 @@ def refuse_left_out(stored: Mapping[str, Any], named: Collection[str], version: 
     empty = ", ".join(f"{name}: {_EMPTY.get(name, '{}')}" for name in missing)
     raise UpgradeError(
         "rules_left_out",
-        f"instructions: {some(missing, len(KEYS))} {'is' if len(missing) == 1 else 'are'} not given, and the rollout to "
+        f"instructions: {listing(missing, len(KEYS))} {'is' if len(missing) == 1 else 'are'} not given, and the rollout to "
         f"{version} has {'it' if len(missing) == 1 else 'them'} in {key}. Instructions take the place of all that hold, so "
         f"nothing is changed. Give all rules that are to hold from now on, on the ground of those that do: "
-        f"{bounded(_text(stored), _MOST_RULES)}. Or end what is not given on purpose, with an empty value: {empty}.",
+        f"{truncate_middle(_text(stored), _MOST_RULES)}. Or end what is not given on purpose, with an empty value: {empty}.",
         missing=missing,
         instructions=dict(stored),
     )
@@ -60,7 +60,7 @@ def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[st
 
 
 def _of_key(rules: Mapping[str, Any], name: str) -> str:
-    return bounded(_text(rules[name]), _MOST_OF_A_KEY) if name in rules else ""
+    return truncate_middle(_text(rules[name]), _MOST_OF_A_KEY) if name in rules else ""
 
 
 def _text(value: object) -> str:

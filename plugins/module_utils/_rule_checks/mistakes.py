@@ -31,7 +31,7 @@ _ITEMS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class RuleMistake:
     """One thing that is wrong.
 
     :param key: where, as in ``stages[0].hosts``; empty for what is no matter of a key.
@@ -44,13 +44,13 @@ class Mistake:
     path: Path = ()
 
 
-def mistakes_of(raw: Mapping[str, Any]) -> list[Mistake]:
+def mistakes_of(raw: Mapping[str, Any]) -> list[RuleMistake]:
     """Return all that is wrong with instructions, in the order in which the parser meets it; nothing for good ones.
 
     Takes a parse for each mistake.
     """
     left = _copied(raw, _DEPTH)
-    found: list[Mistake] = []
+    found: list[RuleMistake] = []
     while True:
         try:
             parse(left)
@@ -63,10 +63,10 @@ def mistakes_of(raw: Mapping[str, Any]) -> list[Mistake]:
             return found
 
 
-def mistake_in(raw: Mapping[str, Any], error: UpgradeError) -> Mistake:
+def mistake_in(raw: Mapping[str, Any], error: UpgradeError) -> RuleMistake:
     """Return the mistake in instructions that a refusal tells of."""
     key = str(error.details.get("key") or error.details.get("where", "").removeprefix("instructions: "))
-    return Mistake(key, error.message, _find(raw, key)[0])
+    return RuleMistake(key, error.message, _find(raw, key)[0])
 
 
 def _copied(value: Any, depth: int) -> Any:

@@ -14,7 +14,7 @@ LEDGER, ADDED_ORDER = "the ledger", "upgrade_roles"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RuleSource:
     """Rules from one place.
 
     :param name: of the place, such as ``instructions`` or a file.
@@ -47,7 +47,9 @@ def disagreements(one: Mapping[str, Any], other: Mapping[str, Any], above: str =
             yield key, mine, yours
 
 
-def origins(in_force: Mapping[str, Any], sources: Sequence[Source], more_order: Mapping[str, Any]) -> dict[str, str]:
+def origins(
+    in_force: Mapping[str, Any], sources: Sequence[RuleSource], more_order: Mapping[str, Any]
+) -> dict[str, str]:
     """Return key -> where a rule in force came from.
 
     :param sources: the strongest last; what none of them gives comes from the ledger.

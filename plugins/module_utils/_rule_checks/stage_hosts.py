@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from .._common.errors import UpgradeError
-from .._common.names import nearest, some
+from .._common.names import did_you_mean, listing
 from .._rules.role_order import RoleOrder
 from .._rules.stages import Stage
 
 
-def refuse_empty(
+def refuse_empty_stage(
     stages: Sequence[Stage],
     order: RoleOrder,
     by_role: Mapping[str, Sequence[str]],
@@ -47,7 +47,7 @@ def refuse_empty(
         )
 
 
-def nobody_after(stages: Sequence[Stage], of_host: Mapping[str, int]) -> tuple[str, ...]:
+def stage_without_followers(stages: Sequence[Stage], of_host: Mapping[str, int]) -> tuple[str, ...]:
     """Return warnings for stages that are to be waited for, though no host comes after them.
 
     :param of_host: host -> index of its stage.
@@ -65,14 +65,14 @@ def _why(stage: Stage, order: RoleOrder, hosts: set[str], *, has_roles: bool) ->
     if not has_roles:
         known = {*order.roles, *order.group.values()}
         return "roles", (
-            f"{some(stage.roles)} {_is(stage.roles)} no role or group of it{nearest(stage.roles[0], known) or '.'} "
-            f"Its roles are {some(list(order.roles), 10)}."
+            f"{listing(stage.roles)} {_is(stage.roles)} no role or group of it{did_you_mean(stage.roles[0], known) or '.'} "
+            f"Its roles are {listing(list(order.roles), 10)}."
         )
     named = stage.hosts if isinstance(stage.hosts, tuple) else ()
     if any(host in hosts for host in named):
-        return "hosts", f"none of {some(named)} has a role of {some(stage.roles)}."
+        return "hosts", f"none of {listing(named)} has a role of {listing(stage.roles)}."
     return "hosts", (
-        f"{some(named)} {_is(named)} no host of it{nearest(named[0], hosts) or '.'} "
+        f"{listing(named)} {_is(named)} no host of it{did_you_mean(named[0], hosts) or '.'} "
         "Hosts that never reported are known by fleet only."
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .._common.names import in_order, nearest, some
+from .._common.names import did_you_mean, in_order, listing
 from .._fleet.fleet import Snapshot
 from .._rules.stages import Stage
 
@@ -15,7 +15,7 @@ from .._rules.stages import Stage
 _MOST = 5
 
 
-def fits_nobody(snapshot: Snapshot, members: Mapping[str, str], stages: Iterable[Stage]) -> tuple[str, ...]:
+def unknown_targets(snapshot: Snapshot, members: Mapping[str, str], stages: Iterable[Stage]) -> tuple[str, ...]:
     """Return warnings for holds of hosts and roles that are not known, and for approvals of stages that there are not.
 
     :param members: host -> role.
@@ -23,21 +23,25 @@ def fits_nobody(snapshot: Snapshot, members: Mapping[str, str], stages: Iterable
     """
     holds, roles = snapshot.holds, set(members.values())
     found = [
-        f"{hold.key} holds no host{nearest(host, members)}" for host, hold in holds.hosts.items() if host not in members
+        f"{hold.key} holds no host{did_you_mean(host, members)}"
+        for host, hold in holds.hosts.items()
+        if host not in members
     ]
     found += [
-        f"{hold.key} holds no role{nearest(role, roles)}" for role, hold in holds.roles.items() if role not in roles
+        f"{hold.key} holds no role{did_you_mean(role, roles)}"
+        for role, hold in holds.roles.items()
+        if role not in roles
     ]
     names = [stage.name for stage in stages]
     approved = [
-        f"The approval of stage {name} is for none of the rules{nearest(name, names)}"
+        f"The approval of stage {name} is for none of the rules{did_you_mean(name, names)}"
         for name in snapshot.approvals
         if names and name not in names
     ]
     return tuple(_ended(text) for text in (*_some(found), *_some(approved)))
 
 
-def on_machines(snapshot: Snapshot, members: Iterable[str]) -> tuple[str, ...]:
+def duplicate_machines(snapshot: Snapshot, members: Iterable[str]) -> tuple[str, ...]:
     """Return warnings for names under which two machines have reported, and for machines that have reported under two names."""
     hosts = list(members)
     texts = [text for host in hosts if (text := other_machine(snapshot, host))]
@@ -67,7 +71,7 @@ def _renamed(snapshot: Snapshot, hosts: list[str]) -> str:
     first = min(hosts, key=lambda host: snapshot.records[host].index)
     machine = snapshot.records[first].machine
     return (
-        f"{some(in_order(hosts))} have reported from one machine, {machine}. If they are clones, give each an /etc/machine-id of its own. "
+        f"{listing(in_order(hosts))} have reported from one machine, {machine}. If they are clones, give each an /etc/machine-id of its own. "
         f"If a host was renamed, remove its former name: forget.yml -e host={first}"
     )
 

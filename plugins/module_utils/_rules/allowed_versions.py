@@ -12,7 +12,7 @@ from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.names import UNQUOTED
-from .._common.sanitize import shown
+from .._common.sanitize import truncated_repr
 from .._common.versions import VersionOrder
 
 _ANY = "*"
@@ -49,7 +49,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OriginsOfVersions:
     """Which versions may go to some.
 
     :param to: those that may be reached; the versions of a range alone may go to all.
@@ -66,7 +66,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class VersionRules:
     """Which versions of a service may go to which.
 
     :param file: where the service says so, for messages.
@@ -78,7 +78,7 @@ class Ways:
 
     file: str = field(default="", compare=False)
     versions: tuple[str, ...] | None = None
-    allowed_from: tuple[Entry, ...] | None = None
+    allowed_from: tuple[OriginsOfVersions, ...] | None = None
     allow_downgrade: bool = False
     where: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -91,7 +91,7 @@ class Ways:
         return VersionOrder(self.versions, self.at("versions"))
 
     def plain(self) -> dict[str, Any]:
-        """Return it as data, as :func:`ways_from` takes it."""
+        """Return it as data, as :func:`version_rules_from` takes it."""
         entries = self.allowed_from
         return {
             "file": self.file,
@@ -157,26 +157,26 @@ def parse_range(value: object) -> Range:
     :raises ValueError: with the end of a sentence on the value.
     """
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} {UNQUOTED}")
+        raise ValueError(f"{truncated_repr(value)} {UNQUOTED}")
     if value.strip() == _ANY:
         return Range(_ANY, ())
     found = [_BOUND.fullmatch(part.strip()) for part in value.split(",")]
     bounds = tuple((one[1] or "", one[2]) for one in found if one is not None)
     if len(bounds) < len(found):
         raise ValueError(
-            f"{shown(value)} is no range of versions. Give a version, bounds such as '>=2.4, <2.10', a list of these, or '*'."
+            f"{truncated_repr(value)} is no range of versions. Give a version, bounds such as '>=2.4, <2.10', a list of these, or '*'."
         )
     return Range(value.strip(), bounds)
 
 
-def parse_allowed_from(value: object) -> tuple[Entry, ...]:
+def parse_allowed_from(value: object) -> tuple[OriginsOfVersions, ...]:
     """Return what ``allowed_from`` says: a range, a list of ranges, or a table of versions and from which one may go there.
 
     :raises ValueError: with the end of a sentence on the value.
     """
     if isinstance(value, Mapping):
-        return tuple(Entry(parse_range(to), _ranges(origins)) for to, origins in value.items())
-    return (Entry(Range(_ANY, ()), _ranges(value)),)
+        return tuple(OriginsOfVersions(parse_range(to), _ranges(origins)) for to, origins in value.items())
+    return (OriginsOfVersions(Range(_ANY, ()), _ranges(value)),)
 
 
 def _ranges(value: object) -> tuple[Range, ...]:
@@ -185,15 +185,15 @@ def _ranges(value: object) -> tuple[Range, ...]:
     return (parse_range(value),)
 
 
-def ways_from(data: Mapping[str, Any]) -> Ways:
-    """Return the ways that :meth:`Ways.plain` wrote down."""
+def version_rules_from(data: Mapping[str, Any]) -> VersionRules:
+    """Return the ways that :meth:`VersionRules.plain` wrote down."""
     entries = data["allowed_from"]
-    return Ways(
+    return VersionRules(
         data["file"],
         None if data["versions"] is None else tuple(data["versions"]),
         None
         if entries is None
-        else tuple(Entry(parse_range(one["to"]), tuple(map(parse_range, one["from"]))) for one in entries),
+        else tuple(OriginsOfVersions(parse_range(one["to"]), tuple(map(parse_range, one["from"]))) for one in entries),
         bool(data["allow_downgrade"]),
         dict(data["where"]),
     )

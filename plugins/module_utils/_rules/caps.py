@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 
 from .._common.errors import UpgradeError
-from .._common.sanitize import bare, shown
-from .._common.strict_values import number_text
+from .._common.sanitize import truncated_repr, truncated_text
+from .._common.strict_values import parse_number_text
 
 # No fleet has so many hosts, and Python reads no number of thousands of digits.
 _NUMBER = re.compile(r"[0-9]{1,12}")
@@ -54,7 +54,7 @@ def parse_cap(value: object, key: str, *, may_be_unlimited: bool = False) -> Cap
     :param may_be_unlimited: whether ``unlimited`` is a cap too.
     :raises UpgradeError: ``bad_instructions``.
     """
-    text = number_text(value)
+    text = parse_number_text(value)
     if may_be_unlimited and text.lower() == _UNLIMITED:
         return Cap(0, is_unlimited=True)
     if _NUMBER.fullmatch(text):
@@ -64,8 +64,8 @@ def parse_cap(value: object, key: str, *, may_be_unlimited: bool = False) -> Cap
         return Cap(int(percent[1]), is_percent=True)
     raise UpgradeError(
         "bad_instructions",
-        f"{bare(key)}: {shown(value)} is no cap. Give a number of hosts (0 holds them all) or a percent from 0% to 100%, whole "
+        f"{truncated_text(key)}: {truncated_repr(value)} is no cap. Give a number of hosts (0 holds them all) or a percent from 0% to 100%, whole "
         f"and not negative{', or unlimited for no cap' if may_be_unlimited else '; leave the key out for no cap'}.",
         key=key,
-        value=bare(value),
+        value=truncated_text(value),
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._common.strict_values import mapping, only, refused
+from .._common.strict_values import invalid_value, parse_mapping, refuse_unknown_keys
 from .caps import Cap, parse_cap
 
 _KEYS = ("global", "roles", "fleet")
@@ -45,9 +45,9 @@ def parse_failure_rules(value: object) -> FailureRules:
 
     :raises UpgradeError: ``bad_instructions``.
     """
-    raw = mapping(value, "failure_rules")
-    only(raw, _KEYS, "failure_rules.")
-    roles = mapping(raw.get("roles"), "failure_rules.roles")
+    raw = parse_mapping(value, "failure_rules")
+    refuse_unknown_keys(raw, _KEYS, "failure_rules.")
+    roles = parse_mapping(raw.get("roles"), "failure_rules.roles")
     return FailureRules(
         _number(raw.get("global"), "failure_rules.global"),
         {name: found for name, one in roles.items() if (found := _number(one, f"failure_rules.roles.{name}"))},
@@ -60,5 +60,5 @@ def _number(value: object, key: str) -> Cap | None:
         return None
     cap = parse_cap(value, key)
     if not cap.amount:
-        raise refused(key, value, "would stop a rollout before it begins; 1 stops it at the first failure")
+        raise invalid_value(key, value, "would stop a rollout before it begins; 1 stops it at the first failure")
     return cap

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .._common.strict_values import duration, mapping, only, refused, texts
+from .._common.strict_values import invalid_value, parse_duration, parse_mapping, parse_texts, refuse_unknown_keys
 
 # A host reports nothing between its start and its end. By default a node asks up to 6 minutes after it was admitted, waits up to 10 minutes
 # for the locks of packages and 10 for that of Puppet, and gives Puppet an hour. That leaves half an hour for packages and validations.
@@ -53,18 +53,20 @@ def parse_health_rules(value: object) -> HealthRules:
 
     :raises UpgradeError: ``bad_instructions``.
     """
-    raw = mapping(value, "health")
-    only(raw, _KEYS, "health.")
+    raw = parse_mapping(value, "health")
+    refuse_unknown_keys(raw, _KEYS, "health.")
     deadline = raw.get("progress_deadline")
     seconds = DEFAULT_DEADLINE if deadline is None else _deadline(deadline)
     checks = raw.get("consul_checks")
-    names = texts(checks, "health.consul_checks") if checks not in (None, [], ()) else ()
+    names = parse_texts(checks, "health.consul_checks") if checks not in (None, [], ()) else ()
     for name in names:
         # Consul is asked for them in an expression, in which a text can't have a quote.
         if not name.isprintable() or '"' in name:
-            raise refused("health.consul_checks", name, "can't be looked for: it has a quote or a control character")
+            raise invalid_value(
+                "health.consul_checks", name, "can't be looked for: it has a quote or a control character"
+            )
     return HealthRules(
-        duration(raw["soak"], "health.soak") if raw.get("soak") is not None else 0,
+        parse_duration(raw["soak"], "health.soak") if raw.get("soak") is not None else 0,
         seconds,
         names,
     )
@@ -73,7 +75,9 @@ def parse_health_rules(value: object) -> HealthRules:
 def _deadline(value: object) -> int | None:
     if value == NEVER:
         return None
-    seconds = duration(value, "health.progress_deadline")
+    seconds = parse_duration(value, "health.progress_deadline")
     if seconds == 0:
-        raise refused("health.progress_deadline", value, f"would have every host lost at once; write {NEVER} for none")
+        raise invalid_value(
+            "health.progress_deadline", value, f"would have every host lost at once; write {NEVER} for none"
+        )
     return seconds

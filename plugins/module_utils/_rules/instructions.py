@@ -11,7 +11,7 @@ from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.patterns import compiled
-from .._common.strict_values import flag, mapping, only, refused, texts
+from .._common.strict_values import invalid_value, parse_boolean, parse_mapping, parse_texts, refuse_unknown_keys
 from .caps import Cap, parse_cap
 from .failure_rules import FailureRules, parse_failure_rules
 from .health_rules import HealthRules, parse_health_rules
@@ -126,10 +126,10 @@ def parse(raw: Mapping[str, Any]) -> Instructions:
 
     :raises UpgradeError: ``bad_instructions``, naming the key and the value.
     """
-    only(raw, KEYS, "")
-    rolling = mapping(raw.get("rolling_rules"), "rolling_rules")
-    only(rolling, _ROLLING_KEYS, "rolling_rules.")
-    roles = mapping(rolling.get("roles"), "rolling_rules.roles")
+    refuse_unknown_keys(raw, KEYS, "")
+    rolling = parse_mapping(raw.get("rolling_rules"), "rolling_rules")
+    refuse_unknown_keys(rolling, _ROLLING_KEYS, "rolling_rules.")
+    roles = parse_mapping(rolling.get("roles"), "rolling_rules.roles")
     return Instructions(
         default_cap=_optional_cap(rolling, "global", may_be_unlimited=True),
         caps={
@@ -137,15 +137,15 @@ def parse(raw: Mapping[str, Any]) -> Instructions:
             for name, value in roles.items()
         },
         fleet_cap=_optional_cap(rolling, "fleet"),
-        complete_sets=flag(rolling.get("complete_sets", False), "rolling_rules.complete_sets"),
+        complete_sets=parse_boolean(rolling.get("complete_sets", False), "rolling_rules.complete_sets"),
         order=_order(raw),
-        groups=_groups(mapping(raw.get("group_mappings"), "group_mappings")),
+        groups=_groups(parse_mapping(raw.get("group_mappings"), "group_mappings")),
         failures=parse_failure_rules(raw.get("failure_rules")),
         health=parse_health_rules(raw.get("health")),
         stages=parse_stages(raw.get("stages")),
         windows=parse_windows(raw.get("windows")),
         freezes=parse_freezes(raw.get("freezes")),
-        optional_names=texts(raw["optional_names"], "optional_names")
+        optional_names=parse_texts(raw["optional_names"], "optional_names")
         if raw.get("optional_names") not in (None, [])
         else (),
         forward_rollback=_forward_rollback(raw.get(ROLLBACK_ORDER)),
@@ -154,7 +154,7 @@ def parse(raw: Mapping[str, Any]) -> Instructions:
 
 def _forward_rollback(value: object) -> bool:
     if value not in (None, "", REVERSED, FORWARD):
-        raise refused(ROLLBACK_ORDER, value, f"is neither {REVERSED} nor {FORWARD}")
+        raise invalid_value(ROLLBACK_ORDER, value, f"is neither {REVERSED} nor {FORWARD}")
     return value == FORWARD
 
 
@@ -166,7 +166,7 @@ def _optional_cap(rolling: Mapping[str, Any], name: str, *, may_be_unlimited: bo
 
 def _order(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     found = {
-        key: {name: texts(first, f"{key}.{name}") for name, first in mapping(raw[key], key).items()}
+        key: {name: parse_texts(first, f"{key}.{name}") for name, first in parse_mapping(raw[key], key).items()}
         for key in ORDER_KEYS
         if raw.get(key) is not None
     }
@@ -174,7 +174,7 @@ def _order(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         by_name, by_old_name = (found[key] for key in ORDER_KEYS)
         for name in sorted({*by_name, *by_old_name}):
             if set(by_name.get(name, ())) != set(by_old_name.get(name, ())):
-                raise refused(
+                raise invalid_value(
                     f"role_order.{name}",
                     list(by_name.get(name, ())),
                     f"disagrees with role_dependencies.{name}, which is {list(by_old_name.get(name, ()))!r}; "
@@ -195,12 +195,12 @@ def _order(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 def _groups(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     groups = {}
     for name, value in raw.items():
-        groups[name] = texts(value, f"group_mappings.{name}")
+        groups[name] = parse_texts(value, f"group_mappings.{name}")
         for pattern in groups[name]:
             try:
                 compiled(pattern)
             except ValueError as error:
-                raise refused(f"group_mappings.{name}", pattern, f"is no regular expression: {error}") from error
+                raise invalid_value(f"group_mappings.{name}", pattern, f"is no regular expression: {error}") from error
     return groups
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from .._common.errors import UpgradeError
 from .._common.names import in_order
-from .._common.sanitize import cut
+from .._common.sanitize import truncate
 from .instructions import Instructions, find_cycle
-from .unknown_names import Unknown, unknown_names
+from .unknown_names import UnknownNames, unknown_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class RoleOrder:
     roles: tuple[str, ...]
     group: Mapping[str, str]
     waits: Mapping[str, tuple[str, ...]]
-    unknown: tuple[Unknown, ...] = ()
+    unknown: tuple[UnknownNames, ...] = ()
     is_reversed: bool = False
 
     @property
@@ -89,7 +89,7 @@ def _groups(rules: Instructions, roles: tuple[str, ...]) -> dict[str, str]:
                 raise UpgradeError(
                     "bad_instructions",
                     f"instructions: group_mappings: the role {role!r} is matched by the group {group[role]!r} and by "
-                    f"{name!r} ({cut(', '.join(patterns))}). A role counts in one group; make the expressions narrower.",
+                    f"{name!r} ({truncate(', '.join(patterns))}). A role counts in one group; make the expressions narrower.",
                     key=f"group_mappings.{name}",
                 )
             group[role] = name

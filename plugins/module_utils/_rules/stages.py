@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._common.names import check_name
-from .._common.strict_values import duration, flag, mapping, only, refused, texts
+from .._common.strict_values import (
+    invalid_value,
+    parse_boolean,
+    parse_duration,
+    parse_mapping,
+    parse_texts,
+    refuse_unknown_keys,
+)
 from .caps import Cap, parse_cap
 
 _KEYS = ("name", "hosts", "roles", "soak", "approve")
@@ -57,15 +64,15 @@ def parse_stages(value: object) -> tuple[Stage, ...]:
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)):
-        raise refused("stages", value, "is not a list")
+        raise invalid_value("stages", value, "is not a list")
     stages = [_stage(one, at) for at, one in enumerate(value)]
     names = [stage.name for stage in stages]
     for at, name in enumerate(names):
         if name in names[:at]:
-            raise refused(f"stages[{at}].name", name, "is the name of an earlier stage too")
+            raise invalid_value(f"stages[{at}].name", name, "is the name of an earlier stage too")
     for at, stage in enumerate(stages[:-1]):
         if stage.hosts is None and not stage.roles:
-            raise refused(
+            raise invalid_value(
                 f"stages[{at}]", stage.name, "takes all hosts that are left, so none is left for those after it"
             )
     if stages and (stages[-1].hosts is not None or stages[-1].roles):
@@ -77,14 +84,14 @@ def parse_stages(value: object) -> tuple[Stage, ...]:
 
 def _refuse_waiting(last: Stage, raw: Mapping[str, Any], key: str) -> None:
     if last.soak:
-        raise refused(
+        raise invalid_value(
             f"{key}.soak",
             raw["soak"],
             f"has no effect: {last.name!r} is the last stage, and no host comes after it. Leave it out; health.soak says "
             "how long each host has to be well before it counts as upgraded",
         )
     if last.approve:
-        raise refused(
+        raise invalid_value(
             f"{key}.approve",
             raw["approve"],
             f"has no effect: {last.name!r} is the last stage, and nothing is left to be approved after it. Leave it out",
@@ -93,22 +100,22 @@ def _refuse_waiting(last: Stage, raw: Mapping[str, Any], key: str) -> None:
 
 def _stage(value: object, at: int) -> Stage:
     key = f"stages[{at}]"
-    raw = mapping(value, key)
-    only(raw, _KEYS, f"{key}.")
+    raw = parse_mapping(value, key)
+    refuse_unknown_keys(raw, _KEYS, f"{key}.")
     given = raw.get("name")
     name = check_name("stage", f"stage {at + 1}" if given in (None, "") else given, f"instructions: {key}.name")
     hosts = raw.get("hosts")
     which: Cap | tuple[str, ...] | None = None
     if isinstance(hosts, (list, tuple)):
-        which = texts(hosts, f"{key}.hosts")
+        which = parse_texts(hosts, f"{key}.hosts")
     elif hosts is not None:
         which = parse_cap(hosts, f"{key}.hosts")
         if not which.amount:
-            raise refused(f"{key}.hosts", hosts, "is a stage without hosts; leave the stage out")
+            raise invalid_value(f"{key}.hosts", hosts, "is a stage without hosts; leave the stage out")
     return Stage(
         name,
         which,
-        texts(raw["roles"], f"{key}.roles") if raw.get("roles") is not None else (),
-        duration(raw["soak"], f"{key}.soak") if raw.get("soak") is not None else 0,
-        flag(raw.get("approve", False), f"{key}.approve"),
+        parse_texts(raw["roles"], f"{key}.roles") if raw.get("roles") is not None else (),
+        parse_duration(raw["soak"], f"{key}.soak") if raw.get("soak") is not None else 0,
+        parse_boolean(raw.get("approve", False), f"{key}.approve"),
     )

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.names import in_order, nearest, some
+from .._common.names import did_you_mean, in_order, listing
 from .instructions import ORDER_KEYS, Instructions
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownNames:
     """Names at one place of the rules.
 
     :param key: of the instructions, such as ``rolling_rules.roles.wbe``.
@@ -29,7 +29,7 @@ class Unknown:
 
 def unknown_names(
     rules: Instructions, roles: Sequence[str], groups: Iterable[str], hosts: Collection[str] | None
-) -> tuple[Unknown, ...]:
+) -> tuple[UnknownNames, ...]:
     """Return the names in the rules that mean nothing in a fleet, but those that the rules mark as names that may be absent.
 
     :param roles: those that hosts have.
@@ -40,17 +40,17 @@ def unknown_names(
     known = {*roles, *groups}
     passed = {*known, *rules.groups, *rules.optional_names}
 
-    def absent(found: Iterable[tuple[str, str]]) -> list[Unknown]:
+    def absent(found: Iterable[tuple[str, str]]) -> list[UnknownNames]:
         text = "instructions: {}: no host of this fleet has the role or group {!r}{}"
         missing = [(key, name) for key, name in dict.fromkeys(found) if name not in passed]
-        return [Unknown(key, (name,), text.format(key, name, _meant(name, known))) for key, name in missing]
+        return [UnknownNames(key, (name,), text.format(key, name, _meant(name, known))) for key, name in missing]
 
     found = absent(_named_roles(rules))
     for name in rules.groups:
         if name not in groups and name not in rules.optional_names:
             key = f"group_mappings.{name}"
             text = f"instructions: {key}: matches no role of this fleet{_meant(name, roles)}"
-            found.append(Unknown(key, (name,), text))
+            found.append(UnknownNames(key, (name,), text))
     for at, stage in enumerate(rules.stages):
         found += absent((f"stages[{at}].roles", name) for name in stage.roles)
         named = stage.hosts if isinstance(stage.hosts, tuple) and hosts is not None else ()
@@ -58,13 +58,13 @@ def unknown_names(
         if missing:
             what = "is no host" if len(missing) == 1 else "are no hosts"
             key = f"stages[{at}].hosts"
-            text = f"instructions: {key}: {some(missing)} {what} of this fleet{_meant(missing[0], hosts or ())}"
-            found.append(Unknown(key, missing, text))
+            text = f"instructions: {key}: {listing(missing)} {what} of this fleet{_meant(missing[0], hosts or ())}"
+            found.append(UnknownNames(key, missing, text))
     return tuple(found)
 
 
 def refuse_unknown(
-    unknown: Iterable[Unknown], members: Mapping[str, str], more_order: Mapping[str, Any] | None = None
+    unknown: Iterable[UnknownNames], members: Mapping[str, str], more_order: Mapping[str, Any] | None = None
 ) -> None:
     """Refuse rules with names that mean nothing in a fleet.
 
@@ -76,19 +76,19 @@ def refuse_unknown(
     if not found:
         return
     names = list(dict.fromkeys(name for one in found for name in one.names))
-    more = f" The same goes for {some([one.key for one in found[1:]])}." if len(found) > 1 else ""
+    more = f" The same goes for {listing([one.key for one in found[1:]])}." if len(found) > 1 else ""
     roles = in_order(set(members.values()))
-    fleet = f"The fleet's roles are {some(roles, 10)}." if roles else "No host of the fleet is known yet."
+    fleet = f"The fleet's roles are {listing(roles, 10)}." if roles else "No host of the fleet is known yet."
     raise UpgradeError(
         "unknown_names",
         f"{found[0].text}{more} {fleet} Nothing is changed. Correct the name, or mark it as one that may be absent: "
-        f"optional_names: [{some(names, 10)}].",
+        f"optional_names: [{listing(names, 10)}].",
         key=found[0].key,
         names=names,
     )
 
 
-def not_declared(unknown: Iterable[Unknown], more_order: Mapping[str, Any] | None) -> list[Unknown]:
+def not_declared(unknown: Iterable[UnknownNames], more_order: Mapping[str, Any] | None) -> list[UnknownNames]:
     """Return the names without those in the order that stand in an order from elsewhere too."""
     declared = {*(more_order or {})}
     for firsts in (more_order or {}).values():
@@ -104,4 +104,4 @@ def _named_roles(rules: Instructions) -> Iterator[tuple[str, str]]:
 
 
 def _meant(name: str, known: Collection[str]) -> str:
-    return nearest(name, known) or "."
+    return did_you_mean(name, known) or "."

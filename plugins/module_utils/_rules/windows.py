@@ -12,9 +12,9 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from .._common.clock import first_moment, last_moment, shown_between
-from .._common.names import nearest
-from .._common.strict_values import mapping, only, refused
+from .._common.clock import first_moment, last_moment, local_spans
+from .._common.names import did_you_mean
+from .._common.strict_values import invalid_value, parse_mapping, refuse_unknown_keys
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})")
@@ -50,7 +50,7 @@ class Window:
         """Yield the times around ``now`` at which it is open, in unix seconds: yesterday's, and those of two weeks.
 
         One week is not enough for a window whose next night is the one on which the clock leaps over it. It is open when
-        the zone's clock shows so, and never otherwise: see :func:`shown_between`.
+        the zone's clock shows so, and never otherwise: see :func:`local_spans`.
         """
         zone = ZoneInfo(self.timezone)
         today = datetime.fromtimestamp(now, zone).date()
@@ -58,7 +58,7 @@ class Window:
             day = today + timedelta(days=offset)
             if day.weekday() in self.days:
                 last = day if self.end > self.begin else day + timedelta(days=1)
-                yield from shown_between(_at(day, self.begin), _at(last, self.end), zone)
+                yield from local_spans(_at(day, self.begin), _at(last, self.end), zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Freeze:
 
 
 @dataclass(frozen=True, slots=True)
-class Shut:
+class OutsideHours:
     """Why no host may be let through now.
 
     :param until: when that ends, in unix seconds; None where no window comes within two weeks.
@@ -95,13 +95,13 @@ class Shut:
     key: str = "windows"
 
 
-def shut(windows: Sequence[Window], freezes: Sequence[Freeze], now: float) -> Shut | None:
+def outside_hours(windows: Sequence[Window], freezes: Sequence[Freeze], now: float) -> OutsideHours | None:
     """Return why nothing may be let through at a time, None where it may."""
     for at, freeze in enumerate(freezes):
         if freeze.begin <= now < freeze.end:
             why = f": {freeze.reason}" if freeze.reason else ""
             frozen = f"frozen from {freeze.texts[0]} until {_with_hour(freeze.texts[1])} ({freeze.timezone}){why}"
-            return Shut(f"{frozen}; take it out of freezes to go on before that", freeze.end, f"freezes[{at}]")
+            return OutsideHours(f"{frozen}; take it out of freezes to go on before that", freeze.end, f"freezes[{at}]")
     if not windows:
         return None
     spans = [span for window in windows for span in window.spans(now)]
@@ -109,10 +109,10 @@ def shut(windows: Sequence[Window], freezes: Sequence[Freeze], now: float) -> Sh
         return None
     later = [begin for begin, _end in spans if begin > now]
     if not later:
-        return Shut("outside of all windows, and none comes within two weeks; change windows to go on", None)
+        return OutsideHours("outside of all windows, and none comes within two weeks; change windows to go on", None)
     zone = windows[0].timezone
     opens = datetime.fromtimestamp(min(later), ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M")
-    return Shut(f"outside of all windows; the next one begins {opens} ({zone})", min(later))
+    return OutsideHours(f"outside of all windows; the next one begins {opens} ({zone})", min(later))
 
 
 def parse_windows(value: object) -> tuple[Window, ...]:
@@ -124,8 +124,8 @@ def parse_windows(value: object) -> tuple[Window, ...]:
 
 
 def _window(value: object, key: str) -> Window:
-    raw = mapping(value, key)
-    only(raw, _WINDOW_KEYS, f"{key}.")
+    raw = parse_mapping(value, key)
+    refuse_unknown_keys(raw, _WINDOW_KEYS, f"{key}.")
     begin, end = (_minutes(raw.get(name), f"{key}.{name}") for name in ("from", "to"))
     days = _days(raw["days"], f"{key}.days") if raw.get("days") is not None else tuple(range(7))
     return Window(days, begin % _DAY_MINUTES, end % _DAY_MINUTES, _timezone(raw, key))
@@ -140,17 +140,17 @@ def parse_freezes(value: object) -> tuple[Freeze, ...]:
 
 
 def _freeze(value: object, key: str) -> Freeze:
-    raw = mapping(value, key)
-    only(raw, _FREEZE_KEYS, f"{key}.")
+    raw = parse_mapping(value, key)
+    refuse_unknown_keys(raw, _FREEZE_KEYS, f"{key}.")
     reason = "" if raw.get("reason") is None else raw["reason"]
     if not isinstance(reason, str):
-        raise refused(f"{key}.reason", reason, "is not a text")
+        raise invalid_value(f"{key}.reason", reason, "is not a text")
     zone = _timezone(raw, key)
     # Where a clock that is put back shows one of them twice, no host is let through in between.
     begin = _moment(raw.get("from"), f"{key}.from", zone, first_moment)
     end = _moment(raw.get("to"), f"{key}.to", zone, last_moment)
     if end[0] <= begin[0]:
-        raise refused(f"{key}.to", end[1], f"does not come after from, which is {begin[1]!r}")
+        raise invalid_value(f"{key}.to", end[1], f"does not come after from, which is {begin[1]!r}")
     return Freeze(begin[0], end[0], reason, (begin[1], end[1]), zone)
 
 
@@ -158,7 +158,7 @@ def _list(value: object, key: str) -> Sequence[Any]:
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)):
-        raise refused(key, value, "is not a list")
+        raise invalid_value(key, value, "is not a list")
     return value
 
 
@@ -169,17 +169,17 @@ def _minutes(value: object, key: str) -> int:
         if value == 0 or 60 <= value <= _DAY_MINUTES:
             return value
         if 0 < value <= 24:
-            raise refused(key, value, f"is no time of day: give '{value:02d}:00' in quotes")
+            raise invalid_value(key, value, f"is no time of day: give '{value:02d}:00' in quotes")
     found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
     if found and int(found[2]) < 60 and (minutes := int(found[1]) * 60 + int(found[2])) <= _DAY_MINUTES:
         return minutes
-    raise refused(key, value, "is no time of day: give hours and minutes, such as '22:00'")
+    raise invalid_value(key, value, "is no time of day: give hours and minutes, such as '22:00'")
 
 
 def _days(value: object, key: str) -> tuple[int, ...]:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, (list, tuple)) or not given:
-        raise refused(key, value, "is neither a day nor a list of days")
+        raise invalid_value(key, value, "is neither a day nor a list of days")
     found: set[int] = set()
     for one in given:
         ends = [_day(part, key) for part in str(one).split("-", 1)]
@@ -192,8 +192,10 @@ def _day(text: str, key: str) -> int:
     name = text.strip().lower()
     if len(name) >= 3 and name[:3] in _DAYS and _LONG[_DAYS.index(name[:3])].startswith(name):
         return _DAYS.index(name[:3])
-    raise refused(
-        key, text, f"is no day of the week{nearest(name, _LONG)}; give mon, tue, wed, thu, fri, sat, sun or mon-fri"
+    raise invalid_value(
+        key,
+        text,
+        f"is no day of the week{did_you_mean(name, _LONG)}; give mon, tue, wed, thu, fri, sat, sun or mon-fri",
     )
 
 
@@ -205,7 +207,7 @@ def _timezone(raw: Any, key: str) -> str:
     try:
         return ZoneInfo(name).key
     except (LookupError, ValueError, TypeError, OSError) as error:
-        raise refused(
+        raise invalid_value(
             f"{key}.timezone",
             name,
             "is no time zone that is known where the planner runs: give a name such as Europe/Berlin, and install tzdata "
@@ -221,7 +223,7 @@ def _moment(value: object, key: str, zone: str, choose: Callable[[datetime, Zone
             raise ValueError(text)
         found = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError as error:
-        raise refused(key, value, "is no time: give a date, or date and time as 2026-12-24T18:00") from error
+        raise invalid_value(key, value, "is no time: give a date, or date and time as 2026-12-24T18:00") from error
     return found.timestamp() if found.tzinfo else choose(found, ZoneInfo(zone)), text.strip()
 
 

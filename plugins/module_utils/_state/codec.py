@@ -18,9 +18,9 @@ from typing import Any
 
 from .._common.clock import LATEST, is_time
 from .._common.errors import UpgradeError
-from .._common.names import is_version
-from .._common.sanitize import bounded, printable, shown
-from .._fleet.health_marks import Approval, Mark
+from .._common.names import is_valid_version
+from .._common.sanitize import sanitize, truncate_middle, truncated_repr
+from .._fleet.health_marks import Approval, HealthMark
 from .._fleet.holds import Hold
 from .._fleet.ledger import Ledger
 
@@ -78,11 +78,11 @@ def decode_version(key: str, value: bytes) -> str | None:
     :raises UpgradeError: ``unreadable_version``: what a fleet should run that nobody can name is never taken for nothing.
     """
     text, bare = text_of(value), bare_text(value)
-    if text is not None and (bare is None or is_version(bare)):
+    if text is not None and (bare is None or is_valid_version(bare)):
         return bare
     raise UpgradeError(
         "unreadable_version",
-        f"{key} holds {shown(value if text is None else text)}, which is no version, so it is unknown what the fleet should run, "
+        f"{key} holds {truncated_repr(value if text is None else text)}, which is no version, so it is unknown what the fleet should run, "
         f"and nothing is admitted. Write the version that it should run, such as 2.0 (consul kv put {key} 2.0).",
         key=key,
     )
@@ -90,7 +90,7 @@ def decode_version(key: str, value: bytes) -> str | None:
 
 def version_in_key(text: str) -> str:
     """Return the version in a host's key as it is shown and compared: one that can't be one is in quotes, and is no other's."""
-    return text if is_version(text) else shown(text)
+    return text if is_valid_version(text) else truncated_repr(text)
 
 
 def decode_ledger(key: str, value: bytes) -> Ledger:
@@ -117,17 +117,17 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
 
 def _plain(name: str, value: Any) -> Any:
     # A pattern may match what can't be printed.
-    found = value if name == "role_pattern" else all_printable(value)
+    found = value if name == "role_pattern" else sanitize_all(value)
     return tuple(found) if name in _LEDGER_LISTS and isinstance(found, list) else found
 
 
-def all_printable(data: Any) -> Any:
+def sanitize_all(data: Any) -> Any:
     """Return plain data with all of its texts printable, names too."""
     if isinstance(data, dict):
-        return {all_printable(name): all_printable(value) for name, value in data.items()}
+        return {sanitize_all(name): sanitize_all(value) for name, value in data.items()}
     if isinstance(data, list):
-        return [all_printable(value) for value in data]
-    return printable(data) if isinstance(data, str) else data
+        return [sanitize_all(value) for value in data]
+    return sanitize(data) if isinstance(data, str) else data
 
 
 def encode_ledger(ledger: Ledger) -> str:
@@ -148,7 +148,7 @@ def decode_hold(key: str, value: bytes) -> Hold:
         return Hold(key, **given)
     except (ValueError, TypeError, AttributeError):
         text = (text_of(value) or "").strip()
-        return Hold(key, reason=bounded(text)) if text and text.isprintable() else Hold(key)
+        return Hold(key, reason=truncate_middle(text)) if text and text.isprintable() else Hold(key)
 
 
 def encode_hold(hold: Hold) -> str:
@@ -157,7 +157,7 @@ def encode_hold(hold: Hold) -> str:
     return json.dumps({name: value for name, value in facts.items() if value}, sort_keys=True)
 
 
-def decode_mark(value: bytes) -> Mark | None:
+def decode_mark(value: bytes) -> HealthMark | None:
     """Return what planners have seen of a host's health; what can't be read is seen anew."""
     try:
         data = decode_data(value)
@@ -165,17 +165,17 @@ def decode_mark(value: bytes) -> Mark | None:
             None if data.get(name) is None else decode_time(data[name]) for name in ("since", "reported")
         )
         upgraded, lost = data.get("upgraded") is True, data.get("lost") is True
-        return Mark(str(data["version"]), since, upgraded, reported, lost)
+        return HealthMark(str(data["version"]), since, upgraded, reported, lost)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
 
-def encode_mark(mark: Mark) -> str:
+def encode_mark(mark: HealthMark) -> str:
     """Return a mark as it is stored."""
     return json.dumps(mark.plain(), sort_keys=True)
 
 
-def mark_flags(before: Mark | None, now: int) -> int:
+def mark_flags(before: HealthMark | None, now: int) -> int:
     """Return the number that stands beside a mark: when it was written, and how many times so far."""
     return now << 8 | min(255, (before.written if before is not None else 0) + 1)
 
@@ -184,7 +184,7 @@ def decode_approval(value: bytes) -> Approval | None:
     """Return somebody's approval. Any words are one, as written by hand, but for a no; what can't be read is none."""
     text = (text_of(value) or "").strip(" \t\r\n\"'")
     if not text.startswith(("{", "[")):
-        return Approval(SOMEBODY, 0, bounded(text)) if text.isprintable() and text.lower() not in _NO else None
+        return Approval(SOMEBODY, 0, truncate_middle(text)) if text.isprintable() and text.lower() not in _NO else None
     try:
         data = decode_data(value)
         by, at, reason = data.get("by") or SOMEBODY, data.get("at"), data.get("reason") or ""
@@ -199,7 +199,7 @@ def encode_approval(word: Mapping[str, object]) -> str:
 
 
 def _said(value: object) -> str:
-    return bounded(printable(str(value)))
+    return truncate_middle(sanitize(str(value)))
 
 
 def decode_time(value: Any) -> int:
@@ -209,5 +209,5 @@ def decode_time(value: Any) -> int:
     """
     at = int(value)
     if not 0 <= at < LATEST:
-        raise ValueError(f"{shown(value)} is no unix time")
+        raise ValueError(f"{truncated_repr(value)} is no unix time")
     return at

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._common.clock import is_time
-from .._common.names import is_version
-from .._common.sanitize import bounded, printable, shown
+from .._common.names import is_valid_version
+from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.ledger import MOST_EPOCH
-from .codec import all_printable, decode_data
+from .codec import decode_data, sanitize_all
 
 # In characters. Consul takes no more than half a megabyte, beside what the gates in the same transaction take.
 _MOST_IN_EVENT = 20_000
@@ -38,13 +38,13 @@ def decode_event(epoch: int, value: bytes) -> dict[str, Any] | None:
     :param epoch: that its key has.
     """
     try:
-        found = all_printable(decode_data(value))
+        found = sanitize_all(decode_data(value))
     except ValueError:
         return None
     if not isinstance(found, dict):
         return None
     what, at, version = found.get("what"), found.get("at"), found.get("version")
-    if not (isinstance(what, str) and what and is_time(at) and is_version(version)):
+    if not (isinstance(what, str) and what and is_time(at) and is_valid_version(version)):
         return None
     event: dict[str, Any] = {**found, "epoch": epoch}
     for name in _TEXTS:
@@ -73,7 +73,7 @@ def _of_role(value: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else printable(shown(value))
+    return value if isinstance(value, str) else sanitize(truncated_repr(value))
 
 
 def _are_texts(value: Any) -> bool:
@@ -83,4 +83,4 @@ def _are_texts(value: Any) -> bool:
 def _cut(value: Any, most: int) -> Any:
     if isinstance(value, Mapping):
         return {name: _cut(one, most) for name, one in value.items()}
-    return bounded(value, most) if isinstance(value, str) else value
+    return truncate_middle(value, most) if isinstance(value, str) else value

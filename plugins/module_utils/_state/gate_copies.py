@@ -19,7 +19,7 @@ from .._consul.operations import Change, put, remove
 from .._fleet.fleet import Snapshot
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .keys import Keys
-from .legacy_keys import OldKeys
+from .legacy_keys import LegacyKeys
 
 # A transaction takes 64 operations, and the beginning of a rollout needs some of its own.
 _MOST_AT_ONCE = 40
@@ -30,14 +30,14 @@ _BY_PLANNER = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class EarlierWrite:
     """A transaction that is to be written before another one, and what it changes."""
 
     operations: list[Operation]
     changes: list[Change]
 
 
-class Mirror:
+class GateCopies:
     """Adds to what is written of gates the same for their old places.
 
     :param snapshot: what was read before; it says whether there are old places, and what stands there.
@@ -46,7 +46,7 @@ class Mirror:
     def __init__(self, keys: Keys, snapshot: Snapshot) -> None:
         """Look whether there is anything to do."""
         self._keys = keys
-        self._old = OldKeys(keys.prefix)
+        self._old = LegacyKeys(keys.prefix)
         self._snapshot = snapshot
         self._is_capital = any(gate.text in (OPEN, CLOSED) for gate in snapshot.old_gates.values())
         migration = snapshot.migration
@@ -128,7 +128,7 @@ class Mirror:
             return [put(self._old.gate(*place), self._spelled(_value_of(operation)), flags)]
         return [remove(self._old.gate(*place))] if facts["Verb"] == "delete" else []
 
-    def ahead(self, operations: Iterable[Operation]) -> list[Ahead]:
+    def ahead(self, operations: Iterable[Operation]) -> list[EarlierWrite]:
         """Return what is to be written before a transaction that has no room for the removal of all old gates, in this order.
 
         Where that transaction closes the global gate, it is closed first, and those of roles that are open; so the removal of
@@ -141,19 +141,21 @@ class Mirror:
         everywhere = self._keys.gate("global")
         is_closing = any(one["KV"]["Key"] == everywhere and _value_of(one) == CLOSED for one in operations)
         parts = [self._closing(*place) for place in (self._open_places() if is_closing else ())]
-        parts += [Ahead([remove(gate.key)], [Change(gate.key, gate.text or "", None)]) for _scope, _name, gate in early]
-        found = [Ahead([], [])]
+        parts += [
+            EarlierWrite([remove(gate.key)], [Change(gate.key, gate.text or "", None)]) for _scope, _name, gate in early
+        ]
+        found = [EarlierWrite([], [])]
         for part in parts:
             if len(found[-1].operations) + len(part.operations) > _MOST_AHEAD:
-                found.append(Ahead([], []))
+                found.append(EarlierWrite([], []))
             found[-1].operations.extend(part.operations)
             found[-1].changes.extend(part.changes)
         return found
 
-    def _closing(self, scope: str, name: str | None) -> Ahead:
+    def _closing(self, scope: str, name: str | None) -> EarlierWrite:
         key, gate = self._keys.gate(scope, name), self._snapshot.gates.at(scope, name)
         change = Change(key, gate.text if gate is not None else None, CLOSED)
-        return Ahead(self.operations([put(key, CLOSED, _BY_PLANNER)]), self.changes([change]))
+        return EarlierWrite(self.operations([put(key, CLOSED, _BY_PLANNER)]), self.changes([change]))
 
     def _open_places(self) -> list[tuple[str, str | None]]:
         """Return where hosts without gates of their own may be let through, in either place."""

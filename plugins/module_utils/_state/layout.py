@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .._common.errors import UpgradeError
-from .._consul.client import Entry
+from .._consul.client import KVEntry
 from .._fleet.fleet import Snapshot
 from .._fleet.migration import RUNNING
 from .keys import SCHEMA, Keys
@@ -39,7 +39,7 @@ def refuse_newer(keys: Keys, schema: int | None, release: str, newest: int = SCH
     )
 
 
-def refuse_newer_among(keys: Keys, entries: Iterable[Entry]) -> None:
+def refuse_newer_among(keys: Keys, entries: Iterable[KVEntry]) -> None:
     """Refuse keys of a layout that this release does not know, before anything else is made of them.
 
     What they hold may have another form there, so nothing that they seem to say is to be told.

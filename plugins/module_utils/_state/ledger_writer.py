@@ -17,7 +17,7 @@ from .._fleet.fleet import Snapshot
 from .._fleet.ledger import Ledger
 from .codec import decode_ledger, encode_ledger
 from .event_codec import encode_event
-from .gate_copies import Mirror
+from .gate_copies import GateCopies
 from .store import Store
 
 # Beside the gates, a transaction holds the ledger, the check of current_version and the entry of the history.
@@ -48,7 +48,7 @@ class LedgerWriter:
         self._who = who
         self.clock = clock
         self.dry = dry
-        self._mirror = Mirror(store.keys, snapshot)
+        self._mirror = GateCopies(store.keys, snapshot)
 
     @property
     def places(self) -> int:

@@ -13,7 +13,7 @@ _GATE = "enable_puppet"
 
 
 @dataclass(frozen=True, slots=True)
-class OldKeys:
+class LegacyKeys:
     """The key layout 0 under a prefix, which is empty or ends with a slash.
 
     Its gates stand at either of two places: where those of layout 1 do, or at ``config_state/<scope>/<name>/enable_puppet``.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.sanitize import bounded, printable, shown
+from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.migration import KEPT, RUNNING, STATES, Migration
 from .codec import MOST, decode_data, decode_time
 
@@ -23,8 +23,8 @@ def decode_migration(value: bytes) -> Migration:
         origin, target, done, total = (_count(data.get(name, 0)) for name in ("from", "to", "done", "of"))
         since = decode_time(data.get("since", 0))
         if state not in STATES:
-            raise ValueError(f"state {shown(state)}")
-        phase, by = (bounded(printable(str(text))) for text in (data.get("phase", ""), by))
+            raise ValueError(f"state {truncated_repr(state)}")
+        phase, by = (truncate_middle(sanitize(str(text))) for text in (data.get("phase", ""), by))
         return Migration(state, origin, target, phase, done, total, by, since)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return Migration(RUNNING, readable=False)
@@ -32,7 +32,7 @@ def decode_migration(value: bytes) -> Migration:
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value < MOST:
-        raise ValueError(f"{shown(value)} is no count")
+        raise ValueError(f"{truncated_repr(value)} is no count")
     return value
 
 
@@ -68,6 +68,6 @@ def decode_schema(key: str, value: bytes) -> int:
     except ValueError as error:
         raise UpgradeError(
             "unreadable_schema",
-            f"{key} holds {shown(value)}, which is no version of the layout. Restore it from a backup, or delete it.",
+            f"{key} holds {truncated_repr(value)}, which is no version of the layout. Restore it from a backup, or delete it.",
             key=key,
         ) from error

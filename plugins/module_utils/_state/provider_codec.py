@@ -10,7 +10,7 @@ import json
 from .._common.clock import is_time
 from .._common.errors import UpgradeError
 from .._common.names import check_version
-from .._common.sanitize import bounded, printable, shown
+from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.checkpoints import MOST_DONE
 from .._fleet.providers import Provider
 from .codec import decode_data
@@ -25,22 +25,22 @@ def decode_provider(key: str, value: bytes) -> Provider:
         texts = {name: data.get(name, "") for name in ("version", "target", "host", "unit", "error")}
         done, at = data.get("done", []), data.get("at", 0)
         if not all(isinstance(text, str) for text in texts.values()):
-            raise ValueError(f"{shown(texts)} are not all texts")
+            raise ValueError(f"{truncated_repr(texts)} are not all texts")
         for name in ("version", "target"):
             # Nobody may know where it came from, but not that it is nowhere.
             if texts[name] or (name == "version" and not texts["target"]):
                 check_version(texts[name], name)
         if not (isinstance(done, list) and all(isinstance(unit, str) for unit in done)):
-            raise ValueError(f"done {shown(done)}")
+            raise ValueError(f"done {truncated_repr(done)}")
         if sum(map(len, done)) > MOST_DONE:
             raise ValueError(f"done has more than {MOST_DONE} characters")
         if not is_time(at):
-            raise ValueError(f"at {shown(at)}")
-        error = bounded(printable(texts["error"]), _LONGEST_ERROR)
-        host, unit = (bounded(printable(texts[name])) for name in ("host", "unit"))
-        return Provider(texts["version"], texts["target"], host, unit, tuple(map(printable, done)), error, at)
+            raise ValueError(f"at {truncated_repr(at)}")
+        error = truncate_middle(sanitize(texts["error"]), _LONGEST_ERROR)
+        host, unit = (truncate_middle(sanitize(texts[name])) for name in ("host", "unit"))
+        return Provider(texts["version"], texts["target"], host, unit, tuple(map(sanitize, done)), error, at)
     except (ValueError, TypeError, AttributeError, UpgradeError) as error:
-        why = bounded(printable(error.message if isinstance(error, UpgradeError) else str(error)))
+        why = truncate_middle(sanitize(error.message if isinstance(error, UpgradeError) else str(error)))
         mend = 'Write what it runs into it, such as {"version": "2.4"}'
         return Provider(
             error=f"{key} can't be read ({why}). {mend}, or delete it to declare that anew.", readable=False

@@ -11,12 +11,12 @@ from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.names import check_version
-from .._common.sanitize import bounded, printable, shown
+from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.checkpoints import MOST_DONE
 from .._fleet.failures import MOST_ERROR, Failure, newest_failures
-from .._fleet.fleet import FAILED, POST_STATES, RECORD_STATES, Record
-from .._fleet.former_rollouts import FIELDS, latest
-from .._fleet.step_trail import Begun, newest
+from .._fleet.fleet import FAILED, POST_STATES, RECORD_STATES, HostRecord
+from .._fleet.former_rollouts import FIELDS, newest_rollouts
+from .._fleet.step_trail import StepStart, newest_steps
 from .codec import MOST, decode_data, decode_time
 
 # In characters. What a host says of itself is written on by planners, in one transaction with what many others say, and
@@ -30,7 +30,7 @@ _MOST_RECORD = 100_000
 _SMALL_RECORD = 25_000
 
 
-def decode_record(key: str, value: bytes) -> Record:
+def decode_record(key: str, value: bytes) -> HostRecord:
     """Return a host's record; one that can't be read counts as failed, so that it keeps its slot.
 
     Texts without end are cut, and names without end can't be read. All texts are printable.
@@ -42,7 +42,7 @@ def decode_record(key: str, value: bytes) -> Record:
         return record
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        return Record(
+        return HostRecord(
             version="",
             state=FAILED,
             error=f"the record {key} can't be read ({reason}); let the host report again, or delete the key",
@@ -50,7 +50,7 @@ def decode_record(key: str, value: bytes) -> Record:
         )
 
 
-def _record(data: Any) -> Record:
+def _record(data: Any) -> HostRecord:
     texts = {
         name: _optional_text(data.get(name))
         for name in ("service", "step", "error", "reported", "origin", "held", "machine", "other_machine")
@@ -63,8 +63,10 @@ def _record(data: Any) -> Record:
         or isinstance(attempt, bool)
         or not 0 <= attempt < MOST
     ):
-        raise ValueError(f"version {shown(version)}, state {shown(state)}, attempt {shown(attempt)}")
-    return Record(
+        raise ValueError(
+            f"version {truncated_repr(version)}, state {truncated_repr(state)}, attempt {truncated_repr(attempt)}"
+        )
+    return HostRecord(
         version,
         state,
         _bounded(texts["service"], LONGEST_NAME),
@@ -85,40 +87,40 @@ def _record(data: Any) -> Record:
     )
 
 
-def encode_record(record: Record) -> str:
+def encode_record(record: HostRecord) -> str:
     """Return a host's record as it is stored."""
     return json.dumps(record.slim(), sort_keys=True)
 
 
 def _bounded(text: str | None, most: int) -> str | None:
-    return None if text is None else bounded(printable(text), most)
+    return None if text is None else truncate_middle(sanitize(text), most)
 
 
 def _name(text: str | None) -> str | None:
     if text is not None and len(text) > LONGEST_NAME:
-        raise ValueError(f"{shown(text)} is no name")
-    return None if text is None else printable(text)
+        raise ValueError(f"{truncated_repr(text)} is no name")
+    return None if text is None else sanitize(text)
 
 
 def _optional_text(value: object) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not a text")
+        raise ValueError(f"{truncated_repr(value)} is not a text")
     return value
 
 
 def _units(value: object) -> tuple[str, ...]:
     if value is not None and not (isinstance(value, list) and all(isinstance(unit, str) for unit in value)):
-        raise ValueError(f"done {shown(value)}")
+        raise ValueError(f"done {truncated_repr(value)}")
     if sum(map(len, value or ())) > MOST_DONE:
         raise ValueError(f"done has more than {MOST_DONE} characters")
     if len(value or ()) > _MOST_UNITS:
         raise ValueError(f"done has {len(value or ())} entries, and {_MOST_UNITS} are the most")
-    return tuple(map(printable, value or ()))
+    return tuple(map(sanitize, value or ()))
 
 
 def _post(value: object) -> str | None:
     if value is not None and value not in POST_STATES:
-        raise ValueError(f"post {shown(value)}")
+        raise ValueError(f"post {truncated_repr(value)}")
     return str(value) if value is not None else None
 
 
@@ -126,21 +128,21 @@ def _times(value: object) -> Mapping[str, int]:
     if value is None:
         return {}
     if not isinstance(value, dict) or len(value) > _MOST_TIMES or any(len(name) > LONGEST_NAME for name in value):
-        raise ValueError(f"times {shown(value)}")
-    return {printable(name): decode_time(at) for name, at in value.items()}
+        raise ValueError(f"times {truncated_repr(value)}")
+    return {sanitize(name): decode_time(at) for name, at in value.items()}
 
 
-def _trail(value: object) -> tuple[Begun, ...]:
+def _trail(value: object) -> tuple[StepStart, ...]:
     """Return the steps that a host went through; as nobody goes by them, what can't be read is left out."""
     found = []
     for one in value if isinstance(value, list) else ():
         try:
             at, service, step = one
-            texts = (printable(_optional_text(text) or "") for text in (service, step))
-            found.append(Begun(decode_time(at), *texts))
+            texts = (sanitize(_optional_text(text) or "") for text in (service, step))
+            found.append(StepStart(decode_time(at), *texts))
         except (ValueError, TypeError, OverflowError):
             continue
-    return newest(found)
+    return newest_steps(found)
 
 
 def _failures(value: object) -> tuple[Failure, ...]:
@@ -151,15 +153,17 @@ def _failures(value: object) -> tuple[Failure, ...]:
             at, attempt, service, step, error = one
             if not isinstance(attempt, int) or isinstance(attempt, bool) or not 0 <= attempt < MOST:
                 continue
-            service, step = (bounded(printable(_optional_text(text) or ""), LONGEST_NAME) for text in (service, step))
-            text = printable(_optional_text(error) or "")[-MOST_ERROR:]
+            service, step = (
+                truncate_middle(sanitize(_optional_text(text) or ""), LONGEST_NAME) for text in (service, step)
+            )
+            text = sanitize(_optional_text(error) or "")[-MOST_ERROR:]
             found.append(Failure(decode_time(at), attempt, service, step, text))
         except (ValueError, TypeError, OverflowError):
             continue
     return newest_failures(found)
 
 
-def _former(value: object) -> tuple[Record, ...]:
+def _former(value: object) -> tuple[HostRecord, ...]:
     """Return a host's former moves; as with its steps, what can't be read is left out."""
     found = []
     for one in value if isinstance(value, list) else ():
@@ -167,7 +171,7 @@ def _former(value: object) -> tuple[Record, ...]:
             found.append(_record({name: one[name] for name in FIELDS if name in one}))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             continue
-    return latest(found)
+    return newest_rollouts(found)
 
 
 def _is_version(value: object) -> bool:

@@ -10,23 +10,23 @@ from dataclasses import replace
 from typing import Any
 
 from .._common.clock import LATEST
-from .._common.names import is_name
-from .._common.sanitize import bounded, shown
-from .._consul.client import Entry
-from .._fleet.fleet import Record, Report, Snapshot, is_of_the_past
+from .._common.names import is_valid_name
+from .._common.sanitize import truncate_middle, truncated_repr
+from .._consul.client import KVEntry
+from .._fleet.fleet import HostRecord, Snapshot, VersionReport, is_outdated
 from .._fleet.gates import Gates, GateValue
-from .._fleet.health_marks import Approval, Mark
+from .._fleet.health_marks import Approval, HealthMark
 from .._fleet.holds import PAUSED, PUPPET, Hold, Holds
 from .._fleet.providers import Provider
 from .codec import decode_approval, decode_hold, decode_ledger, decode_mark, decode_version, text_of, version_in_key
 from .keys import Keys
-from .legacy_keys import OldKeys
+from .legacy_keys import LegacyKeys
 from .migration_codec import decode_migration, decode_schema, release_of
 from .provider_codec import decode_provider
 from .record_codec import decode_record
 
 
-def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
+def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
     """Return what the entries of :meth:`ConsulClient.read` say, whichever layout they have.
 
     Where python-jiocloud keeps operators' pauses, a closed key is a hold, so an answer is open only where both places allow it:
@@ -37,13 +37,13 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     """
     found: dict[str, Any] = {}
     warnings: list[str] = []
-    reports: dict[str, list[tuple[Report, str]]] = {}
-    old = OldKeys(keys.prefix)
+    reports: dict[str, list[tuple[VersionReport, str]]] = {}
+    old = LegacyKeys(keys.prefix)
     gates, old_gates, holds = _Scoped("gate"), _Scoped("gate"), _Scoped("hold")
-    old_reports: dict[str, list[tuple[Report, str]]] = {}
-    records: dict[str, Record] = {}
+    old_reports: dict[str, list[tuple[VersionReport, str]]] = {}
+    records: dict[str, HostRecord] = {}
     driven: set[str] = set()
-    marks: dict[str, Mark] = {}
+    marks: dict[str, HealthMark] = {}
     approvals: dict[str, Approval] = {}
     providers: dict[str, Provider] = {}
     newest = 0
@@ -52,10 +52,10 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         if key.startswith(keys.reports):
             parts = key[len(keys.reports) :].split("/")
             if len(parts) == 2 and parts[0] and _is_named(parts[1]):
-                report = Report(version_in_key(parts[0]), _unix_time(value), index, published=flags, key=key)
+                report = VersionReport(version_in_key(parts[0]), _unix_time(value), index, published=flags, key=key)
                 reports.setdefault(parts[1], []).append((report, key))
             elif parts[-1]:
-                warnings.append(f"{shown(key)} is passed over: it is not running/versions/<version>/<host>.")
+                warnings.append(f"{truncated_repr(key)} is passed over: it is not running/versions/<version>/<host>.")
         elif key.startswith(keys.gates):
             gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags, index), warnings)
         elif key.startswith(old.gates):
@@ -65,16 +65,16 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
         elif key.startswith(old.reports):
             said = old.report_of(key)
             if said is not None and _is_named(said[1]):
-                report = Report(version_in_key(said[0]), _unix_time(value), index, True, key=key)
+                report = VersionReport(version_in_key(said[0]), _unix_time(value), index, True, key=key)
                 old_reports.setdefault(said[1], []).append((report, key))
             elif not key.endswith("/"):
-                warnings.append(f"{shown(key)} is passed over: it is not running_version/<version>/<host>.")
+                warnings.append(f"{truncated_repr(key)} is passed over: it is not running_version/<version>/<host>.")
         elif key.startswith(keys.records):
             host = key[len(keys.records) :]
             if _is_named(host):
                 records[host] = replace(decode_record(key, value), index=index)
             elif host and not host.endswith("/"):
-                warnings.append(f"{shown(key)} is passed over: it is no record of a host.")
+                warnings.append(f"{truncated_repr(key)} is passed over: it is no record of a host.")
         elif key.startswith(keys.drivers):
             driven.add(key[len(keys.drivers) :])
         elif key.startswith(keys.marks):
@@ -104,7 +104,9 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     in_old_place = Gates(old_gates.everywhere, old_gates.roles, old_gates.hosts)
     for scope, of, gate in in_old_place.paused(current):
         if holds.at(scope, of) is None:
-            held = bounded(shown(gate.text)) if gate.text is not None else "bytes that are not UTF-8 text"
+            held = (
+                truncate_middle(truncated_repr(gate.text)) if gate.text is not None else "bytes that are not UTF-8 text"
+            )
             holds.set(scope, of, Hold(gate.key, f"{gate.key} is {held}, an operator's pause", PAUSED))
     reported = dict(_latest(reports, current, warnings))
     for host, report in _latest(old_reports, current, warnings):
@@ -126,7 +128,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[Entry]) -> Snapshot:
     )
 
 
-def own_holds(keys: Keys, records: Mapping[str, Record]) -> Mapping[str, Hold]:
+def own_holds(keys: Keys, records: Mapping[str, HostRecord]) -> Mapping[str, Hold]:
     """Return the holds that hosts say of themselves in their records."""
     return {
         host: Hold(keys.record(host), record.held or "no reason given", PUPPET)
@@ -151,7 +153,9 @@ class _Scoped:
         elif scope in ("role", "host") and _is_named(name):
             self.set(scope, name, value)
         elif below and not below.endswith("/"):
-            warnings.append(f"{shown(key)} is passed over: it is no {self.what} of a host, a role or everything.")
+            warnings.append(
+                f"{truncated_repr(key)} is passed over: it is no {self.what} of a host, a role or everything."
+            )
 
     def at(self, scope: str, name: str | None) -> Any:
         return self.everywhere if name is None else (self.roles if scope == "role" else self.hosts).get(name)
@@ -166,7 +170,7 @@ class _Scoped:
 
 def _is_named(text: str) -> bool:
     """Return whether a part of a key names something: what is no text in Consul comes with a sign in its place."""
-    return "\ufffd" not in text and is_name(text)
+    return "\ufffd" not in text and is_valid_name(text)
 
 
 def _unix_time(value: bytes) -> float | None:
@@ -178,8 +182,8 @@ def _unix_time(value: bytes) -> float | None:
 
 
 def _latest(
-    reports: Mapping[str, list[tuple[Report, str]]], current: str | None, warnings: list[str]
-) -> Iterator[tuple[str, Report]]:
+    reports: Mapping[str, list[tuple[VersionReport, str]]], current: str | None, warnings: list[str]
+) -> Iterator[tuple[str, VersionReport]]:
     # Old nodes wrote the new report and removed the former one in two requests, so a host may stand under two
     # versions. The latest word counts; where the times don't tell, it is the one that leaves work to be done.
     for host, found in reports.items():
@@ -191,11 +195,11 @@ def _latest(
         yield host, found[-1][0]
 
 
-def _later(old: Report, new: Report, record: Record | None) -> Report:
+def _later(old: VersionReport, new: VersionReport, record: HostRecord | None) -> VersionReport:
     """Return which of a host's reports counts: that in the old place, or that in the new one."""
     if (old.version, old.at) == (new.version, new.at):
         # A copy was said when the host said it.
         return replace(new, index=min(old.index, new.index))
-    if is_of_the_past(old.index, new.index, record.index if record is not None and record.has_spoken else 0):
+    if is_outdated(old.index, new.index, record.index if record is not None and record.has_spoken else 0):
         return new
     return max(old, new, key=lambda one: (one.at is not None, one.at or 0, one.index))

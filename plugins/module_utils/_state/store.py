@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._consul.client import MOST_OPERATIONS, ConsulClient, Entry
+from .._consul.client import MOST_OPERATIONS, ConsulClient, KVEntry
 from .._consul.errors import Conflict
 from .._consul.settings import Settings
 from .._fleet.fleet import Snapshot
@@ -24,7 +24,7 @@ from .._fleet.ledger import MOST_EPOCH, Ledger
 from .event_codec import decode_event
 from .keys import Keys
 from .layout import refuse_newer_among
-from .legacy_keys import OldKeys
+from .legacy_keys import LegacyKeys
 from .snapshot import decode_snapshot
 
 # Epochs as keys of the history have them; Python reads digits of other scripts too, and no number of very many.
@@ -55,7 +55,7 @@ class Store:
         :raises UpgradeError: what :meth:`ConsulClient.read` raises, ``unreadable_ledger``, ``newer_schema``, ``unreadable_schema``.
         """
         keys = self.keys
-        old = OldKeys(keys.prefix)
+        old = LegacyKeys(keys.prefix)
         folders = (keys.reports, keys.gates, keys.records, keys.holds)
         now = time.time()
         single = (keys.current_version, keys.ledger, keys.schema, keys.migration)
@@ -71,7 +71,7 @@ class Store:
         commits = {epoch: str(events[0].get("commit", ""))} if events else {}
         return replace(decode_snapshot(keys, entries), now=now, commits=commits)
 
-    def distrust_silence(self, entries: Sequence[Entry], folders: Iterable[str]) -> None:
+    def distrust_silence(self, entries: Sequence[KVEntry], folders: Iterable[str]) -> None:
         """Make sure that the folders that came back empty are empty, and not hidden.
 
         Consul's ACLs leave out of a tree what a token may not read, without a word: an unreadable hold would
@@ -91,10 +91,10 @@ class Store:
             self._readable.add(folder)
         self._distrust_silence_of_old(entries)
 
-    def _distrust_silence_of_old(self, entries: Sequence[Entry]) -> None:
+    def _distrust_silence_of_old(self, entries: Sequence[KVEntry]) -> None:
         # A pause that can't be seen would let a host through. Where a layout is written down, pauses are holds already.
         keys = self.keys
-        old = OldKeys(keys.prefix)
+        old = LegacyKeys(keys.prefix)
         seen = {entry.key for entry in entries}
         if old.gates in self._readable or keys.schema in seen:
             return
@@ -114,7 +114,7 @@ class Store:
         :returns: the newest index now, which is ``index`` where nothing changed in time.
         :raises Unreachable: if Consul goes away.
         """
-        keys, old = self.keys, OldKeys(self.keys.prefix)
+        keys, old = self.keys, LegacyKeys(self.keys.prefix)
         answers: queue.Queue[int | UpgradeError] = queue.Queue()
         answered = threading.Event()
         until = time.monotonic() + seconds
@@ -209,13 +209,13 @@ class Store:
             events += self._events(found)
         return events
 
-    def _events(self, entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    def _events(self, entries: Iterable[KVEntry]) -> list[dict[str, Any]]:
         prefix = len(self.keys.history)
         events = (decode_event(int(entry.key[prefix:]), entry.value) for entry in entries)
         return [event for event in events if event is not None]
 
 
-def whoami() -> str:
+def current_user() -> str:
     """Return who is at work, for the ledger and the history: user and machine."""
     try:
         user = getpass.getuser()

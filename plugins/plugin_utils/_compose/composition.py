@@ -10,23 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils._common.names import in_order, nearest, some
+from ...module_utils._common.names import did_you_mean, in_order, listing
 from ...module_utils._fleet.checkpoints import MOST_DONE
 from .._services.refusal import refusal
-from .._services.service import Entry, Finder, Service, load, read_entry, ways_of
+from .._services.service import Finder, Service, ServiceEntry, load_service, read_entry, version_rules_of
 from .._services.service_paths import by_version, in_order_of
 from .._services.steps import POST, STEPS
-from .._services.task_file import Piece
-from .duplicates import Use, are_twins
+from .._services.task_file import TaskPiece
+from .duplicates import Use, are_duplicates
 from .inventory_roles import check_roles
-from .task_groups import Unit, units_of
-from .task_order import Among, Needs, among, refuse_cycle, within
+from .task_groups import TaskGroup, task_groups
+from .task_order import RoleNeeds, RoleOrdering, order_among_roles, order_within_role, refuse_cycle
 
 _FOLDER = re.compile(r"[\w-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ComposedRole:
     """A role of the fleet, composed.
 
     :param services: in the order in which they go within a step: the role's own name for each, and what it is.
@@ -36,11 +36,11 @@ class Role:
 
     name: str
     stage: str | None
-    services: tuple[tuple[Entry, Service], ...]
-    units: tuple[Unit, ...]
+    services: tuple[tuple[ServiceEntry, Service], ...]
+    units: tuple[TaskGroup, ...]
     dropped: tuple[str, ...]
 
-    def of_step(self, step: str) -> list[Unit]:
+    def of_step(self, step: str) -> list[TaskGroup]:
         """Return the units of a step."""
         return [unit for unit in self.units if unit.step == step]
 
@@ -52,8 +52,8 @@ class Composition:
     :param hosts: role -> number of its hosts, as far as that is known.
     """
 
-    roles: Mapping[str, Role]
-    among: Among
+    roles: Mapping[str, ComposedRole]
+    among: RoleOrdering
     warnings: tuple[str, ...] = field(default=())
 
     def plain(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Composition:
                         for entry, service in role.services
                         if service.points or service.meta.provider
                     },
-                    "ways": {entry.name: ways_of(entry, service).plain() for entry, service in role.services},
+                    "ways": {entry.name: version_rules_of(entry, service).plain() for entry, service in role.services},
                     "units": [unit.plain() for unit in role.units],
                     "dropped": list(role.dropped),
                 }
@@ -86,8 +86,8 @@ class Composition:
         }
 
 
-def _path(entry: Entry, service: Service) -> dict[str, Any]:
-    points = in_order_of(ways_of(entry, service).order(), service.points, service.meta)
+def _path(entry: ServiceEntry, service: Service) -> dict[str, Any]:
+    points = in_order_of(version_rules_of(entry, service).order(), service.points, service.meta)
     return {"points": [point.version for point in points], "provider": service.meta.provider}
 
 
@@ -109,13 +109,13 @@ def compose(
         if not isinstance(role, str) or not _FOLDER.fullmatch(role):
             raise refusal("upgrade_roles", f"the role {role!r} can't name a folder. Use letters, digits, _ and -.")
     found: dict[str, Service] = {}
-    listed: dict[str, list[tuple[Entry, Service]]] = {}
+    listed: dict[str, list[tuple[ServiceEntry, Service]]] = {}
     for role, what in upgrade_roles.items():
         listed[role] = _listed(role, (what or {}).get("services") or (), find, places, found)
     requires = _requires(listed, find, places)
     warnings = list(requires.warnings)
     needs = {
-        role: Needs(
+        role: RoleNeeds(
             (upgrade_roles[role] or {}).get("stage"), [entry.name for entry, _service in services], requires.by_use
         )
         for role, services in listed.items()
@@ -133,20 +133,20 @@ def compose(
     _refuse_too_many(composed)
     if hosts is not None:
         _refuse_once_nowhere(composed, hosts)
-    return Composition(composed, among(needs), tuple(warnings))
+    return Composition(composed, order_among_roles(needs), tuple(warnings))
 
 
 def _listed(
     role: str, services: object, find: Finder, places: Sequence[str], found: dict[str, Service]
-) -> list[tuple[Entry, Service]]:
+) -> list[tuple[ServiceEntry, Service]]:
     where = f"upgrade_roles.{role}.services"
     if not isinstance(services, Sequence) or isinstance(services, str):
         raise refusal(where, f"{services!r} is no list of services.")
-    uses: dict[str, tuple[Entry, Service]] = {}
+    uses: dict[str, tuple[ServiceEntry, Service]] = {}
     for at, value in enumerate(services):
         entry = read_entry(value, f"{where}[{at}]")
         if entry.role not in found:
-            found[entry.role] = load(entry.role, find, f"{where}[{at}]", places)
+            found[entry.role] = load_service(entry.role, find, f"{where}[{at}]", places)
         before = uses.get(entry.name)
         if before is not None and before[0] != entry:
             raise refusal(
@@ -165,7 +165,9 @@ class _Requires:
     warnings: Sequence[str]
 
 
-def _requires(listed: Mapping[str, Sequence[tuple[Entry, Service]]], find: Finder, places: Sequence[str]) -> _Requires:
+def _requires(
+    listed: Mapping[str, Sequence[tuple[ServiceEntry, Service]]], find: Finder, places: Sequence[str]
+) -> _Requires:
     uses: dict[str, Service] = {}
     for role, services in listed.items():
         for entry, service in services:
@@ -192,8 +194,8 @@ def _requires(listed: Mapping[str, Sequence[tuple[Entry, Service]]], find: Finde
             elif find(required) is None:
                 raise refusal(
                     at,
-                    f"requires: no service {required!r} is in upgrade_roles or in {some(list(places), 10)}"
-                    f"{nearest(required, by_name) or '.'}",
+                    f"requires: no service {required!r} is in upgrade_roles or in {listing(list(places), 10)}"
+                    f"{did_you_mean(required, by_name) or '.'}",
                 )
             else:
                 warnings[f"{at}: {name} requires {required}, which no role has; it waits for nothing."] = None
@@ -202,13 +204,16 @@ def _requires(listed: Mapping[str, Sequence[tuple[Entry, Service]]], find: Finde
 
 
 def _role(
-    name: str, stage: str | None, services: Sequence[tuple[Entry, Service]], requires: Mapping[str, Sequence[str]]
-) -> Role:
+    name: str,
+    stage: str | None,
+    services: Sequence[tuple[ServiceEntry, Service]],
+    requires: Mapping[str, Sequence[str]],
+) -> ComposedRole:
     by_use = {entry.name: (entry, service) for entry, service in services}
-    ordered = [by_use[one] for one in within(list(by_use), requires)]
-    units: list[Unit] = []
+    ordered = [by_use[one] for one in order_within_role(list(by_use), requires)]
+    units: list[TaskGroup] = []
     dropped: list[str] = []
-    orders = {entry.name: ways_of(entry, service).order() for entry, service in ordered if service.points}
+    orders = {entry.name: version_rules_of(entry, service).order() for entry, service in ordered if service.points}
     on_path = by_version(
         {
             entry.name: (orders[entry.name], in_order_of(orders[entry.name], service.points, service.meta))
@@ -219,10 +224,10 @@ def _role(
     for step in (*STEPS, POST):
         for use, point in on_path:
             mine = [piece for piece in point.pieces if piece.step == step]
-            units += units_of(step, use, mine, point=point.version, provider=by_use[use][1].meta.provider)
+            units += task_groups(step, use, mine, point=point.version, provider=by_use[use][1].meta.provider)
         seen: list[Use] = []
         for entry, service in ordered:
-            kept: list[Piece] = []
+            kept: list[TaskPiece] = []
             is_provider = service.meta.provider
             for piece in service.post if step == POST else service.pieces:
                 if piece.step != step:
@@ -230,7 +235,7 @@ def _role(
                 twin = (
                     None
                     if is_provider
-                    else next((one for one in seen if are_twins(one, (entry, service, piece))), None)
+                    else next((one for one in seen if are_duplicates(one, (entry, service, piece))), None)
                 )
                 if twin is None:
                     kept.append(piece)
@@ -241,11 +246,11 @@ def _role(
             # What a service has twice itself is meant.
             if not is_provider:
                 seen += [(entry, service, piece) for piece in kept]
-            units += units_of(step, entry.name, kept, provider=is_provider and step != POST)
-    return Role(name, stage, tuple(ordered), tuple(units), tuple(dropped))
+            units += task_groups(step, entry.name, kept, provider=is_provider and step != POST)
+    return ComposedRole(name, stage, tuple(ordered), tuple(units), tuple(dropped))
 
 
-def _refuse_too_many(roles: Mapping[str, Role]) -> None:
+def _refuse_too_many(roles: Mapping[str, ComposedRole]) -> None:
     """Refuse roles of which a host's record, or a provider's key, could not hold all that is finished.
 
     The units of a provider are among those of each role that has it.
@@ -264,7 +269,7 @@ def _refuse_too_many(roles: Mapping[str, Role]) -> None:
                 )
 
 
-def _refuse_once_nowhere(roles: Mapping[str, Role], hosts: Mapping[str, int]) -> None:
+def _refuse_once_nowhere(roles: Mapping[str, ComposedRole], hosts: Mapping[str, int]) -> None:
     having: dict[str, list[str]] = {}
     for role in roles.values():
         for entry, service in role.services:
@@ -274,6 +279,6 @@ def _refuse_once_nowhere(roles: Mapping[str, Role], hosts: Mapping[str, int]) ->
         if not any(hosts.get(role) for role in names):
             raise refusal(
                 f"upgrade_roles.{names[0]}",
-                f"{name} has tasks that one host runs for all, and no host has it: {some(in_order(names))} has none. "
+                f"{name} has tasks that one host runs for all, and no host has it: {listing(in_order(names))} has none. "
                 "Give the role a host, or take the service away.",
             )

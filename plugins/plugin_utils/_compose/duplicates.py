@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .._services.service import Entry, Service
-from .._services.task_file import Piece
+from .._services.service import Service, ServiceEntry
+from .._services.task_file import TaskPiece
 
 # Their arguments may name files or handlers of the role, so two of them that read alike need not do the same. Nor do
 # tasks that tell Ansible what to do now, such as to run the handlers.
@@ -28,10 +28,10 @@ _WORD = re.compile(r"[^\W\d]\w*")
 _TOP_KEY = re.compile(r"^[\"']?([^\W\d]\w*)[\"']?\s*:", re.MULTILINE)
 
 # One use of a service, and a task of it.
-Use = tuple[Entry, Service, Piece]
+Use = tuple[ServiceEntry, Service, TaskPiece]
 
 
-def are_twins(one: Use, other: Use) -> bool:
+def are_duplicates(one: Use, other: Use) -> bool:
     """Return whether two tasks do the same, as far as their words and the variables of their services tell."""
     content = _content(one[2].data)
     if content != _content(other[2].data) or one[2].once != other[2].once:
@@ -45,7 +45,7 @@ def are_twins(one: Use, other: Use) -> bool:
     return not any(words & _variables(*use[:2]) for use in (one, other))
 
 
-def _variables(entry: Entry, service: Service) -> set[str]:
+def _variables(entry: ServiceEntry, service: Service) -> set[str]:
     """Return the names of the variables that a service brings along, for conditions, which have no braces."""
     files = (file for name in ("defaults", "vars") for file in (service.path / name).rglob("*.y*ml"))
     found = {name for file in files for name in _TOP_KEY.findall(file.read_text(encoding="utf-8", errors="replace"))}

@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from ...module_utils._fleet.checkpoints import point_name
+from ...module_utils._fleet.checkpoints import checkpoint_name
 from .._services.refusal import refusal
-from .._services.service import Entry, Service
+from .._services.service import Service, ServiceEntry
 from .._services.steps import POST, STEPS, file_of, tags_of
-from .composition import Composition, Role
+from .composition import ComposedRole, Composition
 from .folder import SIGN
-from .task_groups import Unit
+from .task_groups import TaskGroup
 
 _NOT_COPIED = frozenset(("meta", "tests", "molecule", "__pycache__", ".git"))
 _HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; the next composition replaces it.\n"
@@ -44,7 +44,7 @@ def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
     return dict(sorted(files.items()))
 
 
-def _playbook(role: Role, folder: str) -> str:
+def _playbook(role: ComposedRole, folder: str) -> str:
     order = "".join(f"#   {role.name}/{file_of(step)}.yml\n" for step in (*STEPS, POST) if role.of_step(step))
     play = [
         {
@@ -59,7 +59,7 @@ def _playbook(role: Role, folder: str) -> str:
     )
 
 
-def _step_file(role: Role, step: str) -> str:
+def _step_file(role: ComposedRole, step: str) -> str:
     title = "After the upgrade" if step == POST else f"Step {STEPS.index(step)}, {step},"
     text = f"---\n{_HEAD}# {title} of the role {role.name}.\n"
     units = role.of_step(step)
@@ -69,13 +69,13 @@ def _step_file(role: Role, step: str) -> str:
         mine = [unit for unit in units if unit.service == entry.name and not unit.point]
         if not mine and step == STEPS[0] and _argument_specs(service) is not None:
             # It checks nothing itself, and its variables are checked all the same.
-            mine = [Unit(f"{step}/{entry.name}", step, entry.name, once=False, tags=(), pieces=())]
+            mine = [TaskGroup(f"{step}/{entry.name}", step, entry.name, once=False, tags=(), pieces=())]
         own += mine
     services = {entry.name: service for entry, service in role.services}
     return text + ("".join(_unit_text(role, services[unit.service], unit) for unit in (*on_path, *own)) or "[]\n")
 
 
-def _unit_text(role: Role, service: Service, unit: Unit) -> str:
+def _unit_text(role: ComposedRole, service: Service, unit: TaskGroup) -> str:
     sources = "".join(
         f"#   {_source(service, piece.where)} {' '.join(str(piece.data.get('name', '')).split())}".rstrip() + "\n"
         for piece in unit.pieces
@@ -84,7 +84,7 @@ def _unit_text(role: Role, service: Service, unit: Unit) -> str:
     return f"\n# {unit.service}{at}, of the role {service.role}:\n{sources}{_yaml(_unit_tasks(role, service, unit))}"
 
 
-def _unit_tasks(role: Role, service: Service, unit: Unit) -> list[dict[str, Any]]:
+def _unit_tasks(role: ComposedRole, service: Service, unit: TaskGroup) -> list[dict[str, Any]]:
     entry = next(entry for entry, _service in role.services if entry.name == unit.service)
     tags = [*tags_of(unit.step), unit.service]
     tasks: dict[str, Any] = {
@@ -104,7 +104,7 @@ def _unit_tasks(role: Role, service: Service, unit: Unit) -> list[dict[str, Any]
         tasks["vars"] = variables
     if unit.step == STEPS[0]:
         # Nothing has begun yet, so there is nothing to record.
-        way = {"when": f"'{point_name(unit.service, unit.point)}' in upgrade_way"} if unit.point else {}
+        way = {"when": f"'{checkpoint_name(unit.service, unit.point)}' in upgrade_way"} if unit.point else {}
         return [{**tasks, **way, "tags": tags}]
     told = {"driver": "{{ upgrade_driver }}", "unit": unit.name}
     every = dict.fromkeys(tuple(dict.fromkeys((*tags, *leaf))) for piece in unit.pieces for leaf in piece.leaves)
@@ -130,7 +130,7 @@ def _unit_tasks(role: Role, service: Service, unit: Unit) -> list[dict[str, Any]
     return found
 
 
-def _service_files(role: Role, entry: Entry, service: Service) -> dict[str, bytes]:
+def _service_files(role: ComposedRole, entry: ServiceEntry, service: Service) -> dict[str, bytes]:
     folder = f"{role.name}/services/{entry.name}"
     files = {}
     for path in sorted(service.path.rglob("*")):
@@ -185,12 +185,12 @@ def _argument_specs(service: Service) -> Any:
     return None
 
 
-def _tasks_file(unit: Unit) -> str:
+def _tasks_file(unit: TaskGroup) -> str:
     name = file_of(unit.step) + (f"_to_{unit.point}" if unit.point else "")
     return name + (f"_{unit.number}" if unit.number > 1 else "")
 
 
-def _called(unit: Unit) -> str:
+def _called(unit: TaskGroup) -> str:
     return f"{unit.service} to {unit.point}" if unit.point else unit.service
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import in_order, nearest, some
+from ...module_utils._common.names import did_you_mean, in_order, listing
 
 # The control plane goes first.
 STAGES = ("controlplane", "dataplane")
@@ -40,12 +40,12 @@ def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str
         raise UpgradeError(
             "bad_upgrade_roles",
             f"upgrade_roles: no host of the inventory is in a group named {' or '.join(upgrade_roles)}. "
-            f"Its groups are {some(known, 10) or 'none; was an inventory given (-i)?'}",
+            f"Its groups are {listing(known, 10) or 'none; was an inventory given (-i)?'}",
         )
     return fleet
 
 
-def stage_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
+def plane_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the ``role_order`` that follows from the stages: roles of the data plane wait for the control plane's.
 
     :raises UpgradeError: ``bad_upgrade_roles``.
@@ -57,7 +57,7 @@ def stage_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
-def roles_of_stage(upgrade_roles: Mapping[str, Any], stage: str) -> list[str]:
+def roles_of_plane(upgrade_roles: Mapping[str, Any], stage: str) -> list[str]:
     """Return the roles of a stage; those without one go with the data plane.
 
     :raises UpgradeError: ``bad_upgrade_roles``.
@@ -84,11 +84,11 @@ def check_roles(upgrade_roles: object) -> None:
             if key not in _KEYS:
                 raise UpgradeError(
                     "bad_upgrade_roles",
-                    f"{where}.{key}: unknown key{nearest(str(key), _KEYS) or '.'} Known are: {', '.join(_KEYS)}.",
+                    f"{where}.{key}: unknown key{did_you_mean(str(key), _KEYS) or '.'} Known are: {', '.join(_KEYS)}.",
                 )
         stage = (what or {}).get("stage")
         if stage is not None and stage not in STAGES:
             raise UpgradeError(
                 "bad_upgrade_roles",
-                f"{where}.stage: {stage!r} is no stage{nearest(str(stage), STAGES) or '.'} Stages are: {', '.join(STAGES)}.",
+                f"{where}.stage: {stage!r} is no stage{did_you_mean(str(stage), STAGES) or '.'} Stages are: {', '.join(STAGES)}.",
             )

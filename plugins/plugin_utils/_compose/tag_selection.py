@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import in_order, some
+from ...module_utils._common.names import in_order, listing
 from .._services.steps import tags_of
 from .composition import Composition
 
 
-def chosen(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -> bool:
+def is_selected(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -> bool:
     """Return whether Ansible would run a task with these tags: its own rule, with its special tags.
 
     :param only: ``ansible_run_tags``.
@@ -47,7 +47,7 @@ def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[s
         for unit in role.units:
             for leaf in (leaf for piece in unit.pieces for leaf in piece.leaves):
                 tags = (*tags_of(unit.step), unit.service, *leaf)
-                if chosen(tags, only, skip):
+                if is_selected(tags, only, skip):
                     return
                 known |= dict.fromkeys(tags)
     options = (("--tags", set(only) - {"all"}), ("--skip-tags", set(skip)))
@@ -55,5 +55,5 @@ def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[s
     raise UpgradeError(
         "no_such_tag",
         f"{given}: no task of any service is left, so nothing would be done. The tags there are: "
-        f"{some(in_order(known), 40)}.",
+        f"{listing(in_order(known), 40)}.",
     )

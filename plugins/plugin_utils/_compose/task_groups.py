@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils._fleet.checkpoints import point_name
+from ...module_utils._fleet.checkpoints import checkpoint_name
 from .._services.steps import tags_of
-from .._services.task_file import Piece
+from .._services.task_file import TaskPiece
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class TaskGroup:
     """What of a service belongs to one step: the piece of an upgrade that is begun, and recorded, as a whole.
 
     :param name: unique in its role, such as ``upgrade/nginx``.
@@ -32,7 +32,7 @@ class Unit:
     service: str
     once: bool
     tags: tuple[str, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TaskPiece, ...]
     number: int = 1
     point: str = ""
     provider: bool = False
@@ -51,12 +51,12 @@ class Unit:
         }
 
 
-def units_of(
-    step: str, service: str, pieces: Sequence[Piece], *, point: str = "", provider: bool = False
-) -> list[Unit]:
+def task_groups(
+    step: str, service: str, pieces: Sequence[TaskPiece], *, point: str = "", provider: bool = False
+) -> list[TaskGroup]:
     """Return a service's units of a step: one, or more where tasks for one host stand among those for all."""
-    whose = point_name(service, point) if point else service
-    groups: list[list[Piece]] = []
+    whose = checkpoint_name(service, point) if point else service
+    groups: list[list[TaskPiece]] = []
     for piece in pieces:
         if groups and groups[-1][0].once == piece.once:
             groups[-1].append(piece)
@@ -66,5 +66,5 @@ def units_of(
     for number, group in enumerate(groups, 1):
         tags = dict.fromkeys((*tags_of(step), service, *(tag for piece in group for tag in piece.tags)))
         name = f"{step}/{whose}" + (f"/{number}" if number > 1 else "")
-        units.append(Unit(name, step, service, group[0].once, tuple(tags), tuple(group), number, point, provider))
+        units.append(TaskGroup(name, step, service, group[0].once, tuple(tags), tuple(group), number, point, provider))
     return units

@@ -14,7 +14,7 @@ from .inventory_roles import STAGES
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class RoleNeeds:
     """What a role has, for the order among roles.
 
     :param stage: controlplane, dataplane or None.
@@ -28,7 +28,7 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class Among:
+class RoleOrdering:
     """The order among roles.
 
     :param order: role -> roles that go before it, as ``role_order`` has it.
@@ -41,7 +41,7 @@ class Among:
     lockstep: Sequence[tuple[str, ...]]
 
 
-def within(services: Sequence[str], requires: Mapping[str, Sequence[str]]) -> list[str]:
+def order_within_role(services: Sequence[str], requires: Mapping[str, Sequence[str]]) -> list[str]:
     """Return a role's services so that each comes after those that it requires, else as they are listed.
 
     What a service requires by way of one that is elsewhere comes before it too.
@@ -89,7 +89,7 @@ def refuse_cycle(requires: Mapping[str, Sequence[str]], where: Mapping[str, str]
                 stack.extend((first, False) for first in reversed(list(requires.get(name, ()))))
 
 
-def among(roles: Mapping[str, Needs]) -> Among:
+def order_among_roles(roles: Mapping[str, RoleNeeds]) -> RoleOrdering:
     """Return the order among roles that follows from the stages and from what their services require.
 
     A service that is required counts where the role has it itself; only one that it lacks is waited for elsewhere.
@@ -124,7 +124,7 @@ def among(roles: Mapping[str, Needs]) -> Among:
         spread = dict.fromkeys(each for first in firsts for each in together.get(first, (first,)))
         if spread:
             order[role] = list(spread)
-    return Among(order, reasons, tuple(lockstep))
+    return RoleOrdering(order, reasons, tuple(lockstep))
 
 
 def _circle(group: Iterable[str], reasons: Mapping[str, Mapping[str, str]]) -> UpgradeError:

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from ...module_utils._state.record_codec import decode_record
-from .step import Found
+from .step import KeysFound
 
 
-def heard(found: Found, host: str) -> int:
+def record_index(found: KeysFound, host: str) -> int:
     """Return the index of a host's record, 0 where there is none or the host itself has said nothing in it.
 
     Planners and operators write records too, as for a host that is put back among those that wait.
@@ -19,7 +19,7 @@ def heard(found: Found, host: str) -> int:
     return entry.modify_index if entry is not None and decode_record(key, entry.value).has_spoken else 0
 
 
-def is_anybody_heard(found: Found) -> bool:
+def has_active_hosts(found: KeysFound) -> bool:
     """Return whether any host has said a word through convoy.upgrade."""
     folder = found.keys.records
-    return any(heard(found, entry.key[len(folder) :]) for entry in found.below(folder) if entry.key != folder)
+    return any(record_index(found, entry.key[len(folder) :]) for entry in found.below(folder) if entry.key != folder)

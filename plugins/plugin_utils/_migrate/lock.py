@@ -13,20 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.processes import start_of, this_machine
+from ...module_utils._common.processes import boot_id, start_ticks
 from ...module_utils._consul.client import MOST_OPERATIONS, ConsulClient, Operation
 from ...module_utils._consul.errors import Conflict
 from ...module_utils._consul.operations import check_lock, compare, lock, put, remove, unlock
 from ...module_utils._fleet.migration import Migration
-from ...module_utils._host.leases import RENEW_EVERY, SESSION_SECONDS, Holder, holder_in
+from ...module_utils._host.leases import RENEW_EVERY, SESSION_SECONDS, LeaseHolder, decode_holder
 from ...module_utils._state.migration_codec import encode_migration
-from ...module_utils._state.store import Store, whoami
+from ...module_utils._state.store import Store, current_user
 
 # Beside what it moves, a transaction has the check of the lock and the progress.
 MOST_MOVED = MOST_OPERATIONS - 2
 
 
-class Lock:
+class MigrationLock:
     """The lock of a migrator, renewed until it is closed. Enter it before it is taken."""
 
     def __init__(self, store: Store) -> None:
@@ -37,15 +37,15 @@ class Lock:
         self._holder: Mapping[str, object] = {}
         self.session = ""
 
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> MigrationLock:
         """Open the session.
 
         :raises UpgradeError: what :meth:`ConsulClient.write` raises.
         """
-        name = f"convoy.upgrade migration of {whoami()}"
+        name = f"convoy.upgrade migration of {current_user()}"
         self.session = self._store.client.open_session(name, SESSION_SECONDS, keeps_keys=True)
         pid = os.getpid()
-        holder = Holder(whoami(), int(time.time()), self.session, this_machine(), pid, start_of(pid) or 0)
+        holder = LeaseHolder(current_user(), int(time.time()), self.session, boot_id(), pid, start_ticks(pid) or 0)
         self._holder = asdict(holder)
         threading.Thread(target=self._renew, daemon=True).start()
         return self
@@ -104,7 +104,7 @@ class Lock:
     def _refuse_if_held(self) -> None:
         """Refuse where another migrator has the lock; one that died on this machine lets go of it at once."""
         entry = self._store.client.get(self._key)
-        holder = holder_in(entry.value) if entry is not None else None
+        holder = decode_holder(entry.value) if entry is not None else None
         if holder is None:
             return
         if holder.is_dead:

@@ -26,13 +26,13 @@ from ...module_utils._state.codec import decode_ledger, encode_ledger, text_of
 from ...module_utils._state.event_codec import encode_event
 from ...module_utils._state.ledger_writer import shown_ledger
 from ...module_utils._state.migration_codec import release_number
-from ...module_utils._state.store import Store, whoami
-from .lock import Lock
+from ...module_utils._state.store import Store, current_user
+from .lock import MigrationLock
 from .mover import carry_out
-from .outcome import Done, Outcome
+from .outcome import MigrationResult, StepResult
 from .preview import preview
-from .status import Status, read_status
-from .step import Move, Step
+from .status import MigrationStatus, read_status
+from .step import KeyMove, MigrationStep
 from .step_finder import find_steps
 from .validate import validate
 
@@ -75,7 +75,7 @@ class Migrator:
                 f"to: there is no layout {target}. This release of convoy.upgrade knows 1 to {newest}.",
             )
 
-    def run(self, *, dry: bool = False) -> Outcome:
+    def run(self, *, dry: bool = False) -> MigrationResult:
         """Bring the keys there.
 
         :param dry: write nothing, and tell what would be done.
@@ -94,7 +94,7 @@ class Migrator:
                 outcome = preview(status, ahead, remove_old=self._remove_old, nothing=self._nothing_there(status))
                 outcome.changes += self._warning(status, ahead).changes
                 return outcome
-            with Lock(self._store) as lock:
+            with MigrationLock(self._store) as lock:
                 migration = self._begun(status, ahead, removes=removes)
                 try:
                     warning = self._warning(status, ahead)
@@ -110,10 +110,10 @@ class Migrator:
             "changed. Who else migrates? If it is a rollout, pause it (pause.yml), then run the same command again.",
         )
 
-    def _read(self) -> Status:
+    def _read(self) -> MigrationStatus:
         return read_status(self._store, self._steps)
 
-    def _ahead(self, status: Status) -> list[Step]:
+    def _ahead(self, status: MigrationStatus) -> list[MigrationStep]:
         if status.schema > self._target:
             raise UpgradeError(
                 "no_way_back",
@@ -122,19 +122,21 @@ class Migrator:
             )
         return [step for step in self._steps if status.schema < step.number <= self._target]
 
-    def _removes(self, status: Status) -> bool:
+    def _removes(self, status: MigrationStatus) -> bool:
         """Return whether old keys are to be removed that an earlier run has kept, or that came back since."""
         if status.migration is None:
             return self._remove_old and bool(status.old_keys(status.schema))
         return self._remove_old or status.is_over(status.schema)
 
-    def _nothing(self, status: Status) -> Outcome:
-        outcome = Outcome(status.schema, status.schema, status.steps[-1].number, nothing=self._nothing_there(status))
+    def _nothing(self, status: MigrationStatus) -> MigrationResult:
+        outcome = MigrationResult(
+            status.schema, status.schema, status.steps[-1].number, nothing=self._nothing_there(status)
+        )
         if status.migration is not None:
             outcome.keep(status, status)
         return outcome
 
-    def _nothing_there(self, status: Status) -> str:
+    def _nothing_there(self, status: MigrationStatus) -> str:
         """Return where nothing of a fleet was found, in a sentence; empty where something was."""
         if status.is_of_fleet:
             return ""
@@ -145,14 +147,14 @@ class Migrator:
             "asked from the controller; see whether that is the Consul of the fleet, and the kv_prefix its own."
         )
 
-    def _begun(self, status: Status, ahead: Sequence[Step], *, removes: bool) -> Migration:
+    def _begun(self, status: MigrationStatus, ahead: Sequence[MigrationStep], *, removes: bool) -> Migration:
         before = status.migration
         if ahead:
             return Migration(RUNNING, status.origin, self._target)
         is_removing = removes or (before is not None and before.state == REMOVING)
         return Migration(REMOVING if is_removing else RUNNING, status.origin, status.schema)
 
-    def _warning(self, status: Status, ahead: Sequence[Step]) -> _Warning:
+    def _warning(self, status: MigrationStatus, ahead: Sequence[MigrationStep]) -> _Warning:
         """Return what keeps a planner from writing that has read before: each compares the ledger, or the folder of holds.
 
         A migration that was under way has written that when it began.
@@ -169,7 +171,7 @@ class Migrator:
             return _Warning((compare_and_put(keys.holds, text, index),), (change,))
         former = decode_ledger(entry.key, entry.value)
         ledger = replace(former, epoch=self._store.epoch_after(former), commit=uuid.uuid4().hex)
-        said = {"epoch": ledger.epoch, "at": int(time.time()), "who": whoami(), "commit": ledger.commit}
+        said = {"epoch": ledger.epoch, "at": int(time.time()), "who": current_user(), "commit": ledger.commit}
         event = {**said, "version": ledger.version, "what": "migrate", "reason": what}
         return _Warning(
             (
@@ -179,10 +181,14 @@ class Migrator:
             (Change(keys.ledger, shown_ledger(former), shown_ledger(ledger)),),
         )
 
-    def _go(self, lock: Lock, migration: Migration, status: Status, ahead: Sequence[Step]) -> Outcome:
-        outcome = Outcome(status.schema, status.schema, status.steps[-1].number, nothing=self._nothing_there(status))
+    def _go(
+        self, lock: MigrationLock, migration: Migration, status: MigrationStatus, ahead: Sequence[MigrationStep]
+    ) -> MigrationResult:
+        outcome = MigrationResult(
+            status.schema, status.schema, status.steps[-1].number, nothing=self._nothing_there(status)
+        )
         for step in ahead:
-            done = Done(step)
+            done = StepResult(step)
             outcome.steps.append(done)
             try:
                 phase = f"copying to layout {step.number}"
@@ -200,24 +206,26 @@ class Migrator:
         outcome.keep(status, self._read())
         return outcome
 
-    def _to_copy(self, before: Status, step: Step) -> list[Move]:
+    def _to_copy(self, before: MigrationStatus, step: MigrationStep) -> list[KeyMove]:
         now = self._read()
         found = replace(now.found, begun=True)
         validate(step, found, is_midway=self._is_midway(before, now))
         return step.moves(found)
 
-    def _end_if_whole(self, lock: Lock, before: Status) -> None:
+    def _end_if_whole(self, lock: MigrationLock, before: MigrationStatus) -> None:
         """End the migration where nothing is in the middle of anything: it stopped before its first step, or between two."""
         now = self._read()
         if not self._is_midway(before, now):
             kept = Migration(KEPT, before.origin, now.schema) if now.old_keys(now.schema) else None
             lock.end(kept, [])
 
-    def _is_midway(self, before: Status, now: Status) -> bool:
+    def _is_midway(self, before: MigrationStatus, now: MigrationStatus) -> bool:
         """Return whether a step is in the middle of moving keys: each of its writes notes how many there are to move."""
         return before.is_under_way or (now.migration is not None and now.migration.total > 0)
 
-    def _switch(self, lock: Lock, migration: Migration, step: Step, outcome: Outcome, *, is_last: bool) -> Migration:
+    def _switch(
+        self, lock: MigrationLock, migration: Migration, step: MigrationStep, outcome: MigrationResult, *, is_last: bool
+    ) -> Migration:
         """Write the version of the layout. With that of the last step all is over but for the old keys."""
         text: str | None = None
         for turn in range(_MOST_TRIES):
@@ -239,20 +247,22 @@ class Migrator:
             "busy", f"{self._keys.schema} could not be written in {_MOST_TRIES} tries. Run the same command again."
         )
 
-    def _after_switch(self, migration: Migration, status: Status, step: Step) -> Migration:
+    def _after_switch(self, migration: Migration, status: MigrationStatus, step: MigrationStep) -> Migration:
         removes = status.old_keys(step.number) and (self._remove_old or status.is_over(step.number))
         return replace(migration, state=REMOVING if removes else KEPT)
 
-    def _write_schema(self, lock: Lock, after: Migration, step: Step, status: Status) -> None:
+    def _write_schema(
+        self, lock: MigrationLock, after: Migration, step: MigrationStep, status: MigrationStatus
+    ) -> None:
         operations = [put(self._keys.schema, str(step.number), release_number(step.release))]
         if after.state == KEPT:
             lock.end(after if status.old_keys(step.number) else None, operations)
         else:
             lock.write(replace(after, phase=f"layout {step.number}"), operations)
 
-    def _remove(self, lock: Lock, migration: Migration, outcome: Outcome) -> None:
+    def _remove(self, lock: MigrationLock, migration: Migration, outcome: MigrationResult) -> None:
         for step in self._steps[: outcome.schema]:
-            done = Done(step)
+            done = StepResult(step)
             outcome.removed.append(done)
             phase = f"removing layout {step.number - 1}"
             noted = replace(migration, phase=phase)
@@ -275,7 +285,7 @@ class Migrator:
             "busy", f"{self._keys.migration} could not be removed in {_MOST_TRIES} tries. Run the same command again."
         )
 
-    def _to_remove(self, step: Step) -> list[Move]:
+    def _to_remove(self, step: MigrationStep) -> list[KeyMove]:
         found = replace(self._read().found, begun=True, switched=True)
         # What came to the old place since then is copied before it is removed there.
         return step.moves(found) or step.removals(found)

@@ -11,16 +11,21 @@ from dataclasses import replace
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.errors import Conflict, Unreachable
 from ...module_utils._fleet.migration import Migration
-from .lock import MOST_MOVED, Lock
-from .outcome import Done, Outcome
-from .step import Move
+from .lock import MOST_MOVED, MigrationLock
+from .outcome import MigrationResult, StepResult
+from .step import KeyMove
 
 # So often the keys may be read and nothing be done of what is left to do.
 _MOST_IDLE = 20
 
 
 def carry_out(
-    lock: Lock, migration: Migration, done: Done, outcome: Outcome, left: Callable[[], list[Move]], most: int = 0
+    lock: MigrationLock,
+    migration: Migration,
+    done: StepResult,
+    outcome: MigrationResult,
+    left: Callable[[], list[KeyMove]],
+    most: int = 0,
 ) -> bool:
     """Carry out moves; what others wrote in between of is taken up in the next turn.
 
@@ -31,7 +36,7 @@ def carry_out(
     :returns: whether nothing is left.
     :raises UpgradeError: ``busy``, ``lost_lock``, and what reading and writing raise.
     """
-    unsure: list[Move] = []
+    unsure: list[KeyMove] = []
     idle = turns = 0
     while True:
         moves = left()
@@ -70,14 +75,14 @@ def carry_out(
             )
 
 
-def _without(moves: Sequence[Move], left: Sequence[Move]) -> list[Move]:
+def _without(moves: Sequence[KeyMove], left: Sequence[KeyMove]) -> list[KeyMove]:
     still = {(move.what, move.example) for move in left}
     return [move for move in moves if (move.what, move.example) not in still]
 
 
-def chunks(moves: Sequence[Move]) -> Iterator[list[Move]]:
+def chunks(moves: Sequence[KeyMove]) -> Iterator[list[KeyMove]]:
     """Yield moves, as many at once as a transaction takes."""
-    chunk: list[Move] = []
+    chunk: list[KeyMove] = []
     size = 0
     for move in moves:
         if chunk and size + len(move.operations) > MOST_MOVED:

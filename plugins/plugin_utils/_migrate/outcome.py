@@ -9,30 +9,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils._common.names import plural, some
-from ...module_utils._consul.operations import Change, real_changes
+from ...module_utils._common.names import listing, plural
+from ...module_utils._consul.operations import Change, net_changes
 from ...module_utils._fleet.migration import KEPT, Migration
 from ...module_utils._state.migration_codec import encode_migration
-from .status import Status
-from .step import Move, Step
+from .status import MigrationStatus
+from .step import KeyMove, MigrationStep
 
 # So many moves of each kind are shown.
 _MOST_EXAMPLES = 3
 
 
 @dataclass(slots=True)
-class Done:
+class StepResult:
     """What was done of a step, or in check mode would be.
 
     :param moves: kind -> how many of it.
     :param examples: kind -> some of them.
     """
 
-    step: Step
+    step: MigrationStep
     moves: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, moves: Iterable[Move]) -> None:
+    def add(self, moves: Iterable[KeyMove]) -> None:
         """Count moves."""
         for move in moves:
             self.moves[move.what] = self.moves.get(move.what, 0) + 1
@@ -47,7 +47,7 @@ class Done:
 
 
 @dataclass(slots=True)
-class Outcome:
+class MigrationResult:
     """What came of a migration.
 
     :param origin: the layout before.
@@ -63,8 +63,8 @@ class Outcome:
     origin: int
     schema: int
     newest: int
-    steps: list[Done] = field(default_factory=list)
-    removed: list[Done] = field(default_factory=list)
+    steps: list[StepResult] = field(default_factory=list)
+    removed: list[StepResult] = field(default_factory=list)
     kept: int = 0
     waiting: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -84,12 +84,12 @@ class Outcome:
             "summary": self.summary(dry=dry),
         }
 
-    def add(self, done: Done, moves: Sequence[Move]) -> None:
+    def add(self, done: StepResult, moves: Sequence[KeyMove]) -> None:
         """Count moves that were carried out."""
         done.add(moves)
         self.changes += [change for move in moves for change in move.changes]
 
-    def keep(self, before: Status, after: Status) -> None:
+    def keep(self, before: MigrationStatus, after: MigrationStatus) -> None:
         """Note which of the old keys are there at the end, and that they are kept."""
         key, was = before.found.keys.migration, before.migration
         if self.gave_up or not any(one.moves for one in self.removed):
@@ -99,9 +99,9 @@ class Outcome:
         texts = [None if one is None else encode_migration(one) for one in (was, now)]
         self.changes.append(Change(key, *texts))
 
-    def real_changes(self) -> list[Change]:
+    def net_changes(self) -> list[Change]:
         """Return what changed in all."""
-        return real_changes(self.changes)
+        return net_changes(self.changes)
 
     def summary(self, *, dry: bool) -> list[str]:
         """Return what to tell an operator."""
@@ -122,7 +122,7 @@ class Outcome:
             lines.append(self._kept())
         if self.left:
             lines.append(
-                f"{some(self.left)} still wrote old keys while these were removed. They run old code, and are not heard of "
+                f"{listing(self.left)} still wrote old keys while these were removed. They run old code, and are not heard of "
                 "any more until convoy.upgrade is installed there (playbooks/enroll.yml)."
             )
         return [*lines, *filter(None, [self.nothing])]
@@ -141,7 +141,7 @@ class Outcome:
                 "who needs them. Run this again when hosts have, or with remove_old=true to remove them at once."
             )
         return (
-            f"{plural(self.kept, 'old key')} are kept until {plural(len(self.waiting), 'host')} ({some(self.waiting)}) "
+            f"{plural(self.kept, 'old key')} are kept until {plural(len(self.waiting), 'host')} ({listing(self.waiting)}) "
             "reported through convoy.upgrade. Run this again then, or with remove_old=true to remove them at once. That is also "
             "the way where one of them runs convoy.upgrade and has nothing new to say: a report that changes nothing is not written."
         )

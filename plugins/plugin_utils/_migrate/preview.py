@@ -8,28 +8,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...module_utils._consul.client import Entry
+from ...module_utils._consul.client import KVEntry
 from ...module_utils._consul.operations import Change
 from ...module_utils._fleet.migration import REMOVING
-from .outcome import Done, Outcome
-from .status import Status
-from .step import Found, Move, Step
+from .outcome import MigrationResult, StepResult
+from .status import MigrationStatus
+from .step import KeyMove, KeysFound, MigrationStep
 from .validate import validate
 
 
-def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool, nothing: str) -> Outcome:
+def preview(
+    status: MigrationStatus, ahead: Sequence[MigrationStep], *, remove_old: bool, nothing: str
+) -> MigrationResult:
     """Return what would be done.
 
     :param ahead: the steps to make; nothing stands in the way of the first.
     :param nothing: where nothing of a fleet was found, in a sentence.
     :raises UpgradeError: ``in_the_way``.
     """
-    outcome = Outcome(status.schema, status.schema, status.steps[-1].number, nothing=nothing)
+    outcome = MigrationResult(status.schema, status.schema, status.steps[-1].number, nothing=nothing)
     # As the run sees them once it has written that it goes on.
     found = replace(status.found, begun=True)
     for step in ahead:
         validate(step, found, is_midway=status.is_under_way)
-        done = Done(step)
+        done = StepResult(step)
         outcome.steps.append(done)
         found = _copied(step, found, done, outcome)
         written = Change(
@@ -41,7 +43,7 @@ def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool, nothing:
     is_removing = status.migration is not None and status.migration.state == REMOVING
     if is_removing or remove_old or after.is_over(outcome.schema):
         for step in status.steps[: outcome.schema]:
-            done, switched = Done(step), replace(found, begun=True, switched=True)
+            done, switched = StepResult(step), replace(found, begun=True, switched=True)
             outcome.removed.append(done)
             found = _copied(step, switched, done, outcome)
             removed = step.removals(found)
@@ -52,7 +54,7 @@ def preview(status: Status, ahead: Sequence[Step], *, remove_old: bool, nothing:
     return outcome
 
 
-def _copied(step: Step, found: Found, done: Done, outcome: Outcome) -> Found:
+def _copied(step: MigrationStep, found: KeysFound, done: StepResult, outcome: MigrationResult) -> KeysFound:
     """Return the keys as they are when nothing is left to be copied."""
     while moves := step.moves(found):
         outcome.add(done, moves)
@@ -60,7 +62,7 @@ def _copied(step: Step, found: Found, done: Done, outcome: Outcome) -> Found:
     return found
 
 
-def after_moves(found: Found, moves: Sequence[Move]) -> Found:
+def after_moves(found: KeysFound, moves: Sequence[KeyMove]) -> KeysFound:
     """Return the keys as moves leave them."""
     entries = dict(found.entries)
     newest = max((entry.modify_index for entry in entries.values()), default=0) + 1
@@ -69,5 +71,5 @@ def after_moves(found: Found, moves: Sequence[Move]) -> Found:
             if change.after is None:
                 entries.pop(change.key, None)
             else:
-                entries[change.key] = Entry(change.key, change.after.encode(), newest)
+                entries[change.key] = KVEntry(change.key, change.after.encode(), newest)
     return replace(found, entries=dict(sorted(entries.items())))

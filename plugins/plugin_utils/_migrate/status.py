@@ -13,20 +13,20 @@ from ...module_utils._state.codec import text_of
 from ...module_utils._state.layout import refuse_newer
 from ...module_utils._state.migration_codec import decode_migration, decode_schema, release_of
 from ...module_utils._state.store import Store
-from .active_hosts import is_anybody_heard
-from .step import Found, Step
+from .active_hosts import has_active_hosts
+from .step import KeysFound, MigrationStep
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class MigrationStatus:
     """The keys, as they were read at one moment, and what they say of their layout.
 
     :param schema: the version of the layout; 0 where none is written.
     :param migration: one that is under way, or whose old keys are kept.
     """
 
-    steps: Sequence[Step]
-    found: Found
+    steps: Sequence[MigrationStep]
+    found: KeysFound
     schema: int = 0
     migration: Migration | None = None
 
@@ -70,10 +70,10 @@ class Status:
         """
         if self.waiting():
             return False
-        return not self.old_keys(schema) or is_anybody_heard(self.found)
+        return not self.old_keys(schema) or has_active_hosts(self.found)
 
 
-def read_status(store: Store, steps: Sequence[Step]) -> Status:
+def read_status(store: Store, steps: Sequence[MigrationStep]) -> MigrationStatus:
     """Return where the keys are: one request.
 
     :raises UpgradeError: ``newer_schema``, ``unreadable_schema``, and what :meth:`ConsulClient.read` raises.
@@ -90,4 +90,6 @@ def read_status(store: Store, steps: Sequence[Step]) -> Status:
         number = decode_schema(keys.schema, schema.value)
         refuse_newer(keys, number, release_of(schema.flags), steps[-1].number)
     begun = migration is not None
-    return Status(steps, Found(keys, by_key, begun), number, decode_migration(migration.value) if migration else None)
+    return MigrationStatus(
+        steps, KeysFound(keys, by_key, begun), number, decode_migration(migration.value) if migration else None
+    )

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...module_utils._consul.client import Entry, Operation
+from ...module_utils._consul.client import KVEntry, Operation
 from ...module_utils._consul.operations import Change
 from ...module_utils._state.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class KeysFound:
     """The keys as they were read at one moment.
 
     :param entries: key -> entry, in the order of the keys.
@@ -25,11 +25,11 @@ class Found:
     """
 
     keys: Keys
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, KVEntry]
     begun: bool = False
     switched: bool = False
 
-    def below(self, folder: str) -> Iterable[Entry]:
+    def below(self, folder: str) -> Iterable[KVEntry]:
         """Return the entries of a folder."""
         return [entry for key, entry in self.entries.items() if key.startswith(folder)]
 
@@ -40,7 +40,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
+class KeyProblem:
     """Something that stands in the way of a step.
 
     :param why: what is wrong with the key.
@@ -57,7 +57,7 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class KeyMove:
     """What belongs together and is safe by itself: it is carried out as a whole, if its keys are as they were read.
 
     :param what: which kind of move it is, alike for all of that kind, such as ``reports copied``.
@@ -70,7 +70,7 @@ class Move:
     changes: tuple[Change, ...]
 
 
-class Step(ABC):
+class MigrationStep(ABC):
     """Leads from the layout before to its own.
 
     Nothing of it is remembered: whatever is still to be done is seen in the keys, so that whoever comes after a migrator
@@ -89,17 +89,17 @@ class Step(ABC):
         """Return the folders and keys that it looks at, below the ``kv_prefix``."""
 
     @abstractmethod
-    def obstacles(self, found: Found) -> list[Obstacle]:
+    def obstacles(self, found: KeysFound) -> list[KeyProblem]:
         """Return all that stands in the way, in the order of the keys."""
 
     @abstractmethod
-    def moves(self, found: Found) -> list[Move]:
+    def moves(self, found: KeysFound) -> list[KeyMove]:
         """Return what is still to be copied or rewritten, in the order of the keys; nothing once all is as it should be."""
 
     @abstractmethod
-    def removals(self, found: Found) -> list[Move]:
+    def removals(self, found: KeysFound) -> list[KeyMove]:
         """Return what removes the old keys, in the order of the keys."""
 
     @abstractmethod
-    def waiting(self, found: Found) -> list[str]:
+    def waiting(self, found: KeysFound) -> list[str]:
         """Return the hosts that are not known to go by the new layout, so that the old keys are kept for them."""

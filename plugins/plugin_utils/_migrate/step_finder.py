@@ -10,13 +10,13 @@ import re
 from pathlib import Path
 
 from ...module_utils._common.errors import UpgradeError
-from .step import Step
+from .step import MigrationStep
 
 _NAME = re.compile(r"to_([1-9][0-9]*)\.py")
 _FOLDER = Path(__file__).parent / "steps"
 
 
-def find_steps() -> list[Step]:
+def find_steps() -> list[MigrationStep]:
     """Return all steps in order, the first of which leads to layout 1.
 
     :raises UpgradeError: ``missing_step`` where one is not there, so that a layout could not be reached.
@@ -31,9 +31,9 @@ def find_steps() -> list[Step]:
     return [_step(number) for number in numbers]
 
 
-def _step(number: int) -> Step:
+def _step(number: int) -> MigrationStep:
     module = importlib.import_module(f"{__package__}.steps.to_{number}")
-    step: Step = module.STEP
+    step: MigrationStep = module.STEP
     if step.number != number:
         raise UpgradeError("missing_step", f"{module.__file__} leads to layout {step.number}, and not to {number}.")
     return step

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from ...module_utils._common.errors import UpgradeError
-from .step import Found, Step
+from .step import KeysFound, MigrationStep
 
 # So many are in the sentence; all are in its details.
 _MOST_TOLD = 50
 
 
-def validate(step: Step, found: Found, *, is_midway: bool) -> None:
+def validate(step: MigrationStep, found: KeysFound, *, is_midway: bool) -> None:
     """Refuse to go on while anything stands in the way.
 
     :param is_midway: whether keys are in the middle of being moved, so that planners are refused until that is over.

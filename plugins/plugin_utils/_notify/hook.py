@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...module_utils._common.processes import end_family
-from ...module_utils._common.sanitize import bounded, printable
+from ...module_utils._common.processes import end_process_tree
+from ...module_utils._common.sanitize import sanitize, truncate_middle
 
 PLAYBOOK = Path(__file__).resolve().parents[3] / "playbooks/internal/notification.yml"
 
@@ -57,9 +57,9 @@ class Hook:
             if code is None:
                 return f"it took longer than {self.patience:.0f} s, and was ended"
             if why.exists():
-                return bounded(printable(why.read_text(encoding="utf-8", errors="replace").strip()))
+                return truncate_middle(sanitize(why.read_text(encoding="utf-8", errors="replace").strip()))
             lines = [line for line in said.splitlines() if line.strip()]
-            return bounded(printable(" ".join(lines[-_MOST_LINES:]))) if code else None
+            return truncate_middle(sanitize(" ".join(lines[-_MOST_LINES:]))) if code else None
 
 
 def _run(command: list[str], environ: Mapping[str, str], folder: str, patience: float) -> tuple[int | None, str]:
@@ -77,7 +77,7 @@ def _run(command: list[str], environ: Mapping[str, str], folder: str, patience: 
         try:
             process.wait(patience)
         except subprocess.TimeoutExpired:
-            end_family(process, _SECONDS_TO_END)
+            end_process_tree(process, _SECONDS_TO_END)
             process.wait()
             return None, ""
         said.seek(0)

@@ -19,14 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.processes import leave_all_but, start_of, wait_for_end
+from ...module_utils._common.processes import close_files_except, start_ticks, wait_for_exit
 from ...module_utils._consul.settings import Settings
 from ...module_utils._consul.watch import Watch
-from ...module_utils._observe.notifications import Told
-from ...module_utils._queries.notifications import Memory, Sight, news, recall, remember, see
-from ...module_utils._state.legacy_keys import OldKeys
+from ...module_utils._observe.notifications import SentNotifications
+from ...module_utils._queries.notifications import (
+    RolloutView,
+    SentKey,
+    initial_state,
+    new_notifications,
+    read_rollout,
+    read_sent,
+)
+from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store
-from .._push.daemon import apart
+from .._push.daemon import detached
 from .hook import Hook
 from .run_watch import END, WARNINGS
 
@@ -57,26 +64,26 @@ class Notifier:
     retried: Mapping[str, int]
 
 
-def start(notifier: Notifier, sight: Sight, process: int) -> int:
+def start(notifier: Notifier, sight: RolloutView, process: int) -> int:
     """Start a run's notifier, which knows from then on what is news; return its process.
 
     :param sight: what there was before the run did anything.
     :param process: the process with which the run ends.
-    :raises UpgradeError: what :func:`remember` raises.
+    :raises UpgradeError: what :func:`initial_state` raises.
     """
-    told = remember(Store(notifier.settings), sight)
+    told = initial_state(Store(notifier.settings), sight)
     os.mkfifo(Path(notifier.folder) / END, 0o600)
     reading, writing = os.pipe()
-    apart(lambda: _live(notifier, told, process, writing))
+    detached(lambda: _live(notifier, told, process, writing))
     os.close(writing)
     with os.fdopen(reading) as pipe:
         return int(pipe.read() or 0)
 
 
-def _live(notifier: Notifier, told: Told, process: int, telling: int) -> None:
-    started = start_of(process)
+def _live(notifier: Notifier, told: SentNotifications, process: int, telling: int) -> None:
+    started = start_ticks(process)
     log = os.open(Path(notifier.folder) / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    leave_all_but(telling, log)
+    close_files_except(telling, log)
     os.dup2(log, 1)
     os.dup2(log, 2)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -85,8 +92,8 @@ def _live(notifier: Notifier, told: Told, process: int, telling: int) -> None:
     end = os.open(Path(notifier.folder) / END, os.O_RDONLY | os.O_NONBLOCK)
     os.write(telling, str(os.getpid()).encode())
     os.close(telling)
-    teller = Teller(notifier, told)
-    teller.end_when(lambda: wait_for_end(process, started or 0))
+    teller = NotificationSender(notifier, told)
+    teller.end_when(lambda: wait_for_exit(process, started or 0))
     teller.end_when(lambda: _wait_for_word(end))
     try:
         teller.tell()
@@ -102,10 +109,10 @@ def _wait_for_word(end: int) -> None:
     poll.poll()
 
 
-class Teller:
+class NotificationSender:
     """Tells what there is to tell until the run is over and nothing is left."""
 
-    def __init__(self, notifier: Notifier, told: Told) -> None:
+    def __init__(self, notifier: Notifier, told: SentNotifications) -> None:
         """Prepare it.
 
         :param told: what was told when the run began.
@@ -114,13 +121,13 @@ class Teller:
         self._store = Store(notifier.settings)
         self._told = told
         self._over = threading.Event()
-        self._memory = Memory(self._store)
+        self._memory = SentKey(self._store)
         self._is_ours = False
         # Of a look, in seconds.
         self._cost = 0.0
         self._retried = dict(notifier.retried)
         keys = self._store.keys
-        folders = (keys.upgrade, keys.reports, OldKeys(keys.prefix).reports, keys.gates, keys.current_version)
+        folders = (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates, keys.current_version)
         self._watch = Watch(notifier.settings, folders)
 
     def end_when(self, act: Callable[[], object]) -> None:
@@ -167,14 +174,14 @@ class Teller:
     def _look(self) -> bool:
         """Tell what is new; return whether nothing is left."""
         began = time.monotonic()
-        sight = see(self._store, self._notifier.fleet)
+        sight = read_rollout(self._store, self._notifier.fleet)
         self._cost = time.monotonic() - began
         if not self._is_ours:
             found = self._memory.take(self._told)
             self._is_ours = found is not None
             self._told = found or self._newest_told()
         told = self._without_retried(sight, self._told)
-        notices, after = news(self._store, sight, told)
+        notices, after = new_notifications(self._store, sight, told)
         if not self._is_ours:
             return not notices
         for notice in notices:
@@ -193,16 +200,16 @@ class Teller:
             self._note(after)
         return self._is_ours
 
-    def _newest_told(self) -> Told:
+    def _newest_told(self) -> SentNotifications:
         """Return what was told by the run that has the lock."""
-        found = recall(self._store)
+        found = read_sent(self._store)
         return self._told if found is None or found.epoch < self._told.epoch else found
 
-    def _note(self, told: Told) -> None:
+    def _note(self, told: SentNotifications) -> None:
         self._told = told
         self._is_ours = self._is_ours and self._memory.note(told)
 
-    def _without_retried(self, sight: Sight, told: Told) -> Told:
+    def _without_retried(self, sight: RolloutView, told: SentNotifications) -> SentNotifications:
         """Return what was told, without the hosts that this run has tried again since then."""
         records = sight.view.snapshot.records
         again = {host for host, attempt in self._retried.items() if host in records and records[host].attempt > attempt}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...module_utils._common.processes import start_of, wait_for_end
+from ...module_utils._common.processes import start_ticks, wait_for_exit
 
 # In its folder: the pipe that it waits at for the end of the run, and what it warns of.
 END, WARNINGS = "end", "warnings"
@@ -21,20 +21,20 @@ END, WARNINGS = "end", "warnings"
 _SIGN = "CONVOY_UPGRADE_NOTIFIER"
 
 
-def remember(result: Mapping[str, Any]) -> None:
+def remember_notifier(result: Mapping[str, Any]) -> None:
     """Take note of a notifier, from the result of the task that started it."""
     folder, process = result.get("notifier"), result.get("process")
     if isinstance(folder, str) and folder and isinstance(process, int):
-        os.environ[_SIGN] = f"{process}:{start_of(process)}:{folder}"
+        os.environ[_SIGN] = f"{process}:{start_ticks(process)}:{folder}"
 
 
-def known() -> tuple[int, str] | None:
+def known_notifier() -> tuple[int, str] | None:
     """Return the process and the folder of this run's notifier, None where there is none."""
     process, _colon, rest = os.environ.get(_SIGN, "").partition(":")
     return (int(process), rest.partition(":")[2]) if process else None
 
 
-def end() -> list[str]:
+def end_notifier() -> list[str]:
     """Let the notifier tell what is left, wait for that, and return what it warns of."""
     process, _colon, rest = os.environ.pop(_SIGN, "").partition(":")
     if not process:
@@ -42,7 +42,7 @@ def end() -> list[str]:
     started, _colon, folder = rest.partition(":")
     _finish(Path(folder))
     if started.isdigit():
-        wait_for_end(int(process), int(started))
+        wait_for_exit(int(process), int(started))
     return _warnings(Path(folder))
 
 

@@ -12,7 +12,7 @@ _ADDED = ("changed", "failed", "skipped", "failed_when_result", "warnings", "dep
 _LOOP = ("ansible_loop", "ansible_index_var")
 
 
-def told_by_debug(result: Mapping[str, Any]) -> Iterator[str]:
+def debug_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield what it printed, item by item where it is a loop.
 
     :param result: as callbacks get it, without what ``no_log`` hides.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...module_utils._common.sanitize import printable
+from ...module_utils._common.sanitize import sanitize
 
 # What a task printed is shown to so many lines, the last ones.
 _MOST_LINES = 400
@@ -24,7 +24,7 @@ def failure_lines(
     """
     what = "can't be reached" if unreachable else "failed"
     head = f"{host} {what} at {task!r}" + (f" ({path})" if path else "")
-    return [printable(f"{head}:"), *(f"  {printable(line.rstrip())}" for line in _told(result))]
+    return [sanitize(f"{head}:"), *(f"  {sanitize(line.rstrip())}" for line in _told(result))]
 
 
 def _told(result: Mapping[str, Any]) -> Iterator[str]:

@@ -9,16 +9,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...module_utils._common.names import plural, some
+from ...module_utils._common.names import listing, plural
 from ...module_utils._host_states.states import UPGRADED, UPGRADING
 from ...module_utils._rule_checks.sources import leaves
-from .status_text import headline, reasons, standing, table
+from .status_text import headline, reason_lines, rollout_lines, table_lines
 
 _MOST_WAVES = 12
 _MOST_HOSTS = 8
 
 
-def plan(result: Mapping[str, Any]) -> list[str]:
+def plan_lines(result: Mapping[str, Any]) -> list[str]:
     """Return the waves that a plan opens and expects, the rules that shape them, and what is not expected to open.
 
     :param result: a result of ``consul_upgrade_plan``.
@@ -28,7 +28,7 @@ def plan(result: Mapping[str, Any]) -> list[str]:
         f"Plan: {headline(result)[len('Rollout ') :]}",
         *_replaced(result.get("replaces") or {}),
         *_rules(result["instructions"], result.get("sources") or {}),
-        *standing(result),
+        *rollout_lines(result),
     ]
     lines += _table(result) if waves else ["Nothing is left to open."]
     expected = {host for wave in waves for host in wave}
@@ -38,7 +38,7 @@ def plan(result: Mapping[str, Any]) -> list[str]:
         if host not in expected and view["state"] not in (UPGRADED, UPGRADING)
     }
     if others:
-        lines += ["", "Not expected to go without an operator:", *reasons(others)[1:]]
+        lines += ["", "Not expected to go without an operator:", *reason_lines(others)[1:]]
     return lines
 
 
@@ -76,24 +76,26 @@ def _table(result: Mapping[str, Any]) -> list[str]:
     rows = [["wave", "hosts", *(["begins", "takes"] if is_known else []), "who"]]
     begins = 0.0
     for number, (wave, takes) in enumerate(zip(waves[:_MOST_WAVES], seconds, strict=False), 1):
-        times = [f"+{lasting(begins)}", lasting(takes)] if is_known else []
+        times = [f"+{duration_in_words(begins)}", duration_in_words(takes)] if is_known else []
         begins += takes
         rows.append(["now" if number == 1 else str(number), str(len(wave)), *times, _who(wave, result)])
-    lines = ["", *table(rows, left=(len(rows[0]) - 1,))]
+    lines = ["", *table_lines(rows, left=(len(rows[0]) - 1,))]
     if len(waves) > _MOST_WAVES:
         left = sum(len(wave) for wave in waves[_MOST_WAVES:])
         lines.append(f"and {plural(len(waves) - _MOST_WAVES, 'wave')} more with {plural(left, 'host')}")
     if is_known:
-        lines.append(f"About {lasting(sum(seconds))} in all, if each host takes as long as its role did last time.")
+        lines.append(
+            f"About {duration_in_words(sum(seconds))} in all, if each host takes as long as its role did last time."
+        )
     return lines
 
 
 def _who(wave: Sequence[str], result: Mapping[str, Any]) -> str:
     brake = result.get("brake")
-    return some(wave, _MOST_HOSTS) or f"nobody: {brake['reason'] if brake else 'every slot is taken'}"
+    return listing(wave, _MOST_HOSTS) or f"nobody: {brake['reason'] if brake else 'every slot is taken'}"
 
 
-def lasting(seconds: float) -> str:
+def duration_in_words(seconds: float) -> str:
     """Return how long something takes in at most two units: ``45s``, ``12m 30s``, ``3h 5m``, ``2d 4h``."""
     left = max(0, round(seconds))
     parts = []

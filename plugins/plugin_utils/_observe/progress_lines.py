@@ -13,7 +13,7 @@ _STUCK = ("failed", "lost")
 _DONE = "upgraded"
 
 
-class Progress:
+class PassProgress:
     """Turns the results of successive passes into lines."""
 
     def __init__(self) -> None:
@@ -38,10 +38,10 @@ class Progress:
             else:
                 others.append(f"{change}: {view['reason']}")
         self._states = {host: view["state"] for host, view in hosts.items()}
-        return [*ended, *others, count(result)] if ended or others else []
+        return [*ended, *others, running_count(result)] if ended or others else []
 
 
-def count(result: Mapping[str, Any]) -> str:
+def running_count(result: Mapping[str, Any]) -> str:
     """Return the running count: how far each role is, and what the rest of the fleet does."""
     total: dict[str, int] = {}
     done: dict[str, int] = {}

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from ...module_utils._observe.progress import Bar, Flight, Standing, segments
-from .wording import clock, headline, where
+from ...module_utils._observe.progress import HostProgress, RoleProgress, RolloutProgress, segments
+from .wording import elapsed, headline, where
 
 LIBRARY_ERROR: str | None = None
 try:
@@ -51,13 +51,13 @@ class Screen:
         # Whoever is killed can't show it again.
         self._console.show_cursor(True)
 
-    def draw(self, found: Standing, now: float, away: str = "") -> None:
+    def draw(self, found: RolloutProgress, now: float, away: str = "") -> None:
         """Draw a standing.
 
         :param now: unix seconds, for how long hosts take.
         :param away: why it is not what Consul has now, empty where it is.
         """
-        self._live.update(picture(found, now, self._console.width, self._console.height, self._signs, away))
+        self._live.update(drawing(found, now, self._console.width, self._console.height, self._signs, away))
         self._live.refresh()
 
     def say(self, *lines: str) -> None:
@@ -69,7 +69,7 @@ class Screen:
         self._live.stop()
 
 
-def picture(found: Standing, now: float, width: int, height: int, signs: str = _BLOCKS, away: str = "") -> Any:
+def drawing(found: RolloutProgress, now: float, width: int, height: int, signs: str = _BLOCKS, away: str = "") -> Any:
     """Return what is drawn, for a terminal of so many columns and rows.
 
     :param signs: for cells that are done, upgrading, failed and waiting.
@@ -89,7 +89,7 @@ def picture(found: Standing, now: float, width: int, height: int, signs: str = _
         parts.append(_line(f"and {others} more on their way", "bright_black"))
     parts += [_line(note, "yellow") for note in found.notes]
     if away:
-        parts.append(_line(f"Shown as of {clock(now - found.at)} ago: {away}", "red"))
+        parts.append(_line(f"Shown as of {elapsed(now - found.at)} ago: {away}", "red"))
     return Group(*parts)
 
 
@@ -97,7 +97,7 @@ def _line(text: str, style: str) -> Any:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _most_wanted(bars: Sequence[Bar], most: int) -> tuple[list[Bar], int]:
+def _most_wanted(bars: Sequence[RoleProgress], most: int) -> tuple[list[RoleProgress], int]:
     """Return the bars that there is room for, in their order, and how many others there are; those that are done are left out first."""
     if len(bars) <= most:
         return list(bars), 0
@@ -106,7 +106,7 @@ def _most_wanted(bars: Sequence[Bar], most: int) -> tuple[list[Bar], int]:
     return kept, len(bars) - len(kept)
 
 
-def _bars(bars: Sequence[Bar], width: int, signs: str) -> Any:
+def _bars(bars: Sequence[RoleProgress], width: int, signs: str) -> Any:
     cells = max(8, min(_WIDEST_BAR, width // 3))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, overflow="ellipsis", max_width=max(8, width // 4))
@@ -120,7 +120,7 @@ def _bars(bars: Sequence[Bar], width: int, signs: str) -> Any:
     return grid
 
 
-def _counts(row: Bar) -> Any:
+def _counts(row: RoleProgress) -> Any:
     text = Text(f"{row.done}/{row.hosts}")
     for count, word, style in (
         (row.upgrading, "upgrading", "yellow"),
@@ -132,17 +132,17 @@ def _counts(row: Bar) -> Any:
     return text
 
 
-def _flights(flights: Sequence[Flight], now: float) -> Any:
+def _flights(flights: Sequence[HostProgress], now: float) -> Any:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, overflow="ellipsis")
     grid.add_column(no_wrap=True, justify="right")
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for one in flights:
-        grid.add_row(Text(one.host), Text("" if one.since is None else clock(now - one.since)), Text(where(one)))
+        grid.add_row(Text(one.host), Text("" if one.since is None else elapsed(now - one.since)), Text(where(one)))
     return grid
 
 
-def why_not(stream: TextIO) -> str | None:
+def reason_not_to_draw(stream: TextIO) -> str | None:
     """Return why nothing can be drawn on a stream: empty where that is as it should be, None where it can."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb" or not stream.isatty():
         return ""

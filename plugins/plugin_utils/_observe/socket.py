@@ -41,7 +41,7 @@ def is_fed(process: int) -> bool:
     return folder is not None and (folder / FED).exists()
 
 
-def wants_more(process: int) -> bool:
+def is_unfed(process: int) -> bool:
     """Return whether a process has a view that nobody tells how the rollout goes."""
     folder = folder_of(process)
     with contextlib.suppress(OSError):
@@ -49,7 +49,7 @@ def wants_more(process: int) -> bool:
     return folder is not None
 
 
-def wait_until_shown(process: int, index: int, seconds: float) -> None:
+def wait_for_view(process: int, index: int, seconds: float) -> None:
     """Return once the view of a process, if it is fed, shows what Consul had at an index; after some seconds in any case.
 
     So that what is printed next does not come before it.
@@ -58,13 +58,13 @@ def wait_until_shown(process: int, index: int, seconds: float) -> None:
     if folder is None or not is_fed(process):
         return
     with contextlib.suppress(OSError):
-        teller = Teller(folder)
+        teller = ViewSender(folder)
         teller.line.settimeout(seconds)
         teller.tell({"until": index})
         teller.close()
 
 
-class Teller:
+class ViewSender:
     """Tells a view."""
 
     def __init__(self, folder: Path) -> None:

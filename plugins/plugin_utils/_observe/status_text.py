@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...module_utils._common.names import in_order, plural, some
+from ...module_utils._common.names import in_order, listing, plural
 from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import FORWARD
@@ -43,7 +43,7 @@ _FLOW = (
 )
 
 
-def table(rows: Sequence[Sequence[str]], *, left: Iterable[int] = (0,)) -> list[str]:
+def table_lines(rows: Sequence[Sequence[str]], *, left: Iterable[int] = (0,)) -> list[str]:
     """Return rows as aligned lines, the first of them the head.
 
     :param left: columns whose text stands on the left; numbers stand on the right.
@@ -59,23 +59,23 @@ def table(rows: Sequence[Sequence[str]], *, left: Iterable[int] = (0,)) -> list[
     ]
 
 
-def status(info: Mapping[str, Any]) -> list[str]:
+def status_lines(info: Mapping[str, Any]) -> list[str]:
     """Return where the fleet stands, role by role, and what every host that is not upgraded waits for.
 
     :param info: a result of ``consul_upgrade_info`` or ``consul_upgrade_plan``.
     """
     return [
         headline(info),
-        *standing(info),
+        *rollout_lines(info),
         "",
         *_by_role(info["hosts"]),
-        *reasons(info["hosts"]),
+        *reason_lines(info["hosts"]),
         *_of_holds(info.get("holds") or [], info["hosts"]),
         *_of_providers(info.get("providers") or {}),
     ]
 
 
-def standing(info: Mapping[str, Any]) -> list[str]:
+def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     """Return what stands above all hosts: the order of a rollback, the stage, and what keeps everything from going on."""
     lines = []
     ledger = info.get("ledger") or {}
@@ -92,7 +92,7 @@ def standing(info: Mapping[str, Any]) -> list[str]:
     left = info.get("post_upgrade") or ()
     if left:
         lines.append(
-            f"Tasks after the upgrade are still to be run on {plural(len(left), 'host')}: {some(left, _MOST_HOSTS)}"
+            f"Tasks after the upgrade are still to be run on {plural(len(left), 'host')}: {listing(left, _MOST_HOSTS)}"
         )
     if left and info.get("complete"):
         lines.append(f"Next: ansible-playbook playbooks/post_upgrade.yml -e version={info['version']}")
@@ -165,7 +165,7 @@ def _by_role(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if len(roles) > 1:
         everything = list(hosts.values())
         rows.append(["fleet", str(len(everything)), *_counts(everything), _versions(everything)])
-    return table(rows, left=(0, len(_COLUMNS) + 2))
+    return table_lines(rows, left=(0, len(_COLUMNS) + 2))
 
 
 def _counts(views: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -180,7 +180,7 @@ def _versions(views: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{version} ({count})" for version, count in sorted(counts.items(), key=lambda one: -one[1]))
 
 
-def reasons(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def reason_lines(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return why hosts that are not upgraded are where they are, each reason once, below its state."""
     lines = []
     for state in (FAILED, LOST, UPGRADING, HELD, PENDING):
@@ -190,11 +190,11 @@ def reasons(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 by_reason.setdefault(view["reason"], []).append(host)
         if by_reason:
             lines += ["", f"{state}:"]
-        lines += [f"  {some(in_order(names), _MOST_HOSTS)}: {reason}" for reason, names in by_reason.items()]
+        lines += [f"  {listing(in_order(names), _MOST_HOSTS)}: {reason}" for reason, names in by_reason.items()]
     return lines
 
 
-def story(host: Mapping[str, Any]) -> list[str]:
+def host_lines(host: Mapping[str, Any]) -> list[str]:
     """Return one host's story.
 
     :param host: the ``host`` of a result of ``consul_upgrade_info``.
@@ -230,7 +230,7 @@ def _place(what: str) -> int:
     return _FLOW.index(what) if what in _FLOW else 0
 
 
-def composition(result: Mapping[str, Any]) -> list[str]:
+def composition_lines(result: Mapping[str, Any]) -> list[str]:
     """Return what the hosts of each role go through, and why roles wait for each other.
 
     :param result: a result of ``compose_upgrade_tasks``.
@@ -256,7 +256,7 @@ def composition(result: Mapping[str, Any]) -> list[str]:
     return [*lines, *result["remarks"]]
 
 
-def mistakes(checked: Mapping[str, Any]) -> list[str]:
+def mistake_lines(checked: Mapping[str, Any]) -> list[str]:
     """Return the lines for a look at instructions: a line for each mistake, with its place in front; else the rules."""
     remarks = [f"Warning: {one}" for one in checked.get("remarks", ())]
     found = checked.get("mistakes", ())

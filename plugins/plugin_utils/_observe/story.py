@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ...module_utils._common.sanitize import printable
+from ...module_utils._common.sanitize import sanitize
 from ...module_utils._consul.errors import Unreachable
-from ...module_utils._observe.progress import Standing
-from ...module_utils._queries.follow import News
-from .progress_lines import Progress, count
+from ...module_utils._observe.progress import RolloutProgress
+from ...module_utils._queries.follow import ProgressUpdate
+from .progress_lines import PassProgress, running_count
 
 
-class Story:
+class ViewMessages:
     """Turns what is found, look by look, into messages for a view. ``count`` is how far each role is by now."""
 
     def __init__(self, first: Mapping[str, Any] | None = None) -> None:
@@ -24,7 +24,7 @@ class Story:
 
         :param first: the result of a pass that was made before the first look, and that nobody has told; None for none.
         """
-        self._progress = Progress()
+        self._progress = PassProgress()
         self._untold = self._progress.lines(first)[:-1] if first is not None else []
         self._notes: tuple[str, ...] = ()
         self._warnings: set[str] = set()
@@ -32,7 +32,7 @@ class Story:
         self._is_away = False
         self.count = ""
 
-    def message(self, found: News | Unreachable) -> dict[str, Any]:
+    def message(self, found: ProgressUpdate | Unreachable) -> dict[str, Any]:
         """Return ``lines`` that tell what has changed, the ``count``, and the ``standing`` as plain data.
 
         Of a Consul that is away it has the sentence in ``away``, and no standing.
@@ -42,7 +42,7 @@ class Story:
                 [] if self._is_away else [f"{found.message} What is shown is of the time before; it is asked again."]
             )
             self._is_away = True
-            return {"lines": list(map(printable, lines)), "away": printable(found.message)}
+            return {"lines": list(map(sanitize, lines)), "away": sanitize(found.message)}
         lines = [*self._untold, *self._news_of(found)]
         self._untold = []
         hosts = {
@@ -50,16 +50,16 @@ class Story:
         }
         shown = {"version": found.standing.version, "hosts": hosts}
         changes = self._progress.lines(shown)
-        self.count = printable(count(shown))
+        self.count = sanitize(running_count(shown))
         # The count stands for itself here.
         return {
-            "lines": [printable(line) for line in [*lines, *changes[:-1]]],
+            "lines": [sanitize(line) for line in [*lines, *changes[:-1]]],
             "count": self.count,
-            "standing": plain(found.standing),
+            "standing": progress_as_data(found.standing),
             "index": found.index,
         }
 
-    def _news_of(self, found: News) -> Iterator[str]:
+    def _news_of(self, found: ProgressUpdate) -> Iterator[str]:
         if self._is_away:
             self._is_away = False
             yield "Consul is back."
@@ -79,7 +79,7 @@ class Story:
                 yield f"Warning: {warning}"
 
 
-def plain(found: Standing) -> dict[str, Any]:
+def progress_as_data(found: RolloutProgress) -> dict[str, Any]:
     """Return a standing as plain data, with texts that do nothing on a terminal."""
     data: dict[str, Any] = _harmless(asdict(found))
     return data
@@ -87,7 +87,7 @@ def plain(found: Standing) -> dict[str, Any]:
 
 def _harmless(value: Any) -> Any:
     if isinstance(value, str):
-        return printable(value)
+        return sanitize(value)
     if isinstance(value, Mapping):
         return {name: _harmless(below) for name, below in value.items()}
     return [_harmless(below) for below in value] if isinstance(value, (list, tuple)) else value

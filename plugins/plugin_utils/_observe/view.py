@@ -21,10 +21,10 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from ...module_utils._observe.progress import Standing
-from .screen import Screen, why_not
+from ...module_utils._observe.progress import RolloutProgress
+from .screen import Screen, reason_not_to_draw
 from .socket import FED, OVER, SOCKET, announce
-from .wording import about, ending, stamped
+from .wording import about_minutes, ending, with_time
 
 # Seconds between two drawings, as hosts' times go on.
 _TICK = 1.0
@@ -32,7 +32,7 @@ _TICK = 1.0
 _SHOW_EVERY = 30.0
 
 
-class View:
+class RunView:
     """Shows what it is told: on a terminal as a drawing below everything else, elsewhere as lines.
 
     :param display: Ansible's.
@@ -43,13 +43,13 @@ class View:
         self._display = display
         self._lock: threading.RLock = getattr(display, "_lock", None) or threading.RLock()
         self._stream = stream
-        reason = why_not(stream)
+        reason = reason_not_to_draw(stream)
         self.hint = reason or ""
         self._draws = reason is None
         self._is_held = False
         self._screen: Screen | None = None
         self._above: list[_Above] = []
-        self._standing: Standing | None = None
+        self._standing: RolloutProgress | None = None
         self._count, self._away = "", ""
         self._said_at = 0.0
         self._folder: Path | None = None
@@ -177,11 +177,11 @@ class View:
             self._say_ending(message)
             return
         if message.get("lines"):
-            self.say("\n".join(map(stamped, message["lines"])))
+            self.say("\n".join(map(with_time, message["lines"])))
             self._said_at = time.monotonic()
         self._away = message.get("away", "")
         if "standing" in message:
-            self._standing = Standing.from_plain(message["standing"])
+            self._standing = RolloutProgress.from_plain(message["standing"])
             self._count = message["count"]
             if self._folder is not None:
                 (self._folder / FED).write_text("")
@@ -196,7 +196,7 @@ class View:
         if message.get("why"):
             self._display.warning(message["why"])
         elif "standing" in message:
-            self.say(stamped(ending(Standing.from_plain(message["standing"]))))
+            self.say(with_time(ending(RolloutProgress.from_plain(message["standing"]))))
             if self._folder is not None:
                 (self._folder / FED).write_text(OVER)
 
@@ -231,9 +231,9 @@ class View:
         left = (
             ""
             if found is None or found.left is None
-            else f"; {about(max(0.0, found.left - (time.time() - found.at)))} left"
+            else f"; {about_minutes(max(0.0, found.left - (time.time() - found.at)))} left"
         )
-        self.say(stamped(f"{self._count}{left}" + ("; Consul can't be reached" if self._away else "")))
+        self.say(with_time(f"{self._count}{left}" + ("; Consul can't be reached" if self._away else "")))
         self._said_at = time.monotonic()
 
     def _draw(self) -> None:
@@ -268,7 +268,7 @@ def _answer(line: socket.socket) -> None:
 class _Above:
     """Takes the place of an output while there is a drawing: lines stand above it."""
 
-    def __init__(self, view: View, screen: Screen, name: str) -> None:
+    def __init__(self, view: RunView, screen: Screen, name: str) -> None:
         self._view, self._screen, self._name = view, screen, name
         self._instead_of: Any = getattr(sys, name)
         self._process = os.getpid()

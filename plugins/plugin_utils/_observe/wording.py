@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 
-from ...module_utils._observe.progress import Flight, Standing
+from ...module_utils._observe.progress import HostProgress, RolloutProgress
 
 _MINUTE, _HOUR = 60, 3600
 
 
-def about(seconds: float) -> str:
+def about_minutes(seconds: float) -> str:
     """Return a time that is not known any better in words: ``about 4 min``."""
     if seconds < _MINUTE:
         return "less than a minute"
@@ -22,20 +22,20 @@ def about(seconds: float) -> str:
     return f"about {minutes // 60} h {minutes % 60} min"
 
 
-def clock(seconds: float) -> str:
+def elapsed(seconds: float) -> str:
     """Return how long something takes so far: ``1:05``, or ``2:01:05`` from an hour on."""
     whole = max(0, int(seconds))
     hours, rest = divmod(whole, _HOUR)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
 
 
-def where(flight: Flight) -> str:
+def where(flight: HostProgress) -> str:
     """Return at what a host is: ``nginx, step stop``."""
     parts = [flight.service, f"step {flight.step}" if flight.step else ""]
     return ", ".join(part for part in parts if part) or flight.doing
 
 
-def headline(found: Standing, left: float | None) -> str:
+def headline(found: RolloutProgress, left: float | None) -> str:
     """Return in a line how far the whole rollout is.
 
     :param left: seconds that are left by now, None where that can't be told.
@@ -47,10 +47,10 @@ def headline(found: Standing, left: float | None) -> str:
     text = f"{found.version}{came}: {done} of {hosts} hosts upgraded"
     if found.done or found.state in ("paused", "aborted"):
         return f"{text}, {'complete' if found.done else found.state}"
-    return text if left is None else f"{text}, {about(left)} left"
+    return text if left is None else f"{text}, {about_minutes(left)} left"
 
 
-def ending(found: Standing) -> str:
+def ending(found: RolloutProgress) -> str:
     """Return how a rollout that is over ended."""
     if not found.version or not found.state:
         return "Nothing is to be followed: no rollout has begun."
@@ -62,6 +62,6 @@ def ending(found: Standing) -> str:
     return f"The rollout to {found.version} is complete."
 
 
-def stamped(line: str, at: float | None = None) -> str:
+def with_time(line: str, at: float | None = None) -> str:
     """Return a line with the time of day before it."""
     return f"{time.strftime('%H:%M:%S', time.localtime(at))} {line}"

@@ -15,16 +15,16 @@ from ...module_utils._consul.watch import Watch
 from ...module_utils._fleet.ledger import ABORTED
 from ...module_utils._host_states import states
 from ...module_utils._planner.blockers import BUDGET
-from ...module_utils._planner.plan import HostView, Plan, obstacles
+from ...module_utils._planner.plan import HostView, Plan, blocked_hosts
 from ...module_utils._planner.reconcile import make_plan
-from ...module_utils._rollout.planner_pass import Outcome, Request, make_pass
-from ...module_utils._rollout.post_upgrade_pass import make_after_pass
+from ...module_utils._rollout.planner_pass import PassRequest, PassResult, make_pass
+from ...module_utils._rollout.post_upgrade_pass import make_post_upgrade_pass
 from ...module_utils._state.keys import Keys
-from ...module_utils._state.legacy_keys import OldKeys
+from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store
-from .connections import Pool
-from .resume_point import gone_on
-from .run import AFTER, Run
+from .connections import StorePool
+from .resume_point import interrupted_at
+from .run import AFTER, PushRun
 
 # The state of a host that another run drives.
 TAKEN = "taken"
@@ -51,13 +51,13 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PassView:
     """A pass, and every host as it is after it.
 
     :param mark: where the watch was before it, so that what came later is waited for.
     """
 
-    outcome: Outcome
+    outcome: PassResult
     hosts: Mapping[str, HostView]
     mark: int
 
@@ -67,19 +67,19 @@ class Look:
         return self.outcome.ledger is not None and self.outcome.ledger.state == ABORTED
 
 
-class Admission:
+class RunAdmission:
     """Lets the hosts of one run through, in passes that are made for all who wait together.
 
     :param claim: takes a host on; gives who has it, None where it is this run's.
     """
 
-    def __init__(self, run: Run, pool: Pool, claim: Callable[[str], str | None]) -> None:
+    def __init__(self, run: PushRun, pool: StorePool, claim: Callable[[str], str | None]) -> None:
         """Nobody waits yet."""
         self._run = run
         self._pool = pool
         self._claim = claim
         keys = Keys(pool.settings.kv_prefix)
-        reports = (keys.reports, OldKeys(keys.prefix).reports)
+        reports = (keys.reports, LegacyKeys(keys.prefix).reports)
         self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.drivers, *reports))
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -88,7 +88,7 @@ class Admission:
         self._play_of = {host: at for at, hosts in enumerate(run.plays) for host in hosts}
         self._going: set[str] = set()
         self._watching = False
-        self._latest: Look | None = None
+        self._latest: PassView | None = None
         self._epoch, self._commit = 0, ""
         self._asked: set[str] = set()
         self._asked_at = 0.0
@@ -120,7 +120,7 @@ class Admission:
         """
         return self._together(hosts, whole=True)
 
-    def settle(self, hosts: Collection[str], seconds: float) -> tuple[bool, bool, Look]:
+    def settle(self, hosts: Collection[str], seconds: float) -> tuple[bool, bool, PassView]:
         """Let hosts that upgrade themselves through, and wait for a change.
 
         :returns: whether all of the hosts are upgraded, whether anything can still move, and the last pass.
@@ -133,7 +133,7 @@ class Admission:
         self._wait(look, seconds)
         return False, True, look
 
-    def explain(self, look: Look, hosts: Collection[str]) -> list[str]:
+    def explain(self, look: PassView, hosts: Collection[str]) -> list[str]:
         """Return why hosts are not upgraded, as if this run were for the whole fleet: a sentence for each reason."""
         plan = self._plan(look, None)
         free = {one.host for one in plan.openings}
@@ -148,7 +148,7 @@ class Admission:
             return view.reason
 
         explained = {host: replace(plan.hosts[host], reason=reason(host)) for host in hosts}
-        return obstacles(Plan(unfinished=tuple(hosts)), explained)
+        return blocked_hosts(Plan(unfinished=tuple(hosts)), explained)
 
     def _together(self, hosts: Collection[str], *, whole: bool) -> dict[str, Verdict]:
         verdicts: dict[str, Verdict] = {}
@@ -247,44 +247,44 @@ class Admission:
                 self._waiting[host] = _final(None, look.hosts[host])
         self._changed.notify_all()
 
-    def _make_pass(self, limit: Collection[str]) -> Look:
+    def _make_pass(self, limit: Collection[str]) -> PassView:
         run = self._run
-        request = Request(
+        request = PassRequest(
             version=run.version, fleet=run.fleet, limit=[*limit], since=1, epoch=self._epoch, commit=self._commit
         )
         if run.phase != AFTER:
             request = replace(request, post_upgrade=tuple(run.roles_with_after))
 
-        def act(store: Store) -> Outcome:
+        def act(store: Store) -> PassResult:
             if run.phase == AFTER:
-                return make_after_pass(store, request, run.roles_with_after)
+                return make_post_upgrade_pass(store, request, run.roles_with_after)
             return make_pass(store, request)
 
         mark = self._watcher.mark()
         outcome = self._pool.stubbornly(act)
         if outcome.ledger is not None:
             self._epoch, self._commit = outcome.ledger.epoch, outcome.ledger.commit
-        self._latest = Look(outcome, outcome.hosts(), mark)
+        self._latest = PassView(outcome, outcome.hosts(), mark)
         return self._latest
 
     @staticmethod
-    def _plan(look: Look, limit: Collection[str] | None) -> Plan:
+    def _plan(look: PassView, limit: Collection[str] | None) -> Plan:
         """Return what a pass for some hosts, or for all, would let through, as things stood at the last one."""
         outcome = look.outcome
         return make_plan(outcome.snapshot, outcome.members, outcome.rules, None if limit is None else [*limit])
 
-    def _verdict(self, look: Look, host: str) -> Verdict | None:
+    def _verdict(self, look: PassView, host: str) -> Verdict | None:
         """Return the verdict on a host, None for one that has to wait. One that is not where its way begins does not go."""
         verdict, view = self._by_state(look, host), look.hosts[host]
         if verdict is not None and not verdict.go:
             return verdict
-        version = gone_on(self._run, host, view)
+        version = interrupted_at(self._run, host, view)
         if not version:
             return verdict
         why = f"it is at {version} by now, and this run worked out its way from {self._run.origins[host]}"
         return Verdict(go=False, state=view.state, reason=f"{why}; run the same command again")
 
-    def _by_state(self, look: Look, host: str) -> Verdict | None:
+    def _by_state(self, look: PassView, host: str) -> Verdict | None:
         """Return the verdict on a host by its state, None for one that has to wait.
 
         One that failed holds its slot, and so needs none; what keeps others from beginning keeps it from beginning again,
@@ -304,12 +304,12 @@ class Admission:
         again = "; try it again with -e retry_failed=true once it is mended" if view.state == states.FAILED else ""
         return Verdict(go=False, state=view.state, reason=f"{view.reason}{again}")
 
-    def _others(self, look: Look, hosts: Collection[str]) -> bool:
+    def _others(self, look: PassView, hosts: Collection[str]) -> bool:
         """Return whether anybody else is at work, for whom it is worth waiting."""
         mine = set(hosts)
         return not look.is_over and self._at_work(look, [host for host in _flying(look) if host not in mine])
 
-    def _can_move(self, look: Look, still_to_come: Collection[str]) -> bool:
+    def _can_move(self, look: PassView, still_to_come: Collection[str]) -> bool:
         """Return whether anything may still change without an operator."""
         if look.is_over:
             return False
@@ -320,12 +320,12 @@ class Admission:
             return True
         return bool(still_to_come) and bool(self._plan(look, still_to_come).openings)
 
-    def _will_go(self, look: Look, host: str) -> bool:
+    def _will_go(self, look: PassView, host: str) -> bool:
         """Return whether a host goes without having to be let through: it holds its slot already."""
         verdict = self._verdict(look, host)
         return verdict is not None and verdict.go
 
-    def _at_work(self, look: Look, flying: Collection[str]) -> bool:
+    def _at_work(self, look: PassView, flying: Collection[str]) -> bool:
         """Return whether anybody is at work on one of these hosts.
 
         A host that upgrades itself is, and one whose health is still to be seen; one that Ansible upgrades is only if its
@@ -363,14 +363,14 @@ class Admission:
                             self._waiting[host] = Verdict(go=False, state=states.PENDING, reason=str(error))
                     self._changed.notify_all()
 
-    def _wait(self, look: Look | None, seconds: float) -> None:
+    def _wait(self, look: PassView | None, seconds: float) -> None:
         wake_at = look.outcome.plan.wake_at if look else None
         if wake_at is not None:
             seconds = min(seconds, max(_SHORTEST, wake_at - time.time() + _SHORTEST))
         self._watcher.wait(look.mark if look else 0, seconds)
 
 
-def _flying(look: Look) -> list[str]:
+def _flying(look: PassView) -> list[str]:
     return [host for host, view in look.hosts.items() if view.state == states.UPGRADING]
 
 

@@ -21,7 +21,7 @@ _LONGEST_PAUSE = 5.0
 _MOST_CONFLICTS = 200
 
 
-class Pool:
+class StorePool:
     """Lends stores, one to each thread that asks.
 
     :param patience: seconds for which a Consul that is away is tried again.

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.processes import leave_all_but, start_of, wait_for_end
+from ...module_utils._common.processes import close_files_except, start_ticks, wait_for_exit
 from .ipc import call
-from .run import Run
-from .server import serve
+from .run import PushRun
+from .server import serve_run
 
 LOG = "log"
 
@@ -31,18 +31,18 @@ def make_folder(process: int) -> str:
     """Return a new folder for a run, that only this user can look into, and that is gone when a process is."""
     below = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="convoy-", dir=below if len(below) < _LONGEST else "/tmp")
-    apart(lambda: _sweep(folder, process))
+    detached(lambda: _sweep(folder, process))
     return folder
 
 
-def start(run: Run, process: int) -> None:
+def start(run: PushRun, process: int) -> None:
     """Start a run's driver; return when it listens.
 
     :param process: the process with which the run ends.
     :raises UpgradeError: what kept it from starting.
     """
     reading, writing = os.pipe()
-    apart(lambda: _live(run, process, writing))
+    detached(lambda: _live(run, process, writing))
     os.close(writing)
     with os.fdopen(reading) as told:
         text = told.read()
@@ -58,7 +58,7 @@ def stop(folder: str) -> None:
     call(folder, do="close")
 
 
-def apart(act: Callable[[], None]) -> None:
+def detached(act: Callable[[], None]) -> None:
     """Do something in a process that is nobody's child, so that it leaves no zombie."""
     child = os.fork()
     if child == 0:
@@ -72,16 +72,16 @@ def apart(act: Callable[[], None]) -> None:
 
 
 def _sweep(folder: str, process: int) -> None:
-    started = start_of(process)
-    leave_all_but()
-    wait_for_end(process, started or 0)
+    started = start_ticks(process)
+    close_files_except()
+    wait_for_exit(process, started or 0)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _live(run: Run, process: int, telling: int) -> None:
-    started = start_of(process)
+def _live(run: PushRun, process: int, telling: int) -> None:
+    started = start_ticks(process)
     log = os.open(Path(run.folder) / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    leave_all_but(telling, log)
+    close_files_except(telling, log)
     os.dup2(log, 1)
     os.dup2(log, 2)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -92,7 +92,7 @@ def _live(run: Run, process: int, telling: int) -> None:
         os.close(telling)
 
     try:
-        serve(run, lambda: wait_for_end(process, started or 0), ready=lambda: tell({}))
+        serve_run(run, lambda: wait_for_exit(process, started or 0), ready=lambda: tell({}))
     except UpgradeError as error:
         tell(error.as_failure())
     except BaseException:

@@ -18,13 +18,13 @@ from typing import Any
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.processes import leave_all_but
+from ...module_utils._common.processes import close_files_except
 from ...module_utils._consul.settings import Settings, read_settings
 from ...module_utils._module import CONNECTION_OPTIONS
-from ...module_utils._queries.follow import News, follow
-from .._observe.socket import FED, Teller, folder_of, wants_more
-from .._observe.story import Story, plain
-from .daemon import apart
+from ...module_utils._queries.follow import ProgressUpdate, follow
+from .._observe.socket import FED, ViewSender, folder_of, is_unfed
+from .._observe.story import ViewMessages, progress_as_data
+from .daemon import detached
 
 LOG = "log"
 # For so long the run waits for the first drawing, so that nothing is told twice (seconds).
@@ -60,19 +60,19 @@ def feed(
 
     :param process: that of ansible-playbook.
     :param version: where the fleet goes in this run; another Consul, that says something else, is not believed.
-    :param first: as for :class:`Story`.
+    :param first: as for :class:`ViewMessages`.
     """
     folder = folder_of(process)
-    if folder is None or not wants_more(process):
+    if folder is None or not is_unfed(process):
         return folder is not None
     try:
         # That of who told it to its end, so that others are not silent if this one fails.
         (folder / FED).unlink(missing_ok=True)
         found = settings()
-        teller = Teller(folder)
+        teller = ViewSender(folder)
         reading, writing = os.pipe()
-        story = Story(first)
-        apart(lambda: _live(found, fleet, version, story, teller, writing, folder))
+        story = ViewMessages(first)
+        detached(lambda: _live(found, fleet, version, story, teller, writing, folder))
         os.close(writing)
         teller.close()
         with os.fdopen(reading, "rb") as told:
@@ -87,19 +87,19 @@ def _live(
     settings: Settings,
     fleet: Mapping[str, str] | None,
     version: str,
-    story: Story,
-    teller: Teller,
+    story: ViewMessages,
+    teller: ViewSender,
     telling: int,
     folder: Path,
 ) -> None:
     log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    leave_all_but(teller.line.fileno(), telling, log)
+    close_files_except(teller.line.fileno(), telling, log)
     os.dup2(log, 2)
     threading.Thread(target=_end_with, args=(teller.line,), daemon=True).start()
     last = None
     try:
         for found in follow(settings, fleet):
-            if isinstance(found, News):
+            if isinstance(found, ProgressUpdate):
                 if last is None and found.standing.version != version:
                     return
                 is_first, last = last is None, found
@@ -114,7 +114,7 @@ def _live(
                     # Who asked for it may have gone on by now.
                     os.write(telling, b"!")
         if last is not None:
-            teller.tell({"end": True, "standing": plain(last.standing)})
+            teller.tell({"end": True, "standing": progress_as_data(last.standing)})
     except UpgradeError as error:
         teller.tell({"end": True, "why": f"The live view ends, and the rollout goes on: {error.message}"})
     except Exception:

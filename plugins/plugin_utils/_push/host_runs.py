@@ -13,23 +13,23 @@ from dataclasses import dataclass, field, replace
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.operations import compare_and_put
-from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, Record
+from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, HostRecord
 from ...module_utils._host import once_for_all
-from ...module_utils._host.host_report import Word, next_record, report, shortened
+from ...module_utils._host.host_report import HostReport, next_record, truncate_error, write_report
 from ...module_utils._host.start import Start, start
 from ...module_utils._state.record_codec import decode_record, encode_record
 from ...module_utils._state.store import Store
-from .connections import Pool
+from .connections import StorePool
 from .providers import BEGUN, IN_PART, PASSED, Providers
-from .resume_point import behind
-from .run import AFTER, Run, Unit
-from .session import Session
+from .resume_point import finished_groups
+from .run import AFTER, PushRun, RunTaskGroup
+from .session import RunSession
 
 _LONG = 600
 
 
 @dataclass(slots=True)
-class Turn:
+class HostRun:
     """One host's way through its units.
 
     :param done: the units that it has finished, on this run or an earlier one.
@@ -41,7 +41,7 @@ class Turn:
     """
 
     host: str
-    record: Record | None = None
+    record: HostRecord | None = None
     index: int = 0
     done: dict[str, None] = field(default_factory=dict)
     current: str | None = None
@@ -54,19 +54,19 @@ class Turn:
     together: bool = False
 
 
-class Turns:
+class HostRuns:
     """All turns of one run."""
 
-    def __init__(self, run: Run, pool: Pool, session: Session) -> None:
+    def __init__(self, run: PushRun, pool: StorePool, session: RunSession) -> None:
         """Nobody goes yet."""
         self._run = run
         self._pool = pool
         self._session = session
         self._providers = Providers(run, pool, session)
-        self._turns: dict[str, Turn] = {}
+        self._turns: dict[str, HostRun] = {}
         self._lock = threading.Lock()
 
-    def of(self, host: str) -> Turn:
+    def of(self, host: str) -> HostRun:
         """Return a host's turn.
 
         :raises UpgradeError: ``not_let_through``.
@@ -81,23 +81,23 @@ class Turns:
         """Return the hosts whose turn is not over."""
         return list(self._turns)
 
-    def begin(self, host: str, *, together: bool = False) -> Turn:
+    def begin(self, host: str, *, together: bool = False) -> HostRun:
         """Begin a host's turn, or take it up where an earlier run left it.
 
         An upgrade starts only while the admission of its host holds; tasks after the upgrade have no gate.
 
         :raises UpgradeError: ``not_admitted``.
         """
-        turn = Turn(host, together=together)
+        turn = HostRun(host, together=together)
 
         def read(store: Store) -> None:
             entry = store.client.get(store.keys.record(host))
             turn.record = decode_record(entry.key, entry.value) if entry is not None else None
             turn.index = entry.modify_index if entry is not None else 0
-            turn.done = behind(self._run, host, turn.record)
+            turn.done = finished_groups(self._run, host, turn.record)
 
-        def started(before: Record | None) -> Record:
-            turn.done = behind(self._run, host, before)
+        def started(before: HostRecord | None) -> HostRecord:
+            turn.done = finished_groups(self._run, host, before)
             if before is not None and (before.state, before.version) == (STARTED, self._run.version):
                 return before
             return self._started(turn, before)
@@ -158,7 +158,7 @@ class Turns:
             self._write(turn)
         if turn.running_once == unit:
             self._pool.stubbornly(
-                lambda store: once_for_all.end(store, self._session.name, self._run.version, unit, host)
+                lambda store: once_for_all.end_once(store, self._session.name, self._run.version, unit, host)
             )
             turn.running_once = None
 
@@ -179,8 +179,8 @@ class Turns:
                 turn, lambda before: replace(before, post=POST_DONE, done=(), service=None, step=None, error=None)
             )
         else:
-            word = Word(host, self._run.version, UPGRADED)
-            self._pool.stubbornly(lambda store: report(store, word))
+            word = HostReport(host, self._run.version, UPGRADED)
+            self._pool.stubbornly(lambda store: write_report(store, word))
         self._release(host)
         return "upgraded"
 
@@ -198,37 +198,37 @@ class Turns:
             last_first.callback(self._providers.fail, host, error)
             last_first.callback(self._fail_once, turn, error)
 
-    def _fail_once(self, turn: Turn, error: str) -> None:
+    def _fail_once(self, turn: HostRun, error: str) -> None:
         unit, turn.running_once = turn.running_once, None
         if unit is not None:
             session, version = self._session.name, self._run.version
             self._pool.stubbornly(
-                lambda store: once_for_all.end(store, session, version, unit, turn.host, shortened(error))
+                lambda store: once_for_all.end_once(store, session, version, unit, turn.host, truncate_error(error))
             )
 
-    def _write_failed(self, turn: Turn, error: str) -> None:
+    def _write_failed(self, turn: HostRun, error: str) -> None:
         if self._run.phase == AFTER:
-            self._change(turn, lambda before: replace(before, post=POST_FAILED, error=shortened(error)))
+            self._change(turn, lambda before: replace(before, post=POST_FAILED, error=truncate_error(error)))
         else:
-            word = Word(turn.host, self._run.version, FAILED, turn.service, turn.step, error)
-            self._pool.stubbornly(lambda store: report(store, word))
+            word = HostReport(turn.host, self._run.version, FAILED, turn.service, turn.step, error)
+            self._pool.stubbornly(lambda store: write_report(store, word))
 
     def _release(self, host: str) -> None:
         with self._lock:
             self._turns.pop(host, None)
         self._session.release(host)
 
-    def _close_current(self, turn: Turn) -> None:
+    def _close_current(self, turn: HostRun) -> None:
         if turn.current is not None and turn.counts:
             turn.done[turn.current] = None
         elif turn.current is not None:
             turn.left_out[turn.current] = None
         turn.current = None
 
-    def _unit(self, host: str, name: str) -> Unit | None:
+    def _unit(self, host: str, name: str) -> RunTaskGroup | None:
         return next((one for one in self._run.units_of(host) if one.name == name), None)
 
-    def _leave_to_others(self, turn: Turn, unit: Unit) -> str:
+    def _leave_to_others(self, turn: HostRun, unit: RunTaskGroup) -> str:
         """Begin a provider's unit; return why its tasks are not to be run on this host, empty where they are."""
         taken = self._providers.begin(turn.host, unit, together=turn.together)
         if taken == BEGUN:
@@ -243,11 +243,11 @@ class Turns:
         turn.done[unit.name] = None
         return "the provider has it behind it"
 
-    def _take_once(self, turn: Turn, unit: str) -> bool:
+    def _take_once(self, turn: HostRun, unit: str) -> bool:
         version = self._run.version
 
         def take(store: Store) -> bool:
-            found = once_for_all.look(store, version, unit)
+            found = once_for_all.read_state(store, version, unit)
             if found is not None and (
                 found.state == once_for_all.DONE or (found.state == once_for_all.RUNNING and found.host != turn.host)
             ):
@@ -259,14 +259,16 @@ class Turns:
                 and found.host != turn.host
             ):
                 return False
-            return once_for_all.take(store, self._session.name, version, unit, turn.host, found.index if found else 0)
+            return once_for_all.begin_once(
+                store, self._session.name, version, unit, turn.host, found.index if found else 0
+            )
 
         if not self._pool.stubbornly(take):
             return False
         turn.running_once = unit
         return True
 
-    def _wait_for_passed(self, turn: Turn) -> None:
+    def _wait_for_passed(self, turn: HostRun) -> None:
         """Wait until what other hosts do for this one is done."""
         while turn.passed:
             unit = turn.passed[0]
@@ -291,11 +293,11 @@ class Turns:
             turn.passed.pop(0)
             turn.done[unit] = None
 
-    def _settled(self, turn: Turn, unit: str) -> once_for_all.Once | None:
+    def _settled(self, turn: HostRun, unit: str) -> once_for_all.RunOnceState | None:
         version = self._run.version
         index = 0
         while True:
-            found = self._pool.stubbornly(lambda store: once_for_all.look(store, version, unit))
+            found = self._pool.stubbornly(lambda store: once_for_all.read_state(store, version, unit))
             if found is None or found.state != once_for_all.RUNNING:
                 return found
             other = self._turns.get(found.host)
@@ -309,30 +311,30 @@ class Turns:
 
             index = self._pool.stubbornly(wait)
 
-    def _write(self, turn: Turn) -> None:
+    def _write(self, turn: HostRun) -> None:
         """Write where a host is: one request, as what the record holds is known from the last write."""
 
-        def after(before: Record | None) -> Record:
+        def after(before: HostRecord | None) -> HostRecord:
             if self._run.phase != AFTER:
                 return self._started(turn, before)
-            base = before or Record(self._run.version, UPGRADED, reported=self._run.version)
+            base = before or HostRecord(self._run.version, UPGRADED, reported=self._run.version)
             done = tuple(turn.done)
             return replace(base, post=POST_STARTED, service=turn.service, step=turn.step, done=done, error=None)
 
         self._put(turn, after)
 
-    def _started(self, turn: Turn, before: Record | None) -> Record:
+    def _started(self, turn: HostRun, before: HostRecord | None) -> HostRecord:
         """Return a host's record where it is at work now."""
-        word = Word(turn.host, self._run.version, STARTED, turn.service, turn.step)
+        word = HostReport(turn.host, self._run.version, STARTED, turn.service, turn.step)
         found = next_record(before, word, int(time.time()))
         return replace(found, done=tuple(turn.done), origin=self._run.origins.get(turn.host) or found.origin)
 
-    def _change(self, turn: Turn, change: Callable[[Record], Record]) -> None:
+    def _change(self, turn: HostRun, change: Callable[[HostRecord], HostRecord]) -> None:
         self._put(
-            turn, lambda before: change(before or Record(self._run.version, UPGRADED, reported=self._run.version))
+            turn, lambda before: change(before or HostRecord(self._run.version, UPGRADED, reported=self._run.version))
         )
 
-    def _put(self, turn: Turn, change: Callable[[Record | None], Record]) -> None:
+    def _put(self, turn: HostRun, change: Callable[[HostRecord | None], HostRecord]) -> None:
         fresh = True
 
         def put(store: Store) -> None:

@@ -12,11 +12,11 @@ from functools import partial
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._host import once_for_all, provider
-from ...module_utils._host.host_report import shortened
+from ...module_utils._host.host_report import truncate_error
 from ...module_utils._state.store import Store
-from .connections import Pool
-from .run import Run, Unit
-from .session import Session
+from .connections import StorePool
+from .run import PushRun, RunTaskGroup
+from .session import RunSession
 
 BEGUN, DONE, PASSED, IN_PART = "begun", "done", "passed", "in part"
 
@@ -27,7 +27,7 @@ _LONG = 600
 class Providers:
     """What the hosts of one run do for providers."""
 
-    def __init__(self, run: Run, pool: Pool, session: Session) -> None:
+    def __init__(self, run: PushRun, pool: StorePool, session: RunSession) -> None:
         """Nobody is at any."""
         self._run = run
         self._pool = pool
@@ -39,7 +39,7 @@ class Providers:
         # Held while a host begins, so that whoever sees in Consul who is at a provider finds it here too.
         self._lock = threading.Lock()
 
-    def begin(self, host: str, unit: Unit, *, together: bool) -> str:
+    def begin(self, host: str, unit: RunTaskGroup, *, together: bool) -> str:
         """Begin a unit of a provider on a host, once no other host is at that provider.
 
         :param together: whether hosts take each task together, so that this one must not wait for one of them: then the unit
@@ -75,7 +75,7 @@ class Providers:
             keys = self._keys(name, holder)
             index = self._pool.stubbornly(partial(_next_change, since=index, keys=keys))
 
-    def finish(self, host: str, unit: Unit, done: Collection[str]) -> None:
+    def finish(self, host: str, unit: RunTaskGroup, done: Collection[str]) -> None:
         """Say that a host is through a unit of a provider.
 
         :param done: the units that it has finished; without this one, where tags chose only some of it.
@@ -91,7 +91,7 @@ class Providers:
         finally:
             self._at[host][name] = ""
 
-    def check(self, host: str, unit: Unit) -> bool:
+    def check(self, host: str, unit: RunTaskGroup) -> bool:
         """Refuse to go on where a unit was passed that another host of the wave has not finished.
 
         :returns: whether the unit is done; not so where tags chose only some of it.
@@ -130,13 +130,15 @@ class Providers:
                 if name in self._complete:
                     continue
                 if unit:
-                    why = shortened(error) or "it failed without a word"
+                    why = truncate_error(error) or "it failed without a word"
                     all_of_them.callback(self._record, host, name, (), error=why, has_begun=True)
                 else:
                     # It failed elsewhere, so another host may go on.
                     all_of_them.callback(self._release, host, name)
 
-    def _who_is_at(self, host: str, name: str, holder: once_for_all.Once | None, *, together: bool) -> str | None:
+    def _who_is_at(
+        self, host: str, name: str, holder: once_for_all.RunOnceState | None, *, together: bool
+    ) -> str | None:
         """Return the host that keeps another one from beginning a unit of a provider, None where that may try."""
         # A lock goes with its session, and what runs under it goes on.
         busy = next((other for other, at in list(self._at.items()) if other != host and at.get(name)), None)
@@ -156,7 +158,7 @@ class Providers:
                 del self._at[host][other]
                 self._release(host, other)
 
-    def _keys(self, name: str, holder: once_for_all.Once | None) -> list[str]:
+    def _keys(self, name: str, holder: once_for_all.RunOnceState | None) -> list[str]:
         """Return the keys of which one changes before a host may begin that could not now."""
         with self._pool.store() as store:
             held = store.keys.once(self._run.version, provider.lock_of(name))
@@ -164,18 +166,18 @@ class Providers:
             # What another rollout's host is at is known by its claim.
             return keys if holder is None or holder.index else [*keys, store.keys.driver(holder.host)]
 
-    def _look(self, name: str, host: str) -> provider.Look:
+    def _look(self, name: str, host: str) -> provider.ProviderState:
         session, version = self._session.name, self._run.version
-        found = self._pool.stubbornly(lambda store: provider.look(store, version, name, host, session))
+        found = self._pool.stubbornly(lambda store: provider.read_provider(store, version, name, host, session))
         if not found.provider.readable:
             raise UpgradeError("unreadable_provider", f"The provider {name} can't be upgraded: {found.provider.error}")
         return found
 
-    def _begin(self, host: str, unit: Unit, found: provider.Look) -> bool:
+    def _begin(self, host: str, unit: RunTaskGroup, found: provider.ProviderState) -> bool:
         name, version = unit.service, self._run.version
         origin, units = self._origin(name), self._units(host, name)
         return self._pool.stubbornly(
-            lambda store: provider.begin(
+            lambda store: provider.begin_provider(
                 store, self._session.name, version, name, host, unit.name, origin, units, found
             )
         )
@@ -200,7 +202,7 @@ class Providers:
         finished = [unit for unit in done if unit in mine]
 
         def act(store: Store) -> bool:
-            return provider.record(
+            return provider.record_progress(
                 store,
                 self._session.name,
                 self._run.version,
@@ -224,17 +226,17 @@ class Providers:
             self._complete.add(name)
 
     def _release(self, host: str, name: str) -> None:
-        self._pool.stubbornly(lambda store: provider.release(store, self._run.version, name, host))
+        self._pool.stubbornly(lambda store: provider.release_provider(store, self._run.version, name, host))
 
     def _are_done(self, host: str, name: str, done: Collection[str]) -> bool:
         return all(unit in done for unit in self._units(host, name))
 
-    def _refuse_failed(self, host: str, name: str, holder: once_for_all.Once) -> None:
+    def _refuse_failed(self, host: str, name: str, holder: once_for_all.RunOnceState) -> None:
         if holder.host != host and not self._run.retry_failed:
             raise _failed(name, holder)
 
 
-def _failed(name: str, holder: once_for_all.Once) -> UpgradeError:
+def _failed(name: str, holder: once_for_all.RunOnceState) -> UpgradeError:
     return UpgradeError(
         "provider_failed",
         f"The provider {name}, which {holder.host} upgrades for all hosts, failed there: {holder.error or 'without a word'} "

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from ...module_utils._fleet.checkpoints import is_of_path
-from ...module_utils._fleet.fleet import Record
+from ...module_utils._fleet.checkpoints import is_checkpoint_group
+from ...module_utils._fleet.fleet import HostRecord
 from ...module_utils._planner.plan import HostView
-from .run import AFTER, Run
+from .run import AFTER, PushRun
 
 
-def behind(run: Run, host: str, record: Record | None) -> dict[str, None]:
+def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[str, None]:
     """Return the units that a host has finished and needs not run again, in their order.
 
     Of a path it is what lies on the host's way: where that is another one, as back to where it came from, the rest is before
@@ -29,14 +29,14 @@ def behind(run: Run, host: str, record: Record | None) -> dict[str, None]:
         unit = units.get(name)
         if unit is not None and unit.provider:
             return False
-        if is_of_path(name):
+        if is_checkpoint_group(name):
             return unit is not None
         return same
 
     return dict.fromkeys(filter(counts, record.done))
 
 
-def gone_on(run: Run, host: str, view: HostView) -> str:
+def interrupted_at(run: PushRun, host: str, view: HostView) -> str:
     """Return where a host is that is no more where its way begins, empty for one that still is.
 
     A run works out the ways before it begins. Until a host's turn comes, another run may have brought it to another version: of the

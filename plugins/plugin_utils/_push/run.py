@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils._consul.settings import Settings
-from ...module_utils._fleet.checkpoints import point_name
+from ...module_utils._fleet.checkpoints import checkpoint_name
 
 UPGRADE, AFTER = "upgrade", "after"
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class RunTaskGroup:
     """A unit of the composition, as far as its record goes.
 
     :param point: what it belongs to on a path, such as ``nginx@2.4``; empty for what every host goes through.
@@ -32,7 +32,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PushRun:
     """A run that drives hosts.
 
     :param folder: the driver's own.
@@ -54,7 +54,7 @@ class Run:
     version: str
     phase: str
     fleet: Mapping[str, str]
-    units: Mapping[str, tuple[Unit, ...]]
+    units: Mapping[str, tuple[RunTaskGroup, ...]]
     scope: tuple[str, ...]
     retry_failed: bool = False
     patience: float = 14400.0
@@ -68,7 +68,7 @@ class Run:
         """Return whether Ansible upgrades the hosts of a role; others do it themselves."""
         return role in self.units
 
-    def units_of(self, host: str) -> tuple[Unit, ...]:
+    def units_of(self, host: str) -> tuple[RunTaskGroup, ...]:
         """Return a host's units of this phase, without those that are not on its way."""
         after, way = self.phase == AFTER, self.ways.get(host, ())
         return tuple(
@@ -94,12 +94,12 @@ class Run:
         return {role for role, units in self.units.items() if any(unit.step == "post_upgrade" for unit in units)}
 
 
-def _unit(one: Mapping[str, Any]) -> Unit:
-    point = point_name(one["service"], one["point"]) if one.get("point") else ""
-    return Unit(one["name"], one["step"], one["service"], bool(one["once"]), point, bool(one.get("provider")))
+def _unit(one: Mapping[str, Any]) -> RunTaskGroup:
+    point = checkpoint_name(one["service"], one["point"]) if one.get("point") else ""
+    return RunTaskGroup(one["name"], one["step"], one["service"], bool(one["once"]), point, bool(one.get("provider")))
 
 
-def units_from(composition: Mapping[str, Any]) -> dict[str, tuple[Unit, ...]]:
+def task_groups_from(composition: Mapping[str, Any]) -> dict[str, tuple[RunTaskGroup, ...]]:
     """Return role -> units from a composition as data; the step validate is not recorded, so it is left out."""
     return {
         role: tuple(_unit(one) for one in what["units"] if one["step"] != "validate")

@@ -22,29 +22,29 @@ from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._host_states.states import UPGRADED
-from .._observe.progress_lines import Progress, count
-from .admission import TAKEN, Admission, Verdict
-from .connections import Pool
-from .host_runs import Turns
+from .._observe.progress_lines import PassProgress, running_count
+from .admission import TAKEN, RunAdmission, Verdict
+from .connections import StorePool
+from .host_runs import HostRuns
 from .ipc import SOCKET
-from .run import Run
-from .session import Session
+from .run import PushRun
+from .session import RunSession
 
 
-class Driver:
+class PushDaemon:
     """What the tasks of a run can ask for, by name."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: PushRun) -> None:
         """Open the session with Consul.
 
         :raises UpgradeError: whatever keeps it from that.
         """
         self._run = run
-        self._pool = Pool(run.settings)
-        self.session = Session(self._pool, self._taken)
-        self._turns = Turns(run, self._pool, self.session)
-        self._admission = Admission(run, self._pool, self.session.claim)
-        self._progress = Progress()
+        self._pool = StorePool(run.settings)
+        self.session = RunSession(self._pool, self._taken)
+        self._turns = HostRuns(run, self._pool, self.session)
+        self._admission = RunAdmission(run, self._pool, self.session.claim)
+        self._progress = PassProgress()
         self._partial: set[str] = set()
         self.closed = threading.Event()
 
@@ -115,7 +115,7 @@ class Driver:
         if not done:
             left = [host for host in hosts if look.hosts[host].state != UPGRADED]
             answer |= {
-                "count": count(shown)[3:],
+                "count": running_count(shown)[3:],
                 "obstacles": self._admission.explain(look, left),
                 "partial": [host for host in left if host in self._partial],
                 "unfinished": left,
@@ -174,19 +174,19 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     request_queue_size = 1024
 
-    def __init__(self, path: str, driver: Driver) -> None:
+    def __init__(self, path: str, driver: PushDaemon) -> None:
         self.driver = driver
         super().__init__(path, _Handler)
 
 
-def serve(run: Run, wait_for_end: Callable[[], None], ready: Callable[[], None]) -> None:
+def serve_run(run: PushRun, wait_for_end: Callable[[], None], ready: Callable[[], None]) -> None:
     """Drive until the run ends.
 
     :param wait_for_end: returns when it has.
     :param ready: called once the driver listens.
     :raises UpgradeError: what keeps the driver from starting.
     """
-    driver = Driver(run)
+    driver = PushDaemon(run)
     server = _Server(str(Path(run.folder) / SOCKET), driver)
 
     def watch() -> None:

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._host import leases
-from .connections import Pool
+from .connections import StorePool
 
 
-class Session:
+class RunSession:
     """A session that is renewed until it is closed.
 
     :param taken: the hosts that have to be claimed again when Consul has ended the session, as after being away.
     """
 
-    def __init__(self, pool: Pool, taken: Callable[[], list[str]]) -> None:
+    def __init__(self, pool: StorePool, taken: Callable[[], list[str]]) -> None:
         """Open it."""
         self._pool = pool
         self._taken = taken
@@ -35,7 +35,7 @@ class Session:
     def claim(self, host: str) -> str | None:
         """Take a host on; return who has it, None where it is this run's now."""
         with self._pool.store() as store:
-            return leases.claim(store, self.name, host)
+            return leases.acquire(store, self.name, host)
 
     def release(self, host: str) -> None:
         """Let a host go, for other runs to take it on."""
@@ -77,6 +77,6 @@ class Session:
         with self._pool.store() as store:
             self.name = leases.open_session(store)
             for host in self._taken():
-                who = leases.claim(store, self.name, host)
+                who = leases.acquire(store, self.name, host)
                 if who is not None:
                     self.lost[host] = who

@@ -16,12 +16,12 @@ from typing import Any
 from ansible import context
 
 from ...module_utils._common.errors import UpgradeError
-from .closed_output import watch_output
-from .command import Command
+from .closed_output import call_when_closed
+from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
 from .known_variables import refuse_unknown_variables
 from .limit import honours_limit, refuse_limit
-from .next_step import Step, after_failure, to_go_on
+from .next_step import NextStep, after_failure, next_to_admit
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 # Ansible's own for options that can't be used.
@@ -30,7 +30,7 @@ BAD_OPTIONS = 5
 _UNATTENDED = ("node", "notification")
 
 
-class Run:
+class PlaybookRun:
     """One of them.
 
     :param playbook: its file.
@@ -39,7 +39,7 @@ class Run:
 
     def __init__(self, playbook: str, say: Callable[[str], None]) -> None:
         """Take note of the command."""
-        self._command = Command(tuple(sys.argv), playbook)
+        self._command = AnsibleCommand(tuple(sys.argv), playbook)
         self._say = say
         self._is_over = self._is_well = self._pushes = False
         self._code = ""
@@ -50,9 +50,9 @@ class Run:
         """See to its end: that it has one when its output is closed, and that it says what comes next."""
         if self._command.name in _UNATTENDED:
             # What goes on does not depend on who reads its log.
-            watch_output(lambda: None)
+            call_when_closed(lambda: None)
             return
-        watch_output(self._end_unread)
+        call_when_closed(self._end_unread)
         # After all else that is said, whatever ends it.
         atexit.register(self._say_next, os.getpid())
 
@@ -79,19 +79,19 @@ class Run:
             return
         name = self._command.name
         if self._is_well:
-            step = to_go_on(name, self._info)
+            step = next_to_admit(name, self._info)
             if step is not None:
                 self._say("Hosts may go now. If no run is under way that lets them, begin one.")
                 self._say(f"Next: {self._line(step)}")
             return
         code = self._code if self._is_over else ""
-        fixes = Step(variables=self._fixes) if code and self._fixes else None
+        fixes = NextStep(variables=self._fixes) if code and self._fixes else None
         step = fixes or after_failure(name, code, self._info, pushes=self._pushes)
         self._say(f"Next: {self._line(step)}")
         if step.then_again:
             self._say(f"Then: {self._command.again()}")
 
-    def _line(self, step: Step) -> str:
+    def _line(self, step: NextStep) -> str:
         return (
             self._command.other(step.playbook, step.variables) if step.playbook else self._command.again(step.variables)
         )
@@ -120,7 +120,7 @@ class Run:
         """End it where ``--limit`` takes hosts from a play of the collection that needs them."""
         limit = context.CLIARGS.get("subset")
         file = str(play.get_path()).rpartition(":")[0]
-        if not limit or Path(file).resolve().parent != PLAYBOOKS or honours_limit(file):
+        if not limit or PLAYBOOKS not in Path(file).resolve().parents or honours_limit(file):
             return
         inventory = play.get_variable_manager()._inventory
         found = inventory.get_hosts(play.hosts, ignore_limits=True, ignore_restrictions=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 _STDOUT, _STDERR = 1, 2
 
 
-def watch_output(closed: Callable[[], None]) -> None:
+def call_when_closed(closed: Callable[[], None]) -> None:
     """Call a function, in a thread of its own, as soon as the other end of the standard output is closed.
 
     Whatever is printed from then on goes nowhere, so that no write fails. So does what goes to the standard error once that is closed,

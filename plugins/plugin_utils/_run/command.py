@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...module_utils._common.sanitize import printable
+from ...module_utils._common.sanitize import sanitize
 from .extra_vars import as_option, read_option
 
 _SECRET = re.compile(r"token|passw|secret|credential|private|(^|_)(pw|key)$", re.IGNORECASE)
@@ -28,7 +28,7 @@ _WHERE = re.compile(r"(upgrade_consul_|ansible_).*|upgrade_(planner_host|roles|r
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class AnsibleCommand:
     """A call of ``ansible-playbook``.
 
     :param words: as the shell gave them, the program first.
@@ -69,7 +69,7 @@ class Command:
                 words += _options({name: value for name, value in named.items() if name})
             else:
                 words += _given_again(text, frozenset(variables or ()))
-        return printable(" ".join([self._program(), *words, *_options(variables or {})]))
+        return sanitize(" ".join([self._program(), *words, *_options(variables or {})]))
 
     def other(self, name: str, variables: Mapping[str, str] | None = None) -> str:
         """Return the command of another playbook of the collection, for the same fleet."""
@@ -85,7 +85,7 @@ class Command:
                 words += _options({one: value for one, value in _values(text).items() if _WHERE.fullmatch(one)})
             else:
                 words.append(shlex.quote(text))
-        return printable(" ".join([self._program(), *words, *_options(variables or {})]))
+        return sanitize(" ".join([self._program(), *words, *_options(variables or {})]))
 
     def _kept(self, long: Collection[str], short: Collection[str], flags: Collection[str]) -> Iterator[tuple[str, str]]:
         """Return the words but those of some options, each as a ``word``, the ``playbook``, or the value of an ``extra``."""

@@ -14,7 +14,7 @@ from ansible.parsing.quoting import unquote
 from ansible.parsing.splitter import split_args
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.sanitize import printable
+from ...module_utils._common.sanitize import sanitize
 
 # What stands between single quotes within double quotes means itself, to the shell and to Ansible.
 _PLAIN = re.compile(r"[\w .,:;@%+=/()\[\]-]*", re.ASCII)
@@ -34,17 +34,17 @@ def refuse_leftovers(given: Iterable[str]) -> None:
         name, values, leftovers = read_option(option)
         if not leftovers:
             continue
-        words = printable(" ".join(leftovers))
+        words = sanitize(" ".join(leftovers))
         if not name:
             raise UpgradeError(
                 "leftover_words",
-                f"-e {printable(shlex.quote(option))}: {words!r} is the value of no variable. Nothing is done: write -e name=value.",
+                f"-e {sanitize(shlex.quote(option))}: {words!r} is the value of no variable. Nothing is done: write -e name=value.",
                 words=leftovers,
             )
         raise UpgradeError(
             "leftover_words",
-            f"-e {printable(shlex.quote(option))}: the value of {printable(name)} ends before {words!r}, as the shell takes quotes away "
-            f"before Ansible sees them. Nothing is done: write {printable(as_option(values))}",
+            f"-e {sanitize(shlex.quote(option))}: the value of {sanitize(name)} ends before {words!r}, as the shell takes quotes away "
+            f"before Ansible sees them. Nothing is done: write {sanitize(as_option(values))}",
             name=name,
             words=leftovers,
             instead={option: as_option(values)},

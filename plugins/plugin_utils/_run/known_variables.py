@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.sanitize import printable
+from ...module_utils._common.sanitize import sanitize
 from .next_step import MOVES
 
 # Marks variables of the operator's own services that look like one of these.
@@ -104,8 +104,8 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
         if meant:
             raise UpgradeError(
                 "unknown_variable",
-                f"-e {printable(name)}: there is no such variable, and Ansible would ignore it; did you mean '{meant}'? Nothing is done. "
-                f"If it is a variable of your own, mark it with -e {OWN}={printable(name)}.",
+                f"-e {sanitize(name)}: there is no such variable, and Ansible would ignore it; did you mean '{meant}'? Nothing is done. "
+                f"If it is a variable of your own, mark it with -e {OWN}={sanitize(name)}.",
                 name=name,
                 renamed={name: meant},
             )

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import some
-from ...module_utils._common.sanitize import printable
+from ...module_utils._common.names import listing
+from ...module_utils._common.sanitize import sanitize
 from .extra_vars import as_option
 
 # These run on the nodes that they are for, so a limit is the way to name some.
@@ -43,7 +43,7 @@ def refuse_limit(playbook: str, limit: str, left_out: Sequence[str], named: Sequ
     instead = f" and name hosts with {as_option(variables)}" if variables else ""
     raise UpgradeError(
         "limited",
-        f"--limit {printable(limit)} leaves out {some(list(left_out), 5)}, on which {name} has to run, so Ansible would pass that over. "
+        f"--limit {sanitize(limit)} leaves out {listing(list(left_out), 5)}, on which {name} has to run, so Ansible would pass that over. "
         f"Nothing is done: leave --limit out{instead}.",
         left_out=list(left_out),
         variables=variables,

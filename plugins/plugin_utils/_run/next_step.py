@@ -23,7 +23,7 @@ _MOST_HOSTS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextStep:
     """One command.
 
     :param playbook: its name, empty for the one that was run.
@@ -35,7 +35,7 @@ class Step:
     then_again: bool = False
 
 
-def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: bool = False) -> Step:
+def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: bool = False) -> NextStep:
     """Return what comes after a run that did not get to its end.
 
     :param playbook: its name, such as ``upgrade``.
@@ -44,36 +44,36 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
     :param pushes: whether Ansible upgrades hosts in it.
     """
     if playbook not in MOVES:
-        return Step()
+        return NextStep()
     if code in _SOMEBODY_ELSES:
-        return Step("status")
+        return NextStep("status")
     if code not in _STOPPED:
-        return Step()
+        return NextStep()
     stops = (info.get("brake") or {}).get("code") or code
     if stops == PAUSE:
-        return Step("resume", then_again=True)
+        return NextStep("resume", then_again=True)
     if stops == ABORT:
-        return Step(variables={"restart": "true"})
+        return NextStep(variables={"restart": "true"})
     if info.get("wants_approval"):
-        return Step("approve", {"stage": str(info.get("stage"))}, then_again=True)
+        return NextStep("approve", {"stage": str(info.get("stage"))}, then_again=True)
     hosts: Mapping[str, Mapping[str, Any]] = info.get("hosts") or {}
     broken = [host for host, view in hosts.items() if view["state"] in (FAILED, LOST)]
     if broken and pushes:
-        return Step(variables={"retry_failed": "true"})
+        return NextStep(variables={"retry_failed": "true"})
     if broken:
-        return Step("retry", {"host": ",".join(broken)} if len(broken) <= _MOST_HOSTS else {}, then_again=True)
+        return NextStep("retry", {"host": ",".join(broken)} if len(broken) <= _MOST_HOSTS else {}, then_again=True)
     waiting = [host for host, view in hosts.items() if view["state"] != UPGRADED and view.get("cause") != _MAY_GO]
     if code == "stuck" and waiting:
         # Its story tells who could change what.
-        return Step("status", {"host": waiting[0]}, then_again=True)
-    return Step()
+        return NextStep("status", {"host": waiting[0]}, then_again=True)
+    return NextStep()
 
 
-def to_go_on(playbook: str, info: Mapping[str, Any]) -> Step | None:
+def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
     """Return what lets hosts go that may go now, where no run does; None where none may, or this run was to."""
     hosts: Mapping[str, Mapping[str, Any]] = info.get("hosts") or {}
     if playbook in MOVES or not info.get("version") or info.get("brake"):
         return None
     if any(view.get("cause") == _MAY_GO for view in hosts.values()):
-        return Step("upgrade", {"version": str(info["version"])})
+        return NextStep("upgrade", {"version": str(info["version"])})
     return None

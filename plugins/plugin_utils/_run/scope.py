@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import nearest, some
+from ...module_utils._common.names import did_you_mean, listing
 from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import REVERSED
 from .._compose.inventory_roles import STAGES
@@ -20,7 +20,7 @@ _CONTROL = STAGES[0]
 FIRST, CONTROL, DATA = "dataplane_first", "controlplane", "dataplane"
 
 
-def scope_of(
+def run_scope(
     plan: Mapping[str, Any],
     upgrade_roles: Mapping[str, Any],
     composition: Mapping[str, Any],
@@ -55,7 +55,7 @@ def scope_of(
     if part == "role" and role not in roles:
         raise UpgradeError(
             "unknown_role",
-            f"role: no host has the role {role!r}{nearest(role, roles) or '.'} The roles are {some(sorted(roles), 10) or 'none'}.",
+            f"role: no host has the role {role!r}{did_you_mean(role, roles) or '.'} The roles are {listing(sorted(roles), 10) or 'none'}.",
         )
     control = {name for name, what in upgrade_roles.items() if (what or {}).get("stage") == _CONTROL}
     wanted = [host for host, view in hosts.items() if _is_wanted(host, view, control, part, role, limit)]
@@ -176,17 +176,17 @@ def _without_blocked(
     if part == _CONTROL:
         raise UpgradeError(
             "data_plane_first",
-            f"The control plane can't go on before these hosts of the data plane are done: {some(behind)} not upgraded. Run "
+            f"The control plane can't go on before these hosts of the data plane are done: {listing(behind)} not upgraded. Run "
             "playbooks/dataplane.yml first, or playbooks/upgrade.yml for both.",
         )
     raise UpgradeError(
         "control_plane_first",
-        f"The data plane can't begin before the control plane is done: {some(behind)} not upgraded. Run "
+        f"The data plane can't begin before the control plane is done: {listing(behind)} not upgraded. Run "
         "playbooks/controlplane.yml first, or playbooks/upgrade.yml for both.",
     )
 
 
-def after_scope(
+def post_upgrade_scope(
     plan: Mapping[str, Any], composition: Mapping[str, Any], upgrade_roles: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the hosts that have tasks after the upgrade, in the order in which they go."""

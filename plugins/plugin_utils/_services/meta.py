@@ -12,18 +12,18 @@ from typing import Any
 
 import yaml
 
-from ...module_utils._common.names import nearest
-from ...module_utils._rules.allowed_versions import Ways
+from ...module_utils._common.names import did_you_mean
+from ...module_utils._rules.allowed_versions import VersionRules
 from .path_key import read_versions
 from .refusal import refusal
 from .steps import POST, STEPS, step_of_tag
-from .version_keys import WAY_KEYS, read_ways
+from .version_keys import WAY_KEYS, read_version_rules
 
 KEYS = ("requires", "once", "upgrade_path", "provider", *WAY_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class ServiceMeta:
     """A service's ``meta/upgrade.yml``. Without that file, everything is as if it were empty.
 
     :param file: the file, for messages.
@@ -41,21 +41,21 @@ class Meta:
     once: Sequence[str] = ()
     upgrade_path: Mapping[str, str] = field(default_factory=dict)
     provider: bool = False
-    ways: Ways = field(default_factory=Ways)
+    ways: VersionRules = field(default_factory=VersionRules)
 
     def at(self, key: str) -> str:
         """Return file and line of a key, for messages."""
         return self.file if self.lines is None else f"{self.file}:{self.lines.get(key, 1)}"
 
 
-def read_meta(path: Path) -> Meta:
+def read_meta(path: Path) -> ServiceMeta:
     """Return what the role in a folder says of itself.
 
     :raises UpgradeError: ``bad_service``.
     """
     file = path / "meta/upgrade.yml"
     if not file.is_file():
-        return Meta(str(file), ways=Ways(str(file)))
+        return ServiceMeta(str(file), ways=VersionRules(str(file)))
     try:
         text = file.read_text(encoding="utf-8-sig")
         data = yaml.safe_load(text) or {}
@@ -63,21 +63,21 @@ def read_meta(path: Path) -> Meta:
         raise refusal(str(file), f"the file can't be read: {' '.join(str(error).split())}.") from error
     if not isinstance(data, Mapping):
         raise refusal(f"{file}:1", f"{data!r} is no mapping with {', '.join(KEYS[:-1])} and {KEYS[-1]}.")
-    where = Meta(str(file), _lines(text))
+    where = ServiceMeta(str(file), _lines(text))
     for key in data:
         if key not in KEYS:
             raise refusal(
                 where.at(str(key)),
-                f"unknown key {key!r}{nearest(str(key), KEYS) or '.'} Known are: {', '.join(KEYS)}.",
+                f"unknown key {key!r}{did_you_mean(str(key), KEYS) or '.'} Known are: {', '.join(KEYS)}.",
             )
-    return Meta(
+    return ServiceMeta(
         where.file,
         where.lines,
         requires=_names(data.get("requires"), where.at("requires"), "requires"),
         once=_steps(data.get("once"), where.at("once")),
         upgrade_path=read_versions(data.get("upgrade_path"), where.at("upgrade_path")),
         provider=_bool(data.get("provider"), where.at("provider"), "provider"),
-        ways=read_ways(data, where.at, where.file),
+        ways=read_version_rules(data, where.at, where.file),
     )
 
 
@@ -95,7 +95,7 @@ def _steps(value: object, where: str) -> list[str]:
         if step is None:
             raise refusal(
                 where,
-                f"once: {name!r} is no step{nearest(name, (*STEPS, POST)) or '.'} Steps are: {', '.join((*STEPS, POST))}.",
+                f"once: {name!r} is no step{did_you_mean(name, (*STEPS, POST)) or '.'} Steps are: {', '.join((*STEPS, POST))}.",
             )
         found.append(step)
     return found

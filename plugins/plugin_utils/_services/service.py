@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...module_utils._common.names import nearest, some
-from ...module_utils._rules.allowed_versions import Ways
-from .meta import Meta, read_meta
+from ...module_utils._common.names import did_you_mean, listing
+from ...module_utils._rules.allowed_versions import VersionRules
+from .meta import ServiceMeta, read_meta
 from .refusal import refusal
-from .service_paths import Point, read_path
+from .service_paths import Checkpoint, read_path
 from .steps import ONCE, POST, STEPS, tags_of
-from .task_file import Piece, read_pieces
-from .version_keys import WAY_KEYS, merged, read_ways
+from .task_file import TaskPiece, read_pieces
+from .version_keys import WAY_KEYS, merged_version_rules, read_version_rules
 
 _ENTRY_KEYS = ("service", "name", "vars", *WAY_KEYS)
 
@@ -31,7 +31,7 @@ Finder = Callable[[str], "Path | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ServiceEntry:
     """A service as a role lists it.
 
     :param role: name of the Ansible role, with or without its collection.
@@ -43,7 +43,7 @@ class Entry:
     role: str
     name: str
     vars: Mapping[str, Any] = field(default_factory=dict)
-    ways: Ways = field(default_factory=Ways)
+    ways: VersionRules = field(default_factory=VersionRules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class Service:
 
     role: str
     path: Path
-    pieces: Sequence[Piece]
-    post: Sequence[Piece]
-    meta: Meta
-    points: Sequence[Point] = ()
+    pieces: Sequence[TaskPiece]
+    post: Sequence[TaskPiece]
+    meta: ServiceMeta
+    points: Sequence[Checkpoint] = ()
 
     @property
     def short(self) -> str:
@@ -76,13 +76,13 @@ class Service:
         return self.meta.provider or any(piece.once for piece in (*self.pieces, *self.post))
 
 
-def read_entry(value: object, where: str) -> Entry:
+def read_entry(value: object, where: str) -> ServiceEntry:
     """Return a service of ``upgrade_roles``: a role's name, or a mapping with ``service``, ``name``, ``vars`` and its ways.
 
     :raises UpgradeError: ``bad_service``.
     """
     if isinstance(value, str) and value.strip():
-        return Entry(value.strip(), _name(value.strip().rpartition(".")[2], where))
+        return ServiceEntry(value.strip(), _name(value.strip().rpartition(".")[2], where))
     if not isinstance(value, Mapping):
         raise refusal(
             where, f"{value!r} is no service. Give the name of a role, or a mapping with service, name and vars."
@@ -91,7 +91,7 @@ def read_entry(value: object, where: str) -> Entry:
         if key not in _ENTRY_KEYS:
             raise refusal(
                 where,
-                f"unknown key {key!r}{nearest(str(key), _ENTRY_KEYS) or '.'} Known are: {', '.join(_ENTRY_KEYS)}.",
+                f"unknown key {key!r}{did_you_mean(str(key), _ENTRY_KEYS) or '.'} Known are: {', '.join(_ENTRY_KEYS)}.",
             )
     role, given = value.get("service"), value.get("vars") or {}
     if not isinstance(role, str) or not role.strip():
@@ -99,15 +99,15 @@ def read_entry(value: object, where: str) -> Entry:
     if not isinstance(given, Mapping):
         raise refusal(where, f"vars: {given!r} does not map variables to values.")
     name = _name(value.get("name") or role.strip().rpartition(".")[2], where)
-    return Entry(role.strip(), name, dict(given), read_ways(value, lambda key: f"{where}.{key}", where))
+    return ServiceEntry(role.strip(), name, dict(given), read_version_rules(value, lambda key: f"{where}.{key}", where))
 
 
-def ways_of(entry: Entry, service: Service) -> Ways:
+def version_rules_of(entry: ServiceEntry, service: Service) -> VersionRules:
     """Return which versions may go to which in a use of a service.
 
     :raises UpgradeError: ``bad_service``.
     """
-    return merged(service.meta.ways, entry.ways)
+    return merged_version_rules(service.meta.ways, entry.ways)
 
 
 def _name(name: object, where: str) -> str:
@@ -118,7 +118,7 @@ def _name(name: object, where: str) -> str:
     return name
 
 
-def load(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
+def load_service(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
     """Return a service by the name of its role.
 
     :param places: where roles are looked for, for messages.
@@ -128,7 +128,7 @@ def load(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
     if path is None:
         raise refusal(
             where,
-            f"no role {role!r} is in {some(list(places), 10)}. Is its name right, and the collection that has it installed?",
+            f"no role {role!r} is in {listing(list(places), 10)}. Is its name right, and the collection that has it installed?",
         )
     tasks, after = path / "tasks/upgrade_tasks.yml", path / "tasks/post_upgrade_tasks.yml"
     meta = read_meta(path)
@@ -148,18 +148,18 @@ def load(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
     return Service(role, path, pieces, post, meta, read_path(path, meta))
 
 
-def _with_once(pieces: Sequence[Piece], once: Sequence[str]) -> list[Piece]:
+def _with_once(pieces: Sequence[TaskPiece], once: Sequence[str]) -> list[TaskPiece]:
     return [replace(one, once=one.once or one.step in once) for one in pieces]
 
 
-def _refuse_once(meta: Meta, pieces: Sequence[Piece]) -> None:
+def _refuse_once(meta: ServiceMeta, pieces: Sequence[TaskPiece]) -> None:
     for piece in pieces:
         if piece.once:
             where = meta.at("once") if piece.step in meta.once else piece.where
             raise refusal(where, f"{ONCE} says nothing here, as one host runs all tasks of a provider. Take it away.")
 
 
-def _check_once(meta: Meta, pieces: Sequence[Piece], post: Sequence[Piece]) -> None:
+def _check_once(meta: ServiceMeta, pieces: Sequence[TaskPiece], post: Sequence[TaskPiece]) -> None:
     for step in meta.once:
         if not any(piece.step == step for piece in (*pieces, *post)):
             raise refusal(

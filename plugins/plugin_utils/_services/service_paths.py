@@ -12,17 +12,17 @@ from pathlib import Path
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.versions import VersionOrder
-from .meta import Meta
+from .meta import ServiceMeta
 from .refusal import refusal
 from .steps import ONCE
-from .task_file import Piece, read_pieces
+from .task_file import TaskPiece, read_pieces
 
 # The step of its tasks, unless they say otherwise.
 _STEP = "upgrade"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Checkpoint:
     """What has to be done at one version.
 
     :param file: below the folder ``tasks`` of the role.
@@ -31,10 +31,10 @@ class Point:
 
     version: str
     file: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TaskPiece, ...]
 
 
-def read_path(role: Path, meta: Meta) -> tuple[Point, ...]:
+def read_path(role: Path, meta: ServiceMeta) -> tuple[Checkpoint, ...]:
     """Return the points of a service's path, in no certain order.
 
     :raises UpgradeError: ``bad_service``.
@@ -43,7 +43,7 @@ def read_path(role: Path, meta: Meta) -> tuple[Point, ...]:
     return tuple(_point(role, version, file, where) for version, file in meta.upgrade_path.items())
 
 
-def in_order_of(order: VersionOrder, points: Sequence[Point], meta: Meta) -> list[Point]:
+def in_order_of(order: VersionOrder, points: Sequence[Checkpoint], meta: ServiceMeta) -> list[Checkpoint]:
     """Return the points of a service's path, from the oldest version to the newest one.
 
     :raises UpgradeError: ``bad_service`` for versions without an order among each other.
@@ -60,7 +60,7 @@ def in_order_of(order: VersionOrder, points: Sequence[Point], meta: Meta) -> lis
     return [by_name[version] for version in found]
 
 
-def _point(role: Path, version: str, file: str, where: str) -> Point:
+def _point(role: Path, version: str, file: str, where: str) -> Checkpoint:
     path = role / "tasks" / file
     if not path.is_file():
         raise refusal(where, f"upgrade_path: the file of {version}, {path}, is not there.")
@@ -77,12 +77,12 @@ def _point(role: Path, version: str, file: str, where: str) -> Point:
         raise refusal(
             str(path), "the file has no task, so nothing would be done. Take the version out of upgrade_path."
         )
-    return Point(version, file, tuple(pieces))
+    return Checkpoint(version, file, tuple(pieces))
 
 
 def by_version(
-    paths: Mapping[str, tuple[VersionOrder, Sequence[Point]]],
-) -> list[tuple[str, Point]]:
+    paths: Mapping[str, tuple[VersionOrder, Sequence[Checkpoint]]],
+) -> list[tuple[str, Checkpoint]]:
     """Return the points of several services in the order in which a host goes through them: by version, then by service.
 
     Versions of two services that can't be compared keep the order of the services.
@@ -102,7 +102,7 @@ def by_version(
     return found
 
 
-def _is_before(order: VersionOrder, one: Point, other: Point) -> bool:
+def _is_before(order: VersionOrder, one: Checkpoint, other: Checkpoint) -> bool:
     try:
         return order.compare(one.version, other.version) < 0
     except UpgradeError:

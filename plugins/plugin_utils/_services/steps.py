@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ...module_utils._common.names import nearest
+from ...module_utils._common.names import did_you_mean
 from .refusal import refusal
 
 STEPS = ("validate", "prepare", "stop", "upgrade", "start", "verify")
@@ -60,7 +60,7 @@ def step_of(tags: Iterable[str], where: str) -> str | None:
 
 def no_step(tags: Iterable[str], where: str) -> Exception:
     """Return the refusal of a task without a step."""
-    meant = "".join(f" Its tag {tag!r} names none{hint}" for tag in tags if (hint := nearest(tag, STEPS)))
+    meant = "".join(f" Its tag {tag!r} names none{hint}" for tag in tags if (hint := did_you_mean(tag, STEPS)))
     return refusal(where, f"the task has no step, so it would never run.{meant} {all_steps()}")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from ...module_utils._common.names import nearest
+from ...module_utils._common.names import did_you_mean
 from .refusal import refusal
 from .steps import ONCE, POST, STEPS, no_step, step_of
 
@@ -32,7 +32,7 @@ _DASH = re.compile(r"\s*-(\s|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TaskPiece:
     """One task or block at the top of a file.
 
     :param text: as it stands in the file, from column 0 on, with the comments above it.
@@ -55,7 +55,7 @@ class Piece:
 
 def read_pieces(
     path: Path, shown: str, step: str | None = None, default: str | None = None, top: Path | None = None
-) -> list[Piece]:
+) -> list[TaskPiece]:
     """Return the tasks of a file.
 
     :param shown: the path as messages have it.
@@ -104,13 +104,13 @@ def _items(root: yaml.SequenceNode, shown: str) -> list[tuple[yaml.Node, dict[st
     return items
 
 
-def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | None, default: str | None) -> Piece:
+def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | None, default: str | None) -> TaskPiece:
     where = _at(data, shown)
     _refuse_other_text(text, data, where)
     tags = _tags(data)
     own = step_of(tags, where)
     if own is None and default is not None:
-        if any(nearest(tag, STEPS) for tag in tags):
+        if any(did_you_mean(tag, STEPS) for tag in tags):
             raise no_step(tags, where)
         own = default
     if step is not None and own is not None:
@@ -133,7 +133,7 @@ def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | 
             raise refusal(at, f"{ONCE} counts for what a file's top level has. Tag what is around this task with it.")
         found += inner_tags
     _refuse_endings(data, where)
-    return Piece(text, data, where, step or own or "", ONCE in tags, tuple(dict.fromkeys(found)), tuple(leaves))
+    return TaskPiece(text, data, where, step or own or "", ONCE in tags, tuple(dict.fromkeys(found)), tuple(leaves))
 
 
 def _inside(

@@ -11,13 +11,13 @@ from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import UNQUOTED, check_new_version
-from ...module_utils._rules.allowed_versions import Entry, Ways, parse_allowed_from
+from ...module_utils._rules.allowed_versions import OriginsOfVersions, VersionRules, parse_allowed_from
 from .refusal import refusal
 
 WAY_KEYS = ("versions", "allowed_from", "allow_downgrade")
 
 
-def read_ways(data: Mapping[Any, Any], at: Callable[[str], str], file: str) -> Ways:
+def read_version_rules(data: Mapping[Any, Any], at: Callable[[str], str], file: str) -> VersionRules:
     """Return the ways that a mapping with these keys says.
 
     :param at: key -> where it stands, for messages.
@@ -25,7 +25,7 @@ def read_ways(data: Mapping[Any, Any], at: Callable[[str], str], file: str) -> W
     :raises UpgradeError: ``bad_service``.
     """
     where = {key: at(key) for key in WAY_KEYS if data.get(key) is not None}
-    ways = Ways(
+    ways = VersionRules(
         file,
         _versions(data.get("versions"), at("versions")),
         _allowed_from(data.get("allowed_from"), at("allowed_from")),
@@ -36,7 +36,7 @@ def read_ways(data: Mapping[Any, Any], at: Callable[[str], str], file: str) -> W
     return ways
 
 
-def merged(ways: Ways, given: Ways) -> Ways:
+def merged_version_rules(ways: VersionRules, given: VersionRules) -> VersionRules:
     """Return the ways that a service says, but for the keys that are given where it is used.
 
     :raises UpgradeError: ``bad_service`` where they do not go together.
@@ -70,7 +70,7 @@ def _versions(value: object, where: str) -> tuple[str, ...] | None:
     return tuple(value)
 
 
-def _allowed_from(value: object, where: str) -> tuple[Entry, ...] | None:
+def _allowed_from(value: object, where: str) -> tuple[OriginsOfVersions, ...] | None:
     if value is None:
         return None
     try:
@@ -90,7 +90,7 @@ def _flag(value: object, where: str) -> bool:
     return bool(value)
 
 
-def _refuse_unordered(ways: Ways) -> None:
+def _refuse_unordered(ways: VersionRules) -> None:
     """Refuse versions among which there is no order, before a host is at one of them."""
     order = ways.order()
     named = [

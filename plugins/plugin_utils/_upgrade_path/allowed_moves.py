@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import some
+from ...module_utils._common.names import listing
 from ...module_utils._common.versions import VersionOrder
-from ...module_utils._rules.allowed_versions import Ways, ways_from
-from .routes import HOST_VARIABLE, PROVIDER_VARIABLE, came_from, declared_versions
+from ...module_utils._rules.allowed_versions import VersionRules, version_rules_from
+from .routes import HOST_VARIABLE, PROVIDER_VARIABLE, declared_versions, origin_of
 
 _MOST_HOSTS = 20
 
@@ -50,7 +50,7 @@ def forbidden_moves(
         role = view["role"]
         if view["held"] or role not in roles:
             continue
-        came = came_from(view, said.get(host)) or None
+        came = origin_of(view, said.get(host)) or None
         starts = list(dict.fromkeys((came, *([view["begun"]] if view["begun"] else ()))))
         for start in starts:
             if (role, start) not in known:
@@ -69,7 +69,7 @@ def forbidden_moves(
         "hosts": list(dict.fromkeys(host for _services, hosts in told.values() for host in hosts)),
         "left_out": left_out,
         "reasons": [
-            f"{some(hosts, _MOST_HOSTS)} ({start or 'never reported'}): {', '.join(services)} of the role {role}: {why}."
+            f"{listing(hosts, _MOST_HOSTS)} ({start or 'never reported'}): {', '.join(services)} of the role {role}: {why}."
             + ("" if start else f" Declare it in the host's variable {HOST_VARIABLE}.")
             for (role, start, why), (services, hosts) in told.items()
             if hosts
@@ -89,9 +89,9 @@ class _Refusal(NamedTuple):
     is_odd: bool
 
 
-def _ways(role: Mapping[str, Any]) -> Iterator[tuple[str, Ways]]:
+def _ways(role: Mapping[str, Any]) -> Iterator[tuple[str, VersionRules]]:
     # A composition of an older release has none.
-    return ((name, ways_from(one)) for name, one in role.get("ways", {}).items())
+    return ((name, version_rules_from(one)) for name, one in role.get("ways", {}).items())
 
 
 def _is_provider(role: Mapping[str, Any], service: str) -> bool:
@@ -120,7 +120,7 @@ def _of_providers(
     return [
         f"The provider {name}: {why}. "
         + (
-            f"Say otherwise in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of {some([*roles])}."
+            f"Say otherwise in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of {listing([*roles])}."
             if start
             else f"Declare it in the variable {PROVIDER_VARIABLE}."
         )
@@ -128,7 +128,9 @@ def _of_providers(
     ]
 
 
-def _refusals(services: Mapping[str, tuple[Ways, VersionOrder]], start: str | None, version: str) -> list[_Refusal]:
+def _refusals(
+    services: Mapping[str, tuple[VersionRules, VersionOrder]], start: str | None, version: str
+) -> list[_Refusal]:
     found = []
     for name, (ways, order) in services.items():
         try:

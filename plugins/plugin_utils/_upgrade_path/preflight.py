@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ...module_utils._fleet.checkpoints import point_name
+from ...module_utils._fleet.checkpoints import checkpoint_name
 from .._services.steps import STEPS
 
 
-def asked_of(
+def preflight_checkpoints(
     ways: Mapping[str, Sequence[str]],
     plan: Mapping[str, Any],
     composition: Mapping[str, Any],
@@ -51,5 +51,5 @@ def _units(role: Mapping[str, Any]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for unit in role.get("units", ()):
         if unit["point"] and unit["step"] != STEPS[0]:
-            found.setdefault(point_name(unit["service"], unit["point"]), set()).add(unit["name"])
+            found.setdefault(checkpoint_name(unit["service"], unit["point"]), set()).add(unit["name"])
     return found

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import UNQUOTED, check_new_version, in_order, is_plain_version, plural, some
+from ...module_utils._common.names import UNQUOTED, check_new_version, in_order, is_plain_version, listing, plural
 from ...module_utils._common.versions import VersionOrder
-from ...module_utils._fleet.checkpoints import point_name
+from ...module_utils._fleet.checkpoints import checkpoint_name
 from ...module_utils._fleet.providers import FAILED
-from ...module_utils._rules.allowed_versions import ways_from
-from .preflight import asked_of
+from ...module_utils._rules.allowed_versions import version_rules_from
+from .preflight import preflight_checkpoints
 
 # Variables of an operator, by which versions are declared that nobody has reported.
 HOST_VARIABLE, PROVIDER_VARIABLE = "upgrade_version_from", "upgrade_provider_versions"
@@ -49,7 +49,7 @@ def unknown_hosts(plan: Mapping[str, Any], composition: Mapping[str, Any]) -> li
     return [host for host, view in plan["hosts"].items() if not _plain(view["version"]) and view["role"] in having]
 
 
-def ways_of(
+def routes_of(
     plan: Mapping[str, Any],
     run: Mapping[str, Any],
     composition: Mapping[str, Any],
@@ -83,7 +83,7 @@ def ways_of(
         own: dict[str, None] = {}
         mine = [path for path in paths.get(hosts[host]["role"], ()) if not path.is_provider]
         others = [one for one in (hosts[host].get("origin"), hosts[host].get("begun")) if one != version]
-        before[host] = _start(mine, came_from(hosts[host], declared.get(host)), others, own)
+        before[host] = _start(mine, origin_of(hosts[host], declared.get(host)), others, own)
         if before[host] and not own:
             _way(mine, before[host], {}, version, own)
         if own:
@@ -121,14 +121,14 @@ def ways_of(
     return {
         "before": before,
         "ways": ways,
-        "asked": asked_of(ways, plan, composition, places),
+        "asked": preflight_checkpoints(ways, plan, composition, places),
         "providers": places,
         "left_out": odd,
         "lines": _lines(found, {host: (hosts[host]["role"], before[host]) for host in driven}, version, places, paths),
     }
 
 
-def came_from(view: Mapping[str, Any], declared: str | None) -> str:
+def origin_of(view: Mapping[str, Any], declared: str | None) -> str:
     """Return the version that a host came from, empty where nobody knows.
 
     One that has other characters than a version may have counts as not known: a host says of itself what it likes, and this goes into
@@ -168,7 +168,7 @@ def _paths(composition: Mapping[str, Any]) -> dict[str, list[_Path]]:
     """Return role -> its paths, for the roles that have any, and providers without a path too."""
     return {
         role: [
-            _Path(service, told["points"], ways_from(what["ways"][service]).order(), told["provider"])
+            _Path(service, told["points"], version_rules_from(what["ways"][service]).order(), told["provider"])
             for service, told in what["paths"].items()
         ]
         for role, what in composition["roles"].items()
@@ -218,7 +218,7 @@ def _providers(
     if unknown:
         raise UpgradeError(
             "unknown_version",
-            f"Nothing was touched: Consul has no version of {plural(len(unknown), 'provider')}, {some(unknown)}, and their paths "
+            f"Nothing was touched: Consul has no version of {plural(len(unknown), 'provider')}, {listing(unknown)}, and their paths "
             "lead from version to version. Declare which one each runs in the variable "
             f'{PROVIDER_VARIABLE}, such as -e \'{{"{PROVIDER_VARIABLE}": {{"{unknown[0]}": "2.4"}}}}\'.',
             providers=unknown,
@@ -232,8 +232,8 @@ def _refuse_unknown(services: Mapping[str, Sequence[str]], before: Mapping[str, 
         names = list(dict.fromkeys(service for host in unknown for service in services[host]))
         raise UpgradeError(
             "unknown_version",
-            f"Nothing was touched: {plural(len(unknown), 'host')} never reported a version, and the path of {some(names)} leads "
-            f"from version to version: {some(unknown, 20)}. Declare which one each runs in its variable {HOST_VARIABLE}, or "
+            f"Nothing was touched: {plural(len(unknown), 'host')} never reported a version, and the path of {listing(names)} leads "
+            f"from version to version: {listing(unknown, 20)}. Declare which one each runs in its variable {HOST_VARIABLE}, or "
             f"for all of these by -e {HOST_VARIABLE}=X; for a new host, which has nothing to be brought along, that is "
             f"{version}. Or hold these hosts, or leave them out with upgrade_limit.",
             hosts=unknown,
@@ -247,7 +247,7 @@ def _way(
     for path in paths:
         start = providers[path.service] if path.is_provider else before
         try:
-            way += [point_name(path.service, point) for point in path.order.between(start, version, path.points)]
+            way += [checkpoint_name(path.service, point) for point in path.order.between(start, version, path.points)]
         except UpgradeError as error:
             troubles[f"{path.service}: {error.message}"] = None
     return way
@@ -271,7 +271,7 @@ def _lines(
         own = [point for point in way if point.partition("@")[0] not in told]
         if not any(not path.is_provider for path in paths[role]):
             continue
-        names = some(in_order(going[where]))
+        names = listing(in_order(going[where]))
         lines.append(f"{role} from {before} to {version} by {', '.join(own) or 'no point of a path'}: {names}")
     every = dict.fromkeys(point for way in found.values() for point in way)
     for provider, before in providers.items():

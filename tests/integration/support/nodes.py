@@ -18,9 +18,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.watch import Watch
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.child import die_with_parent
 from integration.support.writes import die_at_write
@@ -46,10 +46,10 @@ def be_nodes(
     while left and goes_on():
         try:
             # Before the rollout begins there is no gate, and these hosts are not to be ahead of it.
-            answers = ask(store, left, default=False)
+            answers = ask_gate(store, left, default=False)
             for host in [*begun, *(one for one in left if answers[one].value and one not in begun)]:
                 state = "started" if host not in begun else "failed" if chance.random() < failures else "upgraded"
-                report(store, Word(host, version, state))
+                write_report(store, HostReport(host, version, state))
                 if state == "upgraded":
                     begun.remove(host)
                     del left[host]
@@ -68,7 +68,7 @@ def be_planner(
 ) -> None:
     """Plan until the rollout is complete."""
     store = Store(settings)
-    request = Request(version=version, rules=rules, fleet=fleet)
+    request = PassRequest(version=version, rules=rules, fleet=fleet)
     # As a process that waits often does: with questions that are given up, several planners would soon be refused connections.
     watch = Watch(settings, (store.keys.upgrade, store.keys.reports, store.keys.gates, store.keys.current_version))
     mark = watch.mark()
@@ -122,7 +122,7 @@ def living_nodes(
         thread.join(10)
 
 
-def open_and_die(settings: Settings, request: Request, point: int, *, after: bool) -> None:
+def open_and_die(settings: Settings, request: PassRequest, point: int, *, after: bool) -> None:
     """Make a pass, and be killed by SIGKILL right before or right after the transaction with this number."""
     store = Store(settings)
     die_at_write(store, point, after=after)

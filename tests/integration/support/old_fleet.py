@@ -18,7 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import Outcome
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import MigrationResult
 from devkit.child import die_with_parent
 from devkit.kv import RawKV
 from integration.support.writes import Write, around_writes, die_at_write
@@ -71,7 +71,7 @@ def migrate(settings: Settings, **options: Any) -> None:
     Migrator(Store(settings), **options).run()
 
 
-def migrated(store: Store, *, dry: bool = False, **options: Any) -> Outcome:
+def migrated(store: Store, *, dry: bool = False, **options: Any) -> MigrationResult:
     """Migrate to the end with this store, and return what came of it."""
     return Migrator(store, **options).run(dry=dry)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from integration.support.fleet import names
 from integration.support.playbook import Task
@@ -29,13 +29,13 @@ def control(action: str, **options: Any) -> Task:
 
 def upgrade(store: Store, *hosts: str, version: str = "2") -> None:
     for host in hosts:
-        report(store, Word(host, version, "started"))
-        report(store, Word(host, version, "upgraded"))
+        write_report(store, HostReport(host, version, "started"))
+        write_report(store, HostReport(host, version, "upgraded"))
 
 
 def fail(store: Store, host: str, error: str = "no disk", version: str = "2") -> None:
-    report(store, Word(host, version, "started"))
-    report(store, Word(host, version, "failed", error=error))
+    write_report(store, HostReport(host, version, "started"))
+    write_report(store, HostReport(host, version, "failed", error=error))
 
 
 def cut_short(store: Store, at: int) -> None:
@@ -46,7 +46,7 @@ def cut_short(store: Store, at: int) -> None:
         nonlocal count
         count += 1
         if count == at:
-            set_holds(Store(store.settings), Whom(roles=["web"], allow_unknown=True), "audit")
+            set_holds(Store(store.settings), HoldTargets(roles=["web"], allow_unknown=True), "audit")
         return write(operations)
 
     around_writes(store, late)

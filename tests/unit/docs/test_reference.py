@@ -18,7 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet import fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states import states
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import OldKeys
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import LegacyKeys
 from devkit.agent import ROOT
 from devkit.sources import entry, trees, words
 from messages.index import Index
@@ -77,7 +77,7 @@ def instruction_keys() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("layout", [Keys(), OldKeys()], ids=["today", "older"])
+@pytest.mark.parametrize("layout", [Keys(), LegacyKeys()], ids=["today", "older"])
 def test_every_key_is_named(layout: object) -> None:
     rows = named("Keys")
     folders = {key for key in keys_of(layout) if key.endswith("/")}
@@ -98,7 +98,7 @@ def test_every_state_is_named() -> None:
 
 def test_every_field_of_the_ledger_and_of_records_is_named() -> None:
     assert named("The ledger") == {one.name for one in fields(ledger.Ledger)}
-    assert named("The record of a host") == set(fleet.Record("2.10", fleet.STARTED).plain())
+    assert named("The record of a host") == set(fleet.HostRecord("2.10", fleet.STARTED).plain())
     told = PARTS["The record of a host"]
     assert [word for word in (*fleet.RECORD_STATES, *fleet.POST_STATES) if f"`{word}`" not in told] == []
     assert [word for word in ledger.STATES if f"`{word}`" not in PARTS["The ledger"]] == []

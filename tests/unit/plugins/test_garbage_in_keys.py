@@ -20,24 +20,27 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import MOST_EPOCH
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import holder_in
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import Told
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import decode_holder
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import SentNotifications
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries import notifications
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import _news
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Wanted, survey
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import files_of, told
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Word
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import (
+    read_rollout_report,
+    report_files,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import approve, pause
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import Request, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_info import as_result
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import as_result as plan_result
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import plan_text, status_text
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen import picture
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import Story
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen import drawing
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import ViewMessages
 from memory_consul import MemoryConsul
 from rich.console import Console
 from thorough import quick
@@ -344,59 +347,59 @@ def _check_file(text: str) -> None:
 
 def _info(store: Store) -> None:
     """Look at all, and at one host that is always there, as its role is given."""
-    view = look(store, fleet={"web1": "web"}, history=20, name="web1")
+    view = read_fleet(store, fleet={"web1": "web"}, history=20, name="web1")
     result = as_result(view, "web1")
-    _check([result, status_text.status(result), status_text.story(result["host"]), view.warnings])
+    _check([result, status_text.status_lines(result), status_text.host_lines(result["host"]), view.warnings])
 
 
 def _plan(store: Store) -> None:
-    result = plan_result(make_pass(store, Request(), dry=True))
+    result = plan_result(make_pass(store, PassRequest(), dry=True))
     diff = result.pop("diff")
-    _check([result, plan_text.plan(result)])
+    _check([result, plan_text.plan_lines(result)])
     _check_file(diff["before"] + diff["after"])
 
 
 def _report(store: Store) -> None:
-    for name, text in files_of(told(store)).items():
+    for name, text in report_files(read_rollout_report(store)).items():
         _check(name)
         _check_file(text)
 
 
 def _metrics(store: Store) -> None:
-    text = metrics_text(store, look(store))
+    text = metrics_text(store, read_fleet(store))
     _check_file(text)
     assert text.endswith("# EOF\n")
 
 
 def _notices(store: Store) -> None:
-    sight = notifications.see(store, None)
-    kept = notifications.recall(store) or notifications.remember(store, sight, dry=True)
-    found, after = notifications.news(store, sight, kept)
+    sight = notifications.read_rollout(store, None)
+    kept = notifications.read_sent(store) or notifications.initial_state(store, sight, dry=True)
+    found, after = notifications.new_notifications(store, sight, kept)
     _check([[sight.payload(one), asdict(one)] for one in found])
     _check(after.plain())
 
 
 def _inventory(store: Store) -> None:
-    found = survey(store, Wanted())
+    found = survey_fleet(store, InventoryOptions())
     _check([found.hosts, found.left_out, found.warnings])
 
 
 def _lookup(store: Store) -> None:
-    _check([asdict(one) for one in ask(store, {"web1": "web", "web3": "web", "db2": "db"}).values()])
+    _check([asdict(one) for one in ask_gate(store, {"web1": "web", "web3": "web", "db2": "db"}).values()])
 
 
 def _live_view(store: Store) -> None:
-    news = _news(look(store))
-    _check(Story().message(news))
+    news = _news(read_fleet(store))
+    _check(ViewMessages().message(news))
     drawn = io.StringIO()
-    Console(file=drawn, width=80).print(picture(news.standing, float(_AT), 80, 24))
+    Console(file=drawn, width=80).print(drawing(news.standing, float(_AT), 80, 24))
     _check_file(drawn.getvalue())
 
 
 def _commands(store: Store) -> None:
     for act in (pause, approve):
         try:
-            done = act(store, Word(), dry=True)
+            done = act(store, Command(), dry=True)
         except UpgradeError as error:
             if error.code in _ANSWERS:
                 continue
@@ -443,19 +446,19 @@ def test_a_ledger_with_an_epoch_that_no_planner_counted_to_is_paused_and_told(ep
     ledger = json.dumps({**_LEDGER, "epoch": epoch}).encode()
     with MemoryConsul({**_FLEET, "upgrade/ledger": ledger}).in_place() as consul:
         store = Store(Settings())
-        done = pause(store, Word(reason="odd"))
+        done = pause(store, Command(reason="odd"))
         assert done.ledger.state == "paused"
         # Where no epoch can follow, the history goes on, and no entry of it is written over.
         assert done.ledger.epoch == (7 if epoch == MOST_EPOCH else epoch + 1)
         assert json.loads(consul.keys[f"upgrade/history/{done.ledger.epoch}"])["what"] == "pause"
-        sight = notifications.see(store, None)
-        _found, kept = notifications.news(store, sight, Told(2))
+        sight = notifications.read_rollout(store, None)
+        _found, kept = notifications.new_notifications(store, sight, SentNotifications(2))
         assert kept.epoch == done.ledger.epoch
         assert consul.requests < 50
 
 
 def test_who_holds_a_key_is_not_taken_from_garbage() -> None:
     holder = {"by": "a", "since": 5, "session": "s-1", "machine": "m", "pid": 1, "started": 2}
-    assert holder_in(json.dumps(holder).encode()) is not None
+    assert decode_holder(json.dumps(holder).encode()) is not None
     for name, value in (("session", "../../kv/x"), ("since", 10**400), ("pid", "1/../2"), ("by", 5), ("started", -1)):
-        assert holder_in(json.dumps({**holder, name: value}).encode()) is None, name
+        assert decode_holder(json.dumps({**holder, name: value}).encode()) is None, name

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.meta import KEYS
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.service import load
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.service import load_service
 from devkit.agent import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,7 +59,7 @@ def refusal(meta: Any) -> str:
         roles = Roles(Path(folder))
         roles.add("web", {TASKS: tasks, POST: "- name: after\n  command: x\n", META: yaml.safe_dump(meta), **POINTS})
         try:
-            load("web", roles, "w", [folder])
+            load_service("web", roles, "w", [folder])
         except UpgradeError as error:
             return error.message
     return ""

@@ -22,10 +22,10 @@ from ..._state.keys import Keys
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter
 from ..._state.store import Store
 from ..host_writes import MOST_CONFLICTS
-from .command import Done, Word, members_of, refuse_unless, said_as, write_word
+from .command import Command, CommandResult, command_fields, members_of, refuse_unless, write_command
 
 
-def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
+def abort(store: Store, word: Command, *, dry: bool = False) -> CommandResult:
     """End a rollout: close what has not begun, and keep every record. Hosts that have begun keep their open gates.
 
     Where a role or the whole fleet is open by one gate, those of its hosts that have begun get one of their own before that
@@ -40,7 +40,7 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
     closed: set[str] = set()
     conflicts: Counter[str] = Counter()
 
-    def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
+    def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> CommandResult:
         # What has to be refused is refused before the first write.
         members = members_of(snapshot, ledger, word.fleet)
         keys = writer.store.keys
@@ -50,7 +50,7 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
             refuse_unless(ledger, (RUNNING, PAUSED), "aborted")
             said = word.plain()
             ledger = replace(ledger, state=ABORTED, word=said)
-            writer.write(ledger, {"what": "abort", **said_as(said)})
+            writer.write(ledger, {"what": "abort", **command_fields(said)})
         for piece in _close_in_turn(keys, gates, writer.places):
             hosts = _closed_hosts(keys, piece)
             # A host that writes its record all the time is closed without it being compared, or no host would be closed.
@@ -70,9 +70,9 @@ def abort(store: Store, word: Word, *, dry: bool = False) -> Done:
                 conflicts.update(conflict.details.get("keys", ()))
                 raise
             closed.update(hosts)
-        return Done(writer.ledger or ledger, hosts=in_order(closed))
+        return CommandResult(writer.ledger or ledger, hosts=in_order(closed))
 
-    return write_word(store, act, dry=dry)
+    return write_command(store, act, dry=dry)
 
 
 def _to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> list[Change]:

@@ -18,7 +18,7 @@ from ..._common.errors import UpgradeError
 from ..._common.names import check_name
 from ..._consul.operations import Change
 from ..._state.keys import Keys
-from ..._state.legacy_keys import OldKeys
+from ..._state.legacy_keys import LegacyKeys
 from ..._state.store import Store
 
 # The longest name of a policy that Consul takes.
@@ -30,7 +30,7 @@ CONTROLLER, NODE, VIEWER, MIGRATOR = KINDS = ("controller", "node", "viewer", "m
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TokenKind:
     """Somebody who takes part.
 
     :param kind: ``controller`` plans and drives, ``node`` asks for itself and reports on itself, ``viewer`` looks,
@@ -72,7 +72,7 @@ class Part:
         """
         # The catalog and its checks, as health.consul_checks and the inventory read them.
         catalog = [("node_prefix", "", "read"), ("service_prefix", "", "read")]
-        old = OldKeys(keys.prefix)
+        old = LegacyKeys(keys.prefix)
         # Wherever a host's keys are, before, during and after a migration.
         gates, reports = (keys.gates, *old.gate_folders), (keys.reports, old.reports)
         if self.kind == NODE:
@@ -118,7 +118,7 @@ def _quoted(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class GrantedToken:
     """A policy and its token.
 
     :param secret: the token itself; empty in check mode where there is none yet.
@@ -134,7 +134,7 @@ class Granted:
         return f"Granted(policy={self.policy!r}, accessor={self.accessor!r})"
 
 
-def grant(store: Store, part: Part, *, dry: bool = False) -> Granted:
+def grant(store: Store, part: TokenKind, *, dry: bool = False) -> GrantedToken:
     """Make sure that there are the policy and one token of a part.
 
     :raises UpgradeError: ``bad_name``, ``foreign_policy``, ``denied``, or what :meth:`ConsulClient.read` raises.
@@ -155,17 +155,17 @@ def grant(store: Store, part: Part, *, dry: bool = False) -> Granted:
         if not dry:
             token = store.client.write_acl("token", {"Description": description, "Policies": [{"ID": identifier}]})
     if token is None:
-        return Granted(name, changes=tuple(changes))
+        return GrantedToken(name, changes=tuple(changes))
     if token["SecretID"] == _HIDDEN:
         raise UpgradeError(
             "denied",
             f"There is a token of {name} already, and Consul at {store.settings.url} hides its secret from the token "
             'that it was given. Set token (or CONSUL_HTTP_TOKEN) to one whose policy has acl = "write".',
         )
-    return Granted(name, token["AccessorID"], token["SecretID"], tuple(changes))
+    return GrantedToken(name, token["AccessorID"], token["SecretID"], tuple(changes))
 
 
-def revoke(store: Store, part: Part, *, dry: bool = False) -> Granted:
+def revoke(store: Store, part: TokenKind, *, dry: bool = False) -> GrantedToken:
     """Delete the policy of a part and its token.
 
     :raises UpgradeError: ``bad_name``, ``foreign_policy``, or what :meth:`ConsulClient.read` raises.
@@ -173,7 +173,7 @@ def revoke(store: Store, part: Part, *, dry: bool = False) -> Granted:
     name = part.policy(store.keys)
     before = _policy(store, part)
     if before is None:
-        return Granted(name)
+        return GrantedToken(name)
     changes = [Change(f"policy {name}", before["Rules"], None)]
     token = _token(store, part.description(store.keys), before["ID"])
     if token is not None:
@@ -182,10 +182,10 @@ def revoke(store: Store, part: Part, *, dry: bool = False) -> Granted:
         if token is not None:
             store.client.delete_acl(f"token/{token['AccessorID']}")
         store.client.delete_acl(f"policy/{before['ID']}")
-    return Granted(name, changes=tuple(changes))
+    return GrantedToken(name, changes=tuple(changes))
 
 
-def _policy(store: Store, part: Part) -> dict[str, Any] | None:
+def _policy(store: Store, part: TokenKind) -> dict[str, Any] | None:
     name, description = part.policy(store.keys), part.description(store.keys)
     found = store.client.policy(name)
     if found is not None and found["Description"] != description:

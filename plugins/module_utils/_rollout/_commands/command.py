@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..._common.errors import UpgradeError
-from ..._common.sanitize import bounded, printable
+from ..._common.sanitize import sanitize, truncate_middle
 from ..._consul.errors import Conflict
-from ..._consul.operations import Change, real_changes
-from ..._fleet.fleet import Snapshot, place
+from ..._consul.operations import Change, net_changes
+from ..._fleet.fleet import Snapshot, roles_of_hosts
 from ..._fleet.ledger import ABORTED, COMPLETE, Ledger
 from ..._planner.plan import Plan
 from ..._planner.reconcile import make_plan
@@ -21,7 +21,7 @@ from ..._rules.instructions import parse
 from ..._state.keys import Keys
 from ..._state.layout import refuse_to_plan
 from ..._state.ledger_writer import LedgerWriter
-from ..._state.store import Store, whoami
+from ..._state.store import Store, current_user
 from ..host_health_notes import with_checks
 from ..planner_pass import is_same_rollout
 
@@ -29,7 +29,7 @@ _MOST_TRIES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Command:
     """Who says it, and why.
 
     :param fleet: host -> role, as for a plan.
@@ -41,12 +41,12 @@ class Word:
 
     def plain(self) -> dict[str, object]:
         """Return it as the ledger keeps it."""
-        said = {"by": bounded(printable(self.by or whoami())), "at": int(time.time())}
-        return {**said, "reason": bounded(printable(self.reason))} if self.reason else {**said}
+        said = {"by": truncate_middle(sanitize(self.by or current_user())), "at": int(time.time())}
+        return {**said, "reason": truncate_middle(sanitize(self.reason))} if self.reason else {**said}
 
 
 @dataclass(slots=True)
-class Done:
+class CommandResult:
     """What came of it.
 
     :param ledger: as it is then; None where there is no rollout.
@@ -59,7 +59,9 @@ class Done:
     remarks: list[str] = field(default_factory=list)
 
 
-def write_word(store: Store, act: Callable[[LedgerWriter, Snapshot, Ledger], Done], *, dry: bool) -> Done:
+def write_command(
+    store: Store, act: Callable[[LedgerWriter, Snapshot, Ledger], CommandResult], *, dry: bool
+) -> CommandResult:
     """Let ``act`` read the keys and write its word, again where somebody else wrote in between.
 
     :param act: takes a writer, the keys as they are, and the ledger; what it raises ends it.
@@ -81,13 +83,13 @@ def write_word(store: Store, act: Callable[[LedgerWriter, Snapshot, Ledger], Don
                 "meant for that one.",
             )
         meant = ledger
-        writer = LedgerWriter(store, snapshot, whoami(), int(time.time()), dry=dry)
+        writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
         try:
             done = act(writer, snapshot, ledger)
         except Conflict:
             changes += writer.changes
             continue
-        done.changes = real_changes([*changes, *writer.changes])
+        done.changes = net_changes([*changes, *writer.changes])
         return done
     raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
 
@@ -130,14 +132,14 @@ def _what_next(ledger: Ledger) -> str:
     return f"It is over. {anew} begins it anew, and {other}."
 
 
-def said_as(said: Mapping[str, object]) -> dict[str, object]:
+def command_fields(said: Mapping[str, object]) -> dict[str, object]:
     """Return who says it and why, as the history keeps it."""
     return {"by": said["by"], "reason": said.get("reason", "")}
 
 
 def members_of(snapshot: Snapshot, ledger: Ledger, fleet: Mapping[str, str]) -> dict[str, str]:
     """Return host -> role of the given fleet and of all hosts that ever reported, by the names that the ledger knows."""
-    return place(fleet, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
+    return roles_of_hosts(fleet, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
 
 
 def plan_of(store: Store, snapshot: Snapshot, ledger: Ledger, fleet: Mapping[str, str]) -> Plan:

@@ -9,8 +9,8 @@ import time
 from dataclasses import replace
 
 from ..._common.errors import UpgradeError
-from ..._common.names import nearest, some
-from ..._common.sanitize import shown
+from ..._common.names import did_you_mean, listing
+from ..._common.sanitize import truncated_repr
 from ..._consul.operations import Change, put
 from ..._fleet.fleet import Snapshot
 from ..._fleet.ledger import COMPLETE, PAUSED, RUNNING, Ledger
@@ -20,15 +20,15 @@ from ..._state.codec import encode_approval
 from ..._state.ledger_writer import LedgerWriter
 from ..._state.store import Store
 from .abort import abort
-from .command import Done, Word, plan_of, refuse_unless, said_as, write_word
+from .command import Command, CommandResult, command_fields, plan_of, refuse_unless, write_command
 from .forget import forget
 from .retry import retry
 from .rollback import roll_back
 
-__all__ = ["Done", "Word", "abort", "approve", "forget", "pause", "resume", "retry", "roll_back"]
+__all__ = ["CommandResult", "Command", "abort", "approve", "forget", "pause", "resume", "retry", "roll_back"]
 
 
-def pause(store: Store, word: Word, *, dry: bool = False) -> Done:
+def pause(store: Store, word: Command, *, dry: bool = False) -> CommandResult:
     """Open nothing more until it is resumed; hosts that have begun go on.
 
     After a rollout is complete, that goes for the tasks after the upgrade, and for hosts that join the fleet.
@@ -36,32 +36,32 @@ def pause(store: Store, word: Word, *, dry: bool = False) -> Done:
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
 
-    def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> Done:
+    def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> CommandResult:
         if ledger.state != PAUSED:
             refuse_unless(ledger, (RUNNING, COMPLETE), "paused")
             said = word.plain()
-            writer.write(replace(ledger, state=PAUSED, word=said), {"what": "pause", **said_as(said)})
-        return Done(writer.ledger or ledger)
+            writer.write(replace(ledger, state=PAUSED, word=said), {"what": "pause", **command_fields(said)})
+        return CommandResult(writer.ledger or ledger)
 
-    return write_word(store, act, dry=dry)
+    return write_command(store, act, dry=dry)
 
 
-def resume(store: Store, word: Word, *, dry: bool = False) -> Done:
+def resume(store: Store, word: Command, *, dry: bool = False) -> CommandResult:
     """Let a paused rollout go on.
 
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
 
-    def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> Done:
+    def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> CommandResult:
         if ledger.state != RUNNING:
             refuse_unless(ledger, (PAUSED,), "resumed")
-            writer.write(replace(ledger, state=RUNNING, word={}), {"what": "resume", **said_as(word.plain())})
-        return Done(writer.ledger or ledger)
+            writer.write(replace(ledger, state=RUNNING, word={}), {"what": "resume", **command_fields(word.plain())})
+        return CommandResult(writer.ledger or ledger)
 
-    return write_word(store, act, dry=dry)
+    return write_command(store, act, dry=dry)
 
 
-def approve(store: Store, word: Word, stage: str | None = None, *, dry: bool = False) -> Done:
+def approve(store: Store, word: Command, stage: str | None = None, *, dry: bool = False) -> CommandResult:
     """Say that the rollout may go on after a stage.
 
     :param stage: its name; None for the one that waits for it.
@@ -69,22 +69,22 @@ def approve(store: Store, word: Word, stage: str | None = None, *, dry: bool = F
         ``busy``.
     """
 
-    def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
+    def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> CommandResult:
         refuse_unless(ledger, (RUNNING, PAUSED), "approved")
         given = snapshot.approvals.get(stage) if stage is not None else None
         if given is not None:
-            return Done(ledger, remarks=[f"Stage {stage} was approved by {given.by} already."])
+            return CommandResult(ledger, remarks=[f"Stage {stage} was approved by {given.by} already."])
         plan = plan_of(writer.store, snapshot, ledger, word.fleet)
         if not plan.wants_approval or (stage is not None and stage != plan.stage):
             raise _nothing_to_approve(plan, ledger, stage)
         said = word.plain()
         key = writer.store.keys.approval(str(plan.stage))
         text = encode_approval(said)
-        event = {"what": "approve", "stage": plan.stage, **said_as(said)}
+        event = {"what": "approve", "stage": plan.stage, **command_fields(said)}
         writer.write(ledger, event, [put(key, text)], [Change(key, None, text)])
-        return Done(writer.ledger or ledger)
+        return CommandResult(writer.ledger or ledger)
 
-    return write_word(store, act, dry=dry)
+    return write_command(store, act, dry=dry)
 
 
 def _nothing_to_approve(plan: Plan, ledger: Ledger, stage: str | None) -> UpgradeError:
@@ -93,7 +93,7 @@ def _nothing_to_approve(plan: Plan, ledger: Ledger, stage: str | None) -> Upgrad
     if stage is not None and names and stage not in names:
         return UpgradeError(
             "nothing_to_approve",
-            f"The rules have no stage {shown(stage)}{nearest(stage, names) or '.'} Their stages are {some(names, 10)}. Nothing is approved.",
+            f"The rules have no stage {truncated_repr(stage)}{did_you_mean(stage, names) or '.'} Their stages are {listing(names, 10)}. Nothing is approved.",
         )
     whom = f"stage {stage}" if stage is not None else "the current stage"
     now = f"the rollout is in stage {plan.stage}" if plan.stage else "the rules have no stages"

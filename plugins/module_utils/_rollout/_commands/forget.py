@@ -11,29 +11,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..._common.errors import UpgradeError
-from ..._common.names import check_name, in_order, nearest, some
-from ..._consul.client import Entry, Operation
+from ..._common.names import check_name, did_you_mean, in_order, listing
+from ..._consul.client import KVEntry, Operation
 from ..._consul.errors import Conflict
-from ..._consul.operations import Change, compare, compare_and_put, real_changes, remove
+from ..._consul.operations import Change, compare, compare_and_put, net_changes, remove
 from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
 from ..._fleet.ledger import Ledger
 from ..._host_states import states
 from ..._rules.instructions import parse
 from ..._state.codec import text_of
-from ..._state.gate_copies import Mirror
+from ..._state.gate_copies import GateCopies
 from ..._state.keys import Keys
 from ..._state.layout import refuse_to_plan
 from ..._state.ledger_writer import LedgerWriter
-from ..._state.legacy_keys import OldKeys
-from ..._state.store import Store, whoami
-from .command import Done, Word, said_as
+from ..._state.legacy_keys import LegacyKeys
+from ..._state.store import Store, current_user
+from .command import Command, CommandResult, command_fields
 
 _MOST_TRIES = 20
 # Of the operations of one write. It has the ledger, the comparisons and the mark of the holds too, and may remove a gate in two places.
 _MOST_KEYS = 50
 
 
-def forget(store: Store, word: Word, hosts: Sequence[str], *, force: bool = False, dry: bool = False) -> Done:
+def forget(
+    store: Store, word: Command, hosts: Sequence[str], *, force: bool = False, dry: bool = False
+) -> CommandResult:
     """Remove all that is known of hosts: reports, record, gate, hold, health, and what the ledger has. One write for each host.
 
     The history keeps what was. It works without a rollout too.
@@ -55,7 +57,7 @@ def forget(store: Store, word: Word, hosts: Sequence[str], *, force: bool = Fals
         known = _known(store, waiting)
         if not force:
             _refuse_at_work(snapshot, word.fleet, [host for host in waiting if known[host]])
-        writer = LedgerWriter(store, snapshot, whoami(), int(time.time()), dry=dry)
+        writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
         try:
             for host in waiting:
                 found = _remarks(snapshot, word.fleet, host, is_known=bool(known[host]))
@@ -67,23 +69,23 @@ def forget(store: Store, word: Word, hosts: Sequence[str], *, force: bool = Fals
             continue
         changes += writer.changes
         gone = [host for host in names if any(_host_of(store.keys, one.key) == host for one in changes)]
-        return Done(
+        return CommandResult(
             writer.ledger,
-            changes=real_changes(changes),
+            changes=net_changes(changes),
             hosts=in_order(gone),
             remarks=[line for host in names for line in remarks[host]],
         )
     gone = [host for host in names if host in remarks]
     raise UpgradeError(
         "busy",
-        f"{some([host for host in names if host not in remarks])}: the ledger or a record changed under each of {_MOST_TRIES} tries."
-        f"{f' Forgotten already: {some(gone)}.' if gone else ''} End the agent of the host, then run the same command again.",
+        f"{listing([host for host in names if host not in remarks])}: the ledger or a record changed under each of {_MOST_TRIES} tries."
+        f"{f' Forgotten already: {listing(gone)}.' if gone else ''} End the agent of the host, then run the same command again.",
     )
 
 
-def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[Entry]]:
+def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[KVEntry]]:
     """Return host -> the entries of all keys that are of it alone."""
-    keys, old = store.keys, OldKeys(store.keys.prefix)
+    keys, old = store.keys, LegacyKeys(store.keys.prefix)
     folders = (
         keys.reports,
         keys.gates,
@@ -94,7 +96,7 @@ def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[Entry]]:
         old.reports,
         *old.gate_folders,
     )
-    found: dict[str, list[Entry]] = {host: [] for host in hosts}
+    found: dict[str, list[KVEntry]] = {host: [] for host in hosts}
     for entry in store.client.read(folders):
         host = _host_of(keys, entry.key)
         if host in found:
@@ -104,7 +106,7 @@ def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[Entry]]:
 
 def _host_of(keys: Keys, key: str) -> str | None:
     """Return the host that a key is of, None for one that is of no single host."""
-    old = OldKeys(keys.prefix)
+    old = LegacyKeys(keys.prefix)
     for folder in (keys.records, keys.marks, keys.drivers, f"{keys.holds}host/", f"{keys.gates}host/"):
         if key.startswith(folder):
             return key[len(folder) :]
@@ -144,14 +146,14 @@ def _remove(
     store: Store,
     writer: LedgerWriter,
     snapshot: Snapshot,
-    word: Word,
+    word: Command,
     host: str,
-    entries: Sequence[Entry],
+    entries: Sequence[KVEntry],
     changes: list[Change],
     *,
     force: bool,
 ) -> None:
-    keys, old = store.keys, OldKeys(store.keys.prefix)
+    keys, old = store.keys, LegacyKeys(store.keys.prefix)
     gates = (keys.gate("host", host), old.gate("host", host))
     found = [
         (remove(one.key), Change(one.key, text_of(one.value) or "", None)) for one in entries if one.key not in gates
@@ -159,7 +161,7 @@ def _remove(
     gate = snapshot.gates.hosts.get(host)
     if gate is not None or host in snapshot.old_gates.hosts:
         found.insert(0, (remove(gates[0]), Change(gates[0], gate.text or "" if gate is not None else None, None)))
-        pause = Mirror(keys, snapshot).unpaused("host", host, is_gone=True)
+        pause = GateCopies(keys, snapshot).unpaused("host", host, is_gone=True)
         if pause is not None:
             found.insert(1, pause)
     record = snapshot.records.get(host)
@@ -168,7 +170,7 @@ def _remove(
     checks += [] if force else [compare(keys.driver(host), 0)]
     if host in snapshot.holds.hosts:
         checks.append(compare_and_put(keys.holds, uuid.uuid4().hex, snapshot.hold_index))
-    said = said_as(word.plain())
+    said = command_fields(word.plain())
     event = {"what": "forget", "hosts": {host: str(said["reason"]) or "all that was known of it is removed"}, **said}
     for at in range(0, len(found), _MOST_KEYS):
         piece = found[at : at + _MOST_KEYS]
@@ -203,7 +205,7 @@ def _remarks(snapshot: Snapshot, fleet: Mapping[str, str], host: str, *, is_know
     """Return what an operator should know of a host that is forgotten."""
     if not is_known:
         others = {*fleet, *snapshot.reports, *snapshot.records}
-        return [f"Nothing is known of {host}{nearest(host, others - {host}) or '.'}"]
+        return [f"Nothing is known of {host}{did_you_mean(host, others - {host}) or '.'}"]
     remarks = [f"{host} is forgotten. If it still runs, end its agent there, or its next run makes it known again."]
     hold = snapshot.holds.hosts.get(host)
     if hold is not None:

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from ..._common.errors import UpgradeError
 from ..._common.names import check_name
-from ..._consul.client import Entry, Operation
+from ..._consul.client import KVEntry, Operation
 from ..._consul.errors import Conflict
 from ..._consul.operations import Change, compare, compare_and_put, put, remove, remove_tree
-from ..._fleet.gates import CLOSED, written_value
+from ..._fleet.gates import CLOSED, gate_text
 from ..._state.codec import text_of
-from ..._state.gate_copies import Mirror
+from ..._state.gate_copies import GateCopies
 from ..._state.layout import refuse_newer
-from ..._state.legacy_keys import OldKeys
+from ..._state.legacy_keys import LegacyKeys
 from ..._state.snapshot import decode_snapshot
 from ..._state.store import Store
 
@@ -33,7 +33,7 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
     :param scope: global, role or host; the latter two with a name.
     :raises UpgradeError: ``bad_name``, ``bad_gate_value``, ``busy``, ``newer_schema``.
     """
-    keys, old_keys = store.keys, OldKeys(store.keys.prefix)
+    keys, old_keys = store.keys, LegacyKeys(store.keys.prefix)
     place = (scope, check_name(scope, name, "name") if scope != "global" else None)
     key, old_key = keys.gate(*place), old_keys.gate(*place)
     wanted = (key, keys.current_version, keys.schema, keys.migration, *old_keys.gate_folders)
@@ -41,8 +41,8 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
         entries = {entry.key: entry for entry in store.client.read(wanted)}
         snapshot = decode_snapshot(keys, entries.values())
         refuse_newer(keys, snapshot.schema, snapshot.release)
-        mirror = Mirror(keys, snapshot)
-        after = None if value is None else written_value(value, snapshot.current_version)
+        mirror = GateCopies(keys, snapshot)
+        after = None if value is None else gate_text(value, snapshot.current_version)
         changes = [
             replace(one, before=_shown(entries.get(one.key))) for one in mirror.changes([Change(key, None, after)])
         ]
@@ -69,7 +69,7 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     :returns: what changed; nothing where the closed global gate is the only one already.
     :raises UpgradeError: ``newer_schema``.
     """
-    keys, old_keys = store.keys, OldKeys(store.keys.prefix)
+    keys, old_keys = store.keys, LegacyKeys(store.keys.prefix)
     everywhere = keys.gate("global")
     read = store.client.read((keys.gates, keys.current_version, keys.schema, keys.migration, *old_keys.gate_folders))
     snapshot = decode_snapshot(keys, read)
@@ -81,7 +81,7 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     }
     for _scope, _name, pause in snapshot.old_gates.paused(snapshot.current_version):
         del before[pause.key]
-    mirror = Mirror(keys, snapshot)
+    mirror = GateCopies(keys, snapshot)
     closed = {one.key: one.after for one in mirror.changes([Change(everywhere, None, CLOSED)])}
     changes = [Change(key, value, None) for key, value in sorted(before.items()) if key not in closed]
     changes += [Change(key, before.get(key), value) for key, value in closed.items() if before.get(key) != value]
@@ -106,7 +106,7 @@ def _do(store: Store, operations: Sequence[Operation]) -> None:
     )
 
 
-def _shown(entry: Entry | None) -> str | None:
+def _shown(entry: KVEntry | None) -> str | None:
     if entry is None:
         return None
     text = text_of(entry.value)

@@ -12,20 +12,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..._common.errors import UpgradeError
-from ..._common.names import check_name, in_order, nearest, some
-from ..._common.sanitize import bounded, printable
+from ..._common.names import check_name, did_you_mean, in_order, listing
+from ..._common.sanitize import sanitize, truncate_middle
 from ..._consul.client import Operation
 from ..._consul.errors import Conflict
-from ..._consul.operations import Change, compare, compare_and_put, put, real_changes, remove
+from ..._consul.operations import Change, compare, compare_and_put, net_changes, put, remove
 from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
 from ..._fleet.holds import MADE_OF_GATES, Hold
 from ..._state.codec import encode_hold
-from ..._state.gate_copies import Mirror
+from ..._state.gate_copies import GateCopies
 from ..._state.layout import refuse_newer_among
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter
-from ..._state.legacy_keys import OldKeys
+from ..._state.legacy_keys import LegacyKeys
 from ..._state.snapshot import decode_snapshot
-from ..._state.store import Store, whoami
+from ..._state.store import Store, current_user
 
 _MOST_TRIES = 200
 # Of a long list, so many names are told one by one.
@@ -35,7 +35,7 @@ _GOES_ON = "The run that is at work goes on; no further run begins until the hol
 
 
 @dataclass(frozen=True, slots=True)
-class Whom:
+class HoldTargets:
     """Whom holds are for.
 
     :param fleet: host -> role, for hosts whose names don't tell their roles; holds are for roles as such.
@@ -62,7 +62,7 @@ class Whom:
 
 
 @dataclass(slots=True)
-class Held:
+class HoldResult:
     """What was set or ended.
 
     :param remarks: what the operator should know, such as a host that has begun already.
@@ -73,7 +73,7 @@ class Held:
     remarks: list[str] = field(default_factory=list)
 
 
-def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, dry: bool = False) -> Held:
+def set_holds(store: Store, whom: HoldTargets, reason: str, by: str | None = None, *, dry: bool = False) -> HoldResult:
     """Hold hosts, roles or everything. A hold for the same reason, by whomever, is left as it is.
 
     A planner that is at work has not seen the hold: so it goes through the ledger, and the folder's own key is written
@@ -87,9 +87,9 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
     if not reason.strip():
         raise UpgradeError("no_reason", "reason is empty. Say why, for those who find the hold later.")
     at = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    reason, by = (bounded(printable(text)) for text in (reason.strip(), by or whoami()))
+    reason, by = (truncate_middle(sanitize(text)) for text in (reason.strip(), by or current_user()))
 
-    def change(snapshot: Snapshot, held: Held) -> list[tuple[Operation, Change]]:
+    def change(snapshot: Snapshot, held: HoldResult) -> list[tuple[Operation, Change]]:
         found = []
         unknown = _refuse_unknown(snapshot, whom, scopes)
         for scope, name in scopes:
@@ -110,7 +110,7 @@ def set_holds(store: Store, whom: Whom, reason: str, by: str | None = None, *, d
     return _write(store, change, {"what": "hold", "by": by, "reason": reason}, dry=dry)
 
 
-def end_holds(store: Store, whom: Whom, by: str | None = None, *, dry: bool = False) -> Held:
+def end_holds(store: Store, whom: HoldTargets, by: str | None = None, *, dry: bool = False) -> HoldResult:
     """End holds; those that are not there are none the worse.
 
     :param by: who ends them; None for whoever runs this.
@@ -120,7 +120,7 @@ def end_holds(store: Store, whom: Whom, by: str | None = None, *, dry: bool = Fa
     # Of all tries: one that somebody else's write cut short has ended some already.
     were_held: set[tuple[str, str | None]] = set()
 
-    def change(snapshot: Snapshot, held: Held) -> list[tuple[Operation, Change]]:
+    def change(snapshot: Snapshot, held: HoldResult) -> list[tuple[Operation, Change]]:
         found = []
         for scope, name in scopes:
             old = snapshot.holds.at(scope, name)
@@ -134,17 +134,21 @@ def end_holds(store: Store, whom: Whom, by: str | None = None, *, dry: bool = Fa
         held.remarks = [*_still_held(snapshot, whom), *_not_held(snapshot, left)]
         return found
 
-    return _write(store, change, {"what": "unhold", "by": bounded(printable(by or whoami())), "reason": ""}, dry=dry)
+    return _write(
+        store, change, {"what": "unhold", "by": truncate_middle(sanitize(by or current_user())), "reason": ""}, dry=dry
+    )
 
 
 _Planned = list[tuple[Operation, Change]]
 
 
-def _write(store: Store, change: Callable[[Snapshot, Held], _Planned], event: Mapping[str, Any], *, dry: bool) -> Held:
+def _write(
+    store: Store, change: Callable[[Snapshot, HoldResult], _Planned], event: Mapping[str, Any], *, dry: bool
+) -> HoldResult:
     changes: list[Change] = []
     tries = 0
     while tries < _MOST_TRIES:
-        held = Held()
+        held = HoldResult()
         snapshot, lost = _read(store)
         found = change(snapshot, held)
         # Beside the folder's own key; a gate may be removed in two places. What is left comes after reading again.
@@ -159,7 +163,7 @@ def _write(store: Store, change: Callable[[Snapshot, Held], _Planned], event: Ma
             continue
         changes += [one for _operation, one in piece]
         if len(piece) == len(found):
-            held.changes = real_changes(changes)
+            held.changes = net_changes(changes)
             held.remarks += lost if changes else []
             return held
     raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
@@ -173,7 +177,7 @@ def _read(store: Store) -> tuple[Snapshot, list[str]]:
         if error.code != "unreadable_ledger":
             raise
     keys = store.keys
-    reports = (keys.reports, OldKeys(keys.prefix).reports)
+    reports = (keys.reports, LegacyKeys(keys.prefix).reports)
     folders = (keys.schema, keys.current_version, keys.ledger, keys.records, keys.holds, *reports)
     entries = store.client.read(folders)
     refuse_newer_among(keys, entries)
@@ -195,7 +199,9 @@ def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str,
         return
     names = [one.key[len(keys.holds) :] for _operation, one in piece if one.key.startswith(keys.holds)]
     told = _told(names, str(event["reason"]))
-    LedgerWriter(store, snapshot, whoami(), int(time.time())).write(snapshot.ledger, {**event, **told}, operations)
+    LedgerWriter(store, snapshot, current_user(), int(time.time())).write(
+        snapshot.ledger, {**event, **told}, operations
+    )
 
 
 def _told(names: Sequence[str], reason: str) -> dict[str, Any]:
@@ -213,14 +219,14 @@ def _closed_behind(store: Store, snapshot: Snapshot, hold: Hold, scope: str, nam
     gate = snapshot.gates.at(scope, name)
     is_made_of_gate = name is not None and hold.by in MADE_OF_GATES  # The closed global gate is a rollout's.
     is_gone = gate is not None and is_made_of_gate and gate.was_closed_by_hand(snapshot.current_version)
-    pause = Mirror(store.keys, snapshot).unpaused(scope, name, is_gone=is_gone)
+    pause = GateCopies(store.keys, snapshot).unpaused(scope, name, is_gone=is_gone)
     found = [pause] if pause is not None else []
     if gate is not None and is_gone:
         found.append((remove(gate.key), Change(gate.key, gate.text or "", None)))
     return found
 
 
-def _begun(snapshot: Snapshot, whom: Whom) -> list[str]:
+def _begun(snapshot: Snapshot, whom: HoldTargets) -> list[str]:
     """Return who has begun: each host that is named, and all others that the hold is for in a sentence."""
     begun = {host: record.version for host, record in snapshot.records.items() if record.state == STARTED}
     named = [host for host in dict.fromkeys(whom.hosts) if host in begun]
@@ -230,17 +236,17 @@ def _begun(snapshot: Snapshot, whom: Whom) -> list[str]:
         role_of, roles = _roles(snapshot, whom, others), frozenset(whom.roles)
         others = [host for host in others if role_of[host] in roles]
     if others:
-        remarks.append(f"{some(others)} had begun to upgrade. {_GOES_ON}")
+        remarks.append(f"{listing(others)} had begun to upgrade. {_GOES_ON}")
     return remarks
 
 
-def _roles(snapshot: Snapshot, whom: Whom, hosts: Iterable[str]) -> dict[str, str | None]:
+def _roles(snapshot: Snapshot, whom: HoldTargets, hosts: Iterable[str]) -> dict[str, str | None]:
     """Return host -> role, as it is given or as the name tells it."""
     pattern = compile_role_pattern((snapshot.ledger.role_pattern if snapshot.ledger else None) or DEFAULT_ROLE_PATTERN)
     return {host: whom.fleet.get(host) or role_by_name(host, pattern) for host in hosts}
 
 
-def _refuse_unknown(snapshot: Snapshot, whom: Whom, scopes: Sequence[tuple[str, str | None]]) -> list[str]:
+def _refuse_unknown(snapshot: Snapshot, whom: HoldTargets, scopes: Sequence[tuple[str, str | None]]) -> list[str]:
     """Refuse names of no host or role that is known, as a typo holds no host; return what to say of them where they may be such.
 
     :raises UpgradeError: ``unknown_names``.
@@ -249,11 +255,11 @@ def _refuse_unknown(snapshot: Snapshot, whom: Whom, scopes: Sequence[tuple[str, 
     known = {"role": {role for role in role_of.values() if role}, "host": set(role_of)}
     found = [(scope, name) for scope, name in scopes if name is not None and name not in known[scope]]
     texts = [
-        f"No {scope} {name} is known: none has reported as such, and fleet names none{nearest(name, known[scope]) or '.'}"
+        f"No {scope} {name} is known: none has reported as such, and fleet names none{did_you_mean(name, known[scope]) or '.'}"
         for scope, name in found[:_MOST_REMARKS]
     ]
     if len(found) > _MOST_REMARKS:
-        texts.append(f"Nor is any of {some([name for _scope, name in found[_MOST_REMARKS:]])} known.")
+        texts.append(f"Nor is any of {listing([name for _scope, name in found[_MOST_REMARKS:]])} known.")
     if found and not whom.allow_unknown:
         raise UpgradeError(
             "unknown_names",
@@ -271,13 +277,13 @@ def _not_held(snapshot: Snapshot, scopes: Sequence[tuple[str, str | None]]) -> l
     named = [(scope, name) for scope, name in scopes if name is not None]
     for scope, name in named[:_MOST_REMARKS]:
         known = holds.roles if scope == "role" else holds.hosts
-        remarks.append(f"{scope.capitalize()} {name} as such was not held{nearest(name, known) or '.'}")
+        remarks.append(f"{scope.capitalize()} {name} as such was not held{did_you_mean(name, known) or '.'}")
     if len(named) > _MOST_REMARKS:
-        remarks.append(f"Nor was any of {some([name for _scope, name in named[_MOST_REMARKS:]])}.")
+        remarks.append(f"Nor was any of {listing([name for _scope, name in named[_MOST_REMARKS:]])}.")
     return remarks
 
 
-def _still_held(snapshot: Snapshot, whom: Whom) -> list[str]:
+def _still_held(snapshot: Snapshot, whom: HoldTargets) -> list[str]:
     everywhere = snapshot.holds.everywhere
     if everywhere is None or whom.everything:
         return []

@@ -10,15 +10,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from ..._common.errors import UpgradeError
-from ..._common.names import in_order, nearest, some
+from ..._common.names import did_you_mean, in_order, listing
 from ..._consul.client import Operation
 from ..._consul.operations import Change, compare_and_put, put, remove
-from ..._fleet.checkpoints import is_of_path
-from ..._fleet.fleet import RETRIED, STARTED, UPGRADED, Record, Snapshot
-from ..._fleet.former_rollouts import moved_on
+from ..._fleet.checkpoints import is_checkpoint_group
+from ..._fleet.fleet import RETRIED, STARTED, UPGRADED, HostRecord, Snapshot
+from ..._fleet.former_rollouts import with_former_rollout
 from ..._fleet.gates import CLOSED
 from ..._fleet.ledger import PAUSED, RUNNING, Ledger
-from ..._fleet.step_trail import went_on
+from ..._fleet.step_trail import extended_trail
 from ..._host_states import states
 from ..._planner.plan import HostView, Plan
 from ..._state.codec import text_of
@@ -26,10 +26,10 @@ from ..._state.ledger_writer import MOST_GATES, LedgerWriter
 from ..._state.record_codec import decode_record, encode_record
 from ..._state.store import Store
 from ..host_writes import HostWrite, left_out_warning, write_hosts
-from .command import Done, Word, plan_of, refuse_unless, said_as, write_word
+from .command import Command, CommandResult, command_fields, plan_of, refuse_unless, write_command
 
 
-def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: bool = False) -> Done:
+def retry(store: Store, word: Command, hosts: Sequence[str] | None = None, *, dry: bool = False) -> CommandResult:
     """Put failed and lost hosts back among those that wait. Holds stay.
 
     :param hosts: these; None for all that failed or are lost, and nobody where the list is empty. One that is named is put
@@ -41,13 +41,13 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
     put_back: set[str] = set()
     remarks: list[str] = []
 
-    def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> Done:
+    def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> CommandResult:
         refuse_unless(ledger, (RUNNING, PAUSED), "retried")
         plan = plan_of(writer.store, snapshot, ledger, word.fleet)
         for name in hosts or ():
             if name not in plan.hosts:
                 raise UpgradeError(
-                    "unknown_host", f"hosts: {name!r} is no host of this fleet{nearest(name, plan.hosts) or '.'}"
+                    "unknown_host", f"hosts: {name!r} is no host of this fleet{did_you_mean(name, plan.hosts) or '.'}"
                 )
         asked = frozenset(plan.hosts if hosts is None else hosts) - put_back
         named = frozenset(hosts or ())
@@ -57,7 +57,7 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
             if host in asked and (view.state in states.BROKEN or (host in named and _is_midway(snapshot, host, view)))
         ]
         well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back}]
-        said = said_as(word.plain())
+        said = command_fields(word.plain())
         # Beside its gate, a host's record and its mark are written.
         most = MOST_GATES // (2 + writer.places)
 
@@ -82,14 +82,14 @@ def retry(store: Store, word: Word, hosts: Sequence[str] | None = None, *, dry: 
             if not put_back:
                 raise UpgradeError("busy", warning, hosts=left_out)
             remarks.append(warning)
-        left = [f"Neither failed nor lost, and left as they are: {some(well)}."] if well else []
+        left = [f"Neither failed nor lost, and left as they are: {listing(well)}."] if well else []
         if hosts is not None and not hosts:
             left = [
                 "The list of hosts is empty, so nobody is put back. Leave it out to put back all that failed or are lost."
             ]
-        return Done(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
+        return CommandResult(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 
-    return write_word(store, act, dry=dry)
+    return write_command(store, act, dry=dry)
 
 
 def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
@@ -117,7 +117,7 @@ def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str]) -> list[st
     return remarks
 
 
-def put_back_record(before: Record | None, version: str, reported: str | None, now: int) -> Record:
+def put_back_record(before: HostRecord | None, version: str, reported: str | None, now: int) -> HostRecord:
     """Return a host's record after it was put back among those that wait.
 
     Where it had begun to go elsewhere, what it has behind it of a path stays, and where it came from. Where that is what it
@@ -130,14 +130,21 @@ def put_back_record(before: Record | None, version: str, reported: str | None, n
     kept = before if before is not None and before.readable else None
     machine = kept.machine if kept is not None else None
     if kept is None or kept.state == UPGRADED:
-        former = moved_on(kept) if kept is not None else ()
+        former = with_former_rollout(kept) if kept is not None else ()
         kept = (
-            kept if kept is not None and kept.version == version else Record(version, RETRIED, attempt=0, former=former)
+            kept
+            if kept is not None and kept.version == version
+            else HostRecord(version, RETRIED, attempt=0, former=former)
         )
     elif kept.version != version:
         came = kept.version if reported and kept.origin == reported else kept.origin
-        kept = Record(
-            version, RETRIED, attempt=0, done=tuple(filter(is_of_path, kept.done)), origin=came, former=moved_on(kept)
+        kept = HostRecord(
+            version,
+            RETRIED,
+            attempt=0,
+            done=tuple(filter(is_checkpoint_group, kept.done)),
+            origin=came,
+            former=with_former_rollout(kept),
         )
     return replace(
         kept,
@@ -146,7 +153,7 @@ def put_back_record(before: Record | None, version: str, reported: str | None, n
         machine=machine,
         other_machine=None,
         times={**kept.times, RETRIED: now},
-        trail=went_on(kept.trail, now),
+        trail=extended_trail(kept.trail, now),
     )
 
 

@@ -12,13 +12,13 @@ from ..._fleet.ledger import ABORTED, COMPLETE, PAUSED, Ledger
 from ..._rules.instructions import REVERSED, ROLLBACK_ORDER
 from ..._state.layout import refuse_to_plan
 from ..._state.store import Store
-from ..planner_pass import Request, make_pass
-from .command import Done, Word, ledger_of
+from ..planner_pass import PassRequest, make_pass
+from .command import Command, CommandResult, ledger_of
 
 
 def roll_back(
-    store: Store, word: Word, version: str | None = None, rollback_order: str | None = None, *, dry: bool = False
-) -> Done:
+    store: Store, word: Command, version: str | None = None, rollback_order: str | None = None, *, dry: bool = False
+) -> CommandResult:
     """Begin a rollout to where the fleet was, under the rules of the one that it takes back. It opens nothing yet.
 
     Said again it goes on with the same rollback, and begins it again where it was aborted. To turn round once more, the
@@ -43,7 +43,7 @@ def roll_back(
     if ledger.rollback and version in (None, ledger.version):
         if ledger.state != ABORTED:
             _refuse_other_order(ledger, rollback_order)
-            return Done(ledger, remarks=[_taken_back_already(ledger)])
+            return CommandResult(ledger, remarks=[_taken_back_already(ledger)])
         target = ledger.version
         remarks.append(f"Taking the fleet back to {target} was aborted, and begins again.")
     elif target is None:
@@ -62,7 +62,7 @@ def roll_back(
             f"The fleet goes back to {target}, which is where the rollout to {ledger.version} came from. Versions whose rollouts "
             "were begun in between and not completed are passed over; to go to one of these, give version."
         )
-    request = Request(
+    request = PassRequest(
         target,
         rules={**ledger.instructions, ROLLBACK_ORDER: rollback_order} if rollback_order else ledger.instructions,
         fleet=dict(word.fleet) or None,
@@ -71,7 +71,7 @@ def roll_back(
         word=word.plain(),
     )
     outcome = make_pass(store, request, dry=dry)
-    return Done(outcome.ledger or ledger, changes=outcome.changes, remarks=remarks)
+    return CommandResult(outcome.ledger or ledger, changes=outcome.changes, remarks=remarks)
 
 
 def _refuse_other_order(ledger: Ledger, rollback_order: str | None) -> None:
@@ -85,7 +85,7 @@ def _refuse_other_order(ledger: Ledger, rollback_order: str | None) -> None:
         )
 
 
-def as_rollback(store: Store, request: Request) -> Request:
+def as_rollback(store: Store, request: PassRequest) -> PassRequest:
     """Return a request that begins its version as the rollback of the rollout that there is, or goes on with that rollback.
 
     :param request: its version has to be given; without rules, it takes those of the rollout that it takes back.

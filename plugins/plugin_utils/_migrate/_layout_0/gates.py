@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....module_utils._common.errors import UpgradeError
-from ....module_utils._common.names import check_name, in_order, some
-from ....module_utils._common.sanitize import bare
-from ....module_utils._consul.client import Entry
+from ....module_utils._common.names import check_name, in_order, listing
+from ....module_utils._common.sanitize import truncated_text
+from ....module_utils._consul.client import KVEntry
 from ....module_utils._consul.operations import Change, compare, compare_and_put, remove
 from ....module_utils._fleet.fleet import DEFAULT_ROLE_PATTERN, compile_role_pattern, role_by_name
 from ....module_utils._fleet.gates import GateValue
 from ....module_utils._fleet.holds import MIGRATION, Hold
 from ....module_utils._state.codec import bare_text, encode_hold, text_of
-from ....module_utils._state.legacy_keys import OldKeys
-from ..active_hosts import heard
-from ..step import Found, Move, Obstacle
+from ....module_utils._state.legacy_keys import LegacyKeys
+from ..active_hosts import record_index
+from ..step import KeyMove, KeyProblem, KeysFound
 
 _Place = tuple[str, str | None]
 _EVERYBODY: _Place = ("global", None)
@@ -32,7 +32,7 @@ class _Gate:
     :param by_hand: whether something else than a planner closed it.
     """
 
-    entry: Entry
+    entry: KVEntry
     is_open: bool
     by_hand: bool
 
@@ -41,18 +41,18 @@ class _Gate:
         return text_of(self.entry.value) or ""
 
 
-def obstacles(found: Found) -> list[Obstacle]:
+def gate_problems(found: KeysFound) -> list[KeyProblem]:
     """Return the gates and pauses that can't be read or placed.
 
     That one place is open and the other is closed is normal: one has operators' pauses, the other a rollout's gates.
     """
-    wrong: list[Obstacle] = []
+    wrong: list[KeyProblem] = []
     _old(found, wrong)
     _new(found, wrong)
     return wrong
 
 
-def moves(found: Found) -> list[Move]:
+def moves(found: KeysFound) -> list[KeyMove]:
     """Return what makes holds of operators' pauses, and of gates that a hand closed.
 
     A pause is combined with the gates by AND and outlives every rollout, as a hold does. What is open there pauses nobody, and
@@ -68,17 +68,17 @@ def moves(found: Found) -> list[Move]:
     return made + [one for place, gate in rest.items() for one in _hold(found, {}, place, gate)]
 
 
-def _hold(found: Found, old: Mapping[_Place, _Gate], place: _Place, gate: _Gate) -> list[Move]:
+def _hold(found: KeysFound, old: Mapping[_Place, _Gate], place: _Place, gate: _Gate) -> list[KeyMove]:
     target = found.keys.hold(*place)
     if target in found.entries:
         return []
     key, index = gate.entry.key, gate.entry.modify_index
-    reason = f"{key} was {bare(gate.text.strip())} when the keys were migrated to layout 1"
+    reason = f"{key} was {truncated_text(gate.text.strip())} when the keys were migrated to layout 1"
     if exempt := _exempt(old, place):
-        reason += f"; python-jiocloud exempted {some(exempt)}, and a hold does not"
+        reason += f"; python-jiocloud exempted {listing(exempt)}, and a hold does not"
     text = encode_hold(Hold(target, reason, MIGRATION))
     operations = (compare(key, index), compare_and_put(target, text, 0))
-    return [Move("pauses made holds", f"{key} to {target}", operations, (Change(target, None, text),))]
+    return [KeyMove("pauses made holds", f"{key} to {target}", operations, (Change(target, None, text),))]
 
 
 def _exempt(old: Mapping[_Place, _Gate], place: _Place) -> list[str]:
@@ -92,14 +92,14 @@ def _exempt(old: Mapping[_Place, _Gate], place: _Place) -> list[str]:
     return [*(f"role {name}" for of, name in nearer if of == "role" and scope == "global"), *in_order(hosts)]
 
 
-def removals(found: Found) -> list[Move]:
+def removals(found: KeysFound) -> list[KeyMove]:
     """Return what removes the old gates.
 
     A closed gate that was in its place already stays behind its hold, as old code knows of no holds: it goes when the hold
     ends, or with the next rollout.
     """
     return [
-        Move(
+        KeyMove(
             "old gates removed",
             gate.entry.key,
             (compare(gate.entry.key, gate.entry.modify_index), remove(gate.entry.key)),
@@ -109,15 +109,15 @@ def removals(found: Found) -> list[Move]:
     ]
 
 
-def waiting(found: Found) -> list[str]:
+def waiting(found: KeysFound) -> list[str]:
     """Return the hosts with a gate at the old place that never reported through convoy.upgrade."""
     hosts = (name for scope, name in _old(found, []) if scope == "host" and name)
-    return [host for host in hosts if not heard(found, host)]
+    return [host for host in hosts if not record_index(found, host)]
 
 
-def _old(found: Found, wrong: list[Obstacle]) -> Mapping[_Place, _Gate]:
+def _old(found: KeysFound, wrong: list[KeyProblem]) -> Mapping[_Place, _Gate]:
     """Return the gates that stand where layout 1 has none; other settings are left alone."""
-    old = OldKeys(found.keys.prefix)
+    old = LegacyKeys(found.keys.prefix)
     gates: dict[_Place, _Gate] = {}
     for folder in old.gate_folders:
         for entry in found.below(folder):
@@ -133,7 +133,7 @@ def _old(found: Found, wrong: list[Obstacle]) -> Mapping[_Place, _Gate]:
     return gates
 
 
-def _new(found: Found, wrong: list[Obstacle]) -> Mapping[_Place, _Gate]:
+def _new(found: KeysFound, wrong: list[KeyProblem]) -> Mapping[_Place, _Gate]:
     keys = found.keys
     gates: dict[_Place, _Gate] = {}
     for entry in found.below(keys.gates):
@@ -150,13 +150,13 @@ def _new(found: Found, wrong: list[Obstacle]) -> Mapping[_Place, _Gate]:
     return gates
 
 
-def _take(found: Found, gates: dict[_Place, _Gate], place: _Place, entry: Entry, wrong: list[Obstacle]) -> None:
+def _take(found: KeysFound, gates: dict[_Place, _Gate], place: _Place, entry: KVEntry, wrong: list[KeyProblem]) -> None:
     version = found.entries.get(found.keys.current_version)
     current = bare_text(version.value) if version is not None else None
     text = text_of(entry.value)
     if "\ufffd" in entry.key:
         mend = "Delete it with Consul's HTTP API, its name percent-encoded."
-        wrong.append(Obstacle(entry.key, "has bytes that are not UTF-8 text in its name", mend))
+        wrong.append(KeyProblem(entry.key, "has bytes that are not UTF-8 text in its name", mend))
         return
     try:
         if place[1] is not None:
@@ -166,8 +166,8 @@ def _take(found: Found, gates: dict[_Place, _Gate], place: _Place, entry: Entry,
     except UpgradeError as error:
         mend = "Set it to True or False, or delete it. Only True, or no key, lets Puppet run."
         why = "can't be read" if error.code == "unreadable_gate" else "can't be named so any more"
-        wrong.append(Obstacle(entry.key, f"{why} ({error.message})", mend))
+        wrong.append(KeyProblem(entry.key, f"{why} ({error.message})", mend))
 
 
-def _homeless(key: str, known: str) -> Obstacle:
-    return Obstacle(key, f"is none of {known}, so nobody knows whose gate it is", "Delete it, or move it there.")
+def _homeless(key: str, known: str) -> KeyProblem:
+    return KeyProblem(key, f"is none of {known}, so nobody knows whose gate it is", "Delete it, or move it there.")

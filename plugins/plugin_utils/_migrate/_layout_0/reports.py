@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from ....module_utils._common.errors import UpgradeError
 from ....module_utils._common.names import check_name, check_version, in_order
-from ....module_utils._common.sanitize import shown
-from ....module_utils._consul.client import Entry
+from ....module_utils._common.sanitize import truncated_repr
+from ....module_utils._consul.client import KVEntry
 from ....module_utils._consul.operations import Change, compare, compare_and_put, remove
-from ....module_utils._fleet.fleet import is_of_the_past
+from ....module_utils._fleet.fleet import is_outdated
 from ....module_utils._state.codec import text_of
-from ....module_utils._state.legacy_keys import OldKeys
-from ..active_hosts import heard
-from ..step import Found, Move, Obstacle
+from ....module_utils._state.legacy_keys import LegacyKeys
+from ..active_hosts import record_index
+from ..step import KeyMove, KeyProblem, KeysFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class _Report:
     """
 
     version: str
-    entry: Entry
+    entry: KVEntry
     at: float | None
 
     @property
@@ -42,9 +42,9 @@ class _Report:
         return text_of(self.entry.value) or ""
 
 
-def obstacles(found: Found) -> list[Obstacle]:
+def report_problems(found: KeysFound) -> list[KeyProblem]:
     """Return the old reports that can't be read or placed, and the hosts that stand at two versions."""
-    old = OldKeys(found.keys.prefix)
+    old = LegacyKeys(found.keys.prefix)
     wrong = []
     for entry in found.below(old.reports):
         if entry.key.endswith("/"):
@@ -52,21 +52,21 @@ def obstacles(found: Found) -> list[Obstacle]:
         parts = old.report_of(entry.key)
         if parts is None or "\ufffd" in entry.key:
             why = f"is not {old.report('<version>', '<host>')}, so nobody knows where it belongs"
-            wrong.append(Obstacle(entry.key, why, "Delete it, or move it out of this folder."))
+            wrong.append(KeyProblem(entry.key, why, "Delete it, or move it out of this folder."))
             continue
         try:
             check_version(parts[0], "version")
             check_name("host", parts[1], "host")
         except UpgradeError as error:
-            wrong.append(Obstacle(entry.key, f"can't be named so any more ({error.message})", "Delete it."))
+            wrong.append(KeyProblem(entry.key, f"can't be named so any more ({error.message})", "Delete it."))
             continue
         if _time(entry.value) is None:
             mend = f"Delete it, and let {parts[1]} report again, or write a unix time."
-            wrong.append(Obstacle(entry.key, f"holds {_shown(entry.value)}, which is no unix time", mend))
+            wrong.append(KeyProblem(entry.key, f"holds {_shown(entry.value)}, which is no unix time", mend))
     return [*wrong, *_at_two_versions(found)]
 
 
-def _at_two_versions(found: Found) -> list[Obstacle]:
+def _at_two_versions(found: KeysFound) -> list[KeyProblem]:
     new, wrong = _by_host(_new(found)), []
     for host, reports in _by_host(_old(found)).items():
         latest = reports[-1]
@@ -78,11 +78,11 @@ def _at_two_versions(found: Found) -> list[Obstacle]:
             why = f"says that {host} runs {one.version}, and {latest.entry.key} says {latest.version}"
             if one.at != latest.at:
                 why += ", which is the later word"
-            wrong.append(Obstacle(one.entry.key, why, "Delete the one of the two that is not so."))
+            wrong.append(KeyProblem(one.entry.key, why, "Delete the one of the two that is not so."))
     return wrong
 
 
-def moves(found: Found) -> list[Move]:
+def moves(found: KeysFound) -> list[KeyMove]:
     """Return what brings each host's latest word from the old place to the new one.
 
     Hosts go on reporting meanwhile, at either place. Where they stand at the same version, nothing is to be done, whatever
@@ -94,7 +94,7 @@ def moves(found: Found) -> list[Move]:
         latest, there = reports[-1], new.get(host, [])
         same = [one for one in there if one.version == latest.version]
         said_after = max((one.entry.modify_index for one in there), default=0)
-        if not same and is_of_the_past(latest.entry.modify_index, said_after, heard(found, host)):
+        if not same and is_outdated(latest.entry.modify_index, said_after, record_index(found, host)):
             continue
         if same:
             stale = [one for one in there if one is not same[0] and one.age[:2] < same[0].age[:2]]
@@ -103,29 +103,31 @@ def moves(found: Found) -> list[Move]:
             # Those of the past are removed when it is there: together they could be more than a transaction takes.
             target = found.keys.report(latest.version, host)
             operations, change = (compare_and_put(target, latest.text, 0),), Change(target, None, latest.text)
-            made.append(Move("reports copied", f"{latest.entry.key} to {target}", operations, (change,)))
+            made.append(KeyMove("reports copied", f"{latest.entry.key} to {target}", operations, (change,)))
     return made
 
 
-def removals(found: Found) -> list[Move]:
+def removals(found: KeysFound) -> list[KeyMove]:
     """Return what removes the old reports, and the folders that they were in."""
-    return [_removal("old reports removed", entry) for entry in found.below(OldKeys(found.keys.prefix).reports)]
+    return [_removal("old reports removed", entry) for entry in found.below(LegacyKeys(found.keys.prefix).reports)]
 
 
-def _removal(what: str, entry: Entry) -> Move:
+def _removal(what: str, entry: KVEntry) -> KeyMove:
     change = Change(entry.key, text_of(entry.value) or "", None)
-    return Move(what, entry.key, (compare(entry.key, entry.modify_index), remove(entry.key)), (change,))
+    return KeyMove(what, entry.key, (compare(entry.key, entry.modify_index), remove(entry.key)), (change,))
 
 
-def waiting(found: Found) -> list[str]:
+def waiting(found: KeysFound) -> list[str]:
     """Return the hosts whose last word came through old code: their record is older than their old report, or not there."""
     return [
-        host for host, reports in _by_host(_old(found)).items() if heard(found, host) <= reports[-1].entry.modify_index
+        host
+        for host, reports in _by_host(_old(found)).items()
+        if record_index(found, host) <= reports[-1].entry.modify_index
     ]
 
 
-def _old(found: Found) -> list[tuple[str, _Report]]:
-    old = OldKeys(found.keys.prefix)
+def _old(found: KeysFound) -> list[tuple[str, _Report]]:
+    old = LegacyKeys(found.keys.prefix)
     return [
         (parts[1], _Report(parts[0], entry, _time(entry.value)))
         for entry in found.below(old.reports)
@@ -133,7 +135,7 @@ def _old(found: Found) -> list[tuple[str, _Report]]:
     ]
 
 
-def _new(found: Found) -> list[tuple[str, _Report]]:
+def _new(found: KeysFound) -> list[tuple[str, _Report]]:
     folder = found.keys.reports
     return [
         (host, _Report(version, entry, _time(entry.value)))
@@ -161,4 +163,4 @@ def _time(value: bytes) -> float | None:
 
 def _shown(value: bytes) -> str:
     text = text_of(value)
-    return "bytes that are not UTF-8 text" if text is None else shown(text)
+    return "bytes that are not UTF-8 text" if text is None else truncated_repr(text)

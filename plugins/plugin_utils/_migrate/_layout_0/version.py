@@ -9,29 +9,29 @@ from ....module_utils._common.errors import UpgradeError
 from ....module_utils._common.names import check_version
 from ....module_utils._consul.operations import Change, compare_and_put
 from ....module_utils._state.codec import bare_text, text_of
-from ..step import Found, Move, Obstacle
+from ..step import KeyMove, KeyProblem, KeysFound
 
 _MEND = "Set it to the version that the fleet should run, or delete it"
 
 
-def obstacles(found: Found) -> list[Obstacle]:
+def version_problems(found: KeysFound) -> list[KeyProblem]:
     """Return what is wrong with it."""
     key = found.keys.current_version
     entry = found.entries.get(key)
     if entry is None:
         return []
     if text_of(entry.value) is None:
-        return [Obstacle(key, "holds bytes that are not UTF-8 text", f"{_MEND}.")]
+        return [KeyProblem(key, "holds bytes that are not UTF-8 text", f"{_MEND}.")]
     try:
         text = bare_text(entry.value)
         if text is not None:
             check_version(text, key)
     except UpgradeError as error:
-        return [Obstacle(key, f"is no version ({error.message})", f"{_MEND}.")]
+        return [KeyProblem(key, f"is no version ({error.message})", f"{_MEND}.")]
     return []
 
 
-def moves(found: Found) -> list[Move]:
+def moves(found: KeysFound) -> list[KeyMove]:
     """Return what takes the white space off."""
     key = found.keys.current_version
     entry = found.entries.get(key)
@@ -39,4 +39,4 @@ def moves(found: Found) -> list[Move]:
     if entry is None or text is None or bare is None or text == bare:
         return []
     operations = (compare_and_put(key, bare, entry.modify_index),)
-    return [Move("version without white space", f"{text!r} is {bare!r}", operations, (Change(key, text, bare),))]
+    return [KeyMove("version without white space", f"{text!r} is {bare!r}", operations, (Change(key, text, bare),))]

@@ -10,12 +10,12 @@ from itertools import chain
 
 from ....module_utils._common.names import in_order
 from ....module_utils._state.keys import Keys
-from ....module_utils._state.legacy_keys import OldKeys
+from ....module_utils._state.legacy_keys import LegacyKeys
 from .._layout_0 import gates, reports, version
-from ..step import Found, Move, Obstacle, Step
+from ..step import KeyMove, KeyProblem, KeysFound, MigrationStep
 
 
-class ToOne(Step):
+class ToOne(MigrationStep):
     """Copies reports, makes holds of operators' pauses, and takes white space off the version."""
 
     number = 1
@@ -24,24 +24,24 @@ class ToOne(Step):
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Return the folders and keys that it looks at."""
-        keys, old = Keys(prefix), OldKeys(prefix)
+        keys, old = Keys(prefix), LegacyKeys(prefix)
         new = (keys.current_version, keys.reports, keys.gates, keys.holds, keys.records, keys.ledger)
         return (*new, old.reports, *old.gate_folders)
 
-    def obstacles(self, found: Found) -> list[Obstacle]:
+    def obstacles(self, found: KeysFound) -> list[KeyProblem]:
         """Return all that stands in the way, in the order of the keys."""
-        every = chain(version.obstacles(found), reports.obstacles(found), gates.obstacles(found))
+        every = chain(version.version_problems(found), reports.report_problems(found), gates.gate_problems(found))
         return sorted(every, key=lambda one: one.key)
 
-    def moves(self, found: Found) -> list[Move]:
+    def moves(self, found: KeysFound) -> list[KeyMove]:
         """Return what is still to be copied or rewritten."""
         return [*gates.moves(found), *reports.moves(found), *version.moves(found)]
 
-    def removals(self, found: Found) -> list[Move]:
+    def removals(self, found: KeysFound) -> list[KeyMove]:
         """Return what removes the old keys; the gates last, as a host that lost only its report is closed as it was."""
         return [*reports.removals(found), *gates.removals(found)]
 
-    def waiting(self, found: Found) -> list[str]:
+    def waiting(self, found: KeysFound) -> list[str]:
         """Return the hosts that reported through old code and not through convoy.upgrade after that."""
         return in_order({*reports.waiting(found), *gates.waiting(found)})
 

@@ -11,10 +11,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.names impor
     check_name,
     check_new_version,
     check_version,
+    did_you_mean,
     in_order,
-    nearest,
+    listing,
     plural,
-    some,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,8 +45,8 @@ def test_the_order_does_not_depend_on_where_the_names_stood(both: tuple[list[str
 
 
 def test_the_nearest_name_is_offered_only_where_one_is_near() -> None:
-    assert nearest("computes", ["controller", "compute"]) == "; did you mean 'compute'?"
-    assert nearest("zebra", ["controller", "compute"]) == ""
+    assert did_you_mean("computes", ["controller", "compute"]) == "; did you mean 'compute'?"
+    assert did_you_mean("zebra", ["controller", "compute"]) == ""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_nearest_name_is_offered_only_where_one_is_near() -> None:
     [([], ""), (["a"], "a"), (["a", "b", "c"], "a, b, c"), (["a", "b", "c", "d", "e"], "a, b, c and 2 more")],
 )
 def test_long_lists_are_cut(names: list[str], shown: str) -> None:
-    assert some(names, 3) == shown
+    assert listing(names, 3) == shown
 
 
 def test_plural() -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import printable
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import sanitize
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,13 +29,13 @@ from hypothesis import strategies as st
     ],
 )
 def test_what_is_printable_stays_and_nothing_else(text: str, shown: str) -> None:
-    assert printable(text) == shown
+    assert sanitize(text) == shown
 
 
 @given(st.text(st.characters()))
 def test_any_text_is_a_line_of_the_same_length(text: str) -> None:
-    found = printable(text)
+    found = sanitize(text)
     assert found.isprintable()
     assert len(found) == len(text)
-    assert printable(found) == found
+    assert sanitize(found) == found
     assert all(new in (old, " ", "?") for old, new in zip(text, found, strict=True))

@@ -12,8 +12,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations 
     as_diff,
     compare,
     compare_and_put,
+    net_changes,
     put,
-    real_changes,
     remove,
     remove_tree,
 )
@@ -53,7 +53,7 @@ def test_of_several_changes_to_a_key_the_first_state_and_the_last_count() -> Non
         Change("gone", "x", None),
     ]
 
-    assert real_changes(changes) == [Change("a", "x", "y"), Change("b", None, "2"), Change("gone", "x", None)]
+    assert net_changes(changes) == [Change("a", "x", "y"), Change("b", None, "2"), Change("gone", "x", None)]
 
 
 def test_the_diff_has_a_line_for_each_key_that_is_there() -> None:

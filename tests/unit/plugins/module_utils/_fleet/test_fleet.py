@@ -10,12 +10,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     DEFAULT_ROLE_PATTERN,
-    Record,
+    HostRecord,
     compile_role_pattern,
-    place,
     role_by_name,
+    roles_of_hosts,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import Begun
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_group_that_matched_nothing_tells_no_role() -> None:
 
 
 def test_hosts_stand_in_natural_order_wherever_they_come_from() -> None:
-    placed = place({"compute10": "compute", "db": "compute"}, ["compute2", "controller1", "compute10"])
+    placed = roles_of_hosts({"compute10": "compute", "db": "compute"}, ["compute2", "controller1", "compute10"])
 
     assert list(placed.items()) == [
         ("compute2", "compute"),
@@ -51,20 +51,20 @@ def test_hosts_stand_in_natural_order_wherever_they_come_from() -> None:
 
 
 def test_a_role_that_is_given_wins_over_the_one_in_the_name() -> None:
-    assert place({"compute1": "controller"}, ["compute1"]) == {"compute1": "controller"}
+    assert roles_of_hosts({"compute1": "controller"}, ["compute1"]) == {"compute1": "controller"}
 
 
 def test_another_pattern() -> None:
-    assert place({}, ["gb-01-compute"], r"-([a-z]+)$") == {"gb-01-compute": "compute"}
+    assert roles_of_hosts({}, ["gb-01-compute"], r"-([a-z]+)$") == {"gb-01-compute": "compute"}
 
 
 def test_nobody_is_a_fleet_too() -> None:
-    assert place({}, []) == {}
+    assert roles_of_hosts({}, []) == {}
 
 
 def test_hosts_without_a_role_are_refused_together() -> None:
     with pytest.raises(UpgradeError) as caught:
-        place({}, ["puzzle", "compute1", "enigma"])
+        roles_of_hosts({}, ["puzzle", "compute1", "enigma"])
 
     assert caught.value.code == "unplaced_hosts"
     assert caught.value.message == (
@@ -85,7 +85,7 @@ def test_hosts_without_a_role_are_refused_together() -> None:
 )
 def test_names_that_can_not_be_part_of_a_key_are_refused(named: dict[str, str], message: str) -> None:
     with pytest.raises(UpgradeError) as caught:
-        place(named, [])
+        roles_of_hosts(named, [])
 
     assert caught.value.code == "bad_name"
     assert caught.value.message.startswith(message)
@@ -100,15 +100,15 @@ def test_names_that_can_not_be_part_of_a_key_are_refused(named: dict[str, str], 
 )
 def test_a_bad_pattern_is_refused(pattern: str, message: str) -> None:
     with pytest.raises(UpgradeError) as caught:
-        place({}, [], pattern)
+        roles_of_hosts({}, [], pattern)
 
     assert (caught.value.code, caught.value.message) == ("bad_role_pattern", message)
 
 
 def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
-    record = Record(
-        "2.0", "started", "nova", "stop", 2, None, {"started": 7}, "1.0", ("stop/nova",), "open", "1.0", (Begun(3, "nova", "stop"),),
-        (Record("1.0", "upgraded", times={"upgraded": 2}),), None, (Failure(7, 1, "nova", "stop", "no space"),),
+    record = HostRecord(
+        "2.0", "started", "nova", "stop", 2, None, {"started": 7}, "1.0", ("stop/nova",), "open", "1.0", (StepStart(3, "nova", "stop"),),
+        (HostRecord("1.0", "upgraded", times={"upgraded": 2}),), None, (Failure(7, 1, "nova", "stop", "no space"),),
     )  # fmt: skip
 
     assert record.plain() == {
@@ -142,4 +142,4 @@ def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
     ],
 )
 def test_a_record_tells_where_its_host_is(service: str | None, step: str | None, where: str) -> None:
-    assert Record("2.0", "started", service, step).where() == where
+    assert HostRecord("2.0", "started", service, step).where() == where

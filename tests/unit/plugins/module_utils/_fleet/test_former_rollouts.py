@@ -7,46 +7,50 @@ from __future__ import annotations
 
 import json
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Record
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.former_rollouts import latest, move_within, moved_on
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import Begun
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.former_rollouts import (
+    newest_rollouts,
+    rollout_within,
+    with_former_rollout,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 
-STEPS = (Begun(11, "nova", "stop"), Begun(15))
-TO_1 = Record("1", "upgraded", times={"started": 1, "upgraded": 5})
-TO_2 = Record("2", "failed", "nova", "start", 2, "no disk", {"started": 10, "failed": 19}, trail=STEPS)
+STEPS = (StepStart(11, "nova", "stop"), StepStart(15))
+TO_1 = HostRecord("1", "upgraded", times={"started": 1, "upgraded": 5})
+TO_2 = HostRecord("2", "failed", "nova", "start", 2, "no disk", {"started": 10, "failed": 19}, trail=STEPS)
 
 
 def test_a_move_is_kept_without_what_nobody_needs_when_it_is_over() -> None:
     more = {"reported": "1", "done": ("stop/nova",), "post": "done", "origin": "1", "former": (TO_1,)}
-    before = Record(TO_2.version, TO_2.state, "nova", "start", 2, "no disk", TO_2.times, trail=STEPS, **more)
+    before = HostRecord(TO_2.version, TO_2.state, "nova", "start", 2, "no disk", TO_2.times, trail=STEPS, **more)
 
-    assert moved_on(before) == (TO_1, TO_2)
+    assert with_former_rollout(before) == (TO_1, TO_2)
 
 
 def test_a_host_that_said_nothing_made_no_move() -> None:
-    assert moved_on(Record("2", "retried", attempt=0, times={"retried": 7}, former=(TO_1,))) == (TO_1,)
+    assert with_former_rollout(HostRecord("2", "retried", attempt=0, times={"retried": 7}, former=(TO_1,))) == (TO_1,)
 
 
 def test_of_many_moves_with_many_steps_the_last_are_kept_and_little_of_each() -> None:
-    former: tuple[Record, ...] = ()
-    trail = tuple(Begun(at, "neutron", f"step{at}") for at in range(100))
+    former: tuple[HostRecord, ...] = ()
+    trail = tuple(StepStart(at, "neutron", f"step{at}") for at in range(100))
     for at in range(20):
-        record = Record(f"{at}", "failed", error="x" * 4000 + "!", times={"failed": at}, trail=trail, former=former)
-        former = moved_on(record)
+        record = HostRecord(f"{at}", "failed", error="x" * 4000 + "!", times={"failed": at}, trail=trail, former=former)
+        former = with_former_rollout(record)
     assert former[-1].version == "19"
     assert former[-1].error is not None
     assert (former[-1].error[-3:], len(former[-1].error)) == ("xx!", 200)
     assert former[-1].trail[-1] == trail[-1]
     assert 1000 < len(json.dumps([one.slim() for one in former])) <= 1502
-    assert latest(former) == former
+    assert newest_rollouts(former) == former
 
 
 def test_the_last_move_to_a_version_within_a_time_is_found() -> None:
-    again = Record("2", "upgraded", times={"started": 40, "upgraded": 45}, former=(TO_2, TO_1))
+    again = HostRecord("2", "upgraded", times={"started": 40, "upgraded": 45}, former=(TO_2, TO_1))
 
-    assert move_within(again, "2", 38, 50) is again
-    assert move_within(again, "2", 8, 39) is TO_2
-    assert move_within(again, "2", 20, 39) is None
-    assert move_within(again, "1", 0, 99) is TO_1
-    assert move_within(again, "3", 0, 99) is None
-    assert move_within(Record("2", "started"), "2", 0, 99) is None
+    assert rollout_within(again, "2", 38, 50) is again
+    assert rollout_within(again, "2", 8, 39) is TO_2
+    assert rollout_within(again, "2", 20, 39) is None
+    assert rollout_within(again, "1", 0, 99) is TO_1
+    assert rollout_within(again, "3", 0, 99) is None
+    assert rollout_within(HostRecord("2", "started"), "2", 0, 99) is None

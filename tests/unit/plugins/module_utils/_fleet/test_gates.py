@@ -12,7 +12,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import
     GateAnswer,
     Gates,
     GateValue,
-    written_value,
+    gate_text,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,17 +75,17 @@ def test_an_empty_value_is_no_yes_where_no_version_is_current(current: str | Non
     [(True, "True"), (False, "False"), ("true", "True"), ("FALSE", "False"), ("2.9", "2.9"), (" v3 ", "v3"), (7, "7")],
 )
 def test_true_and_false_are_written_in_one_way_and_versions_as_they_are(value: object, text: str) -> None:
-    assert written_value(value, "2.10") == text
+    assert gate_text(value, "2.10") == text
 
 
 def test_the_current_version_is_written_even_without_a_digit() -> None:
-    assert written_value("queens", "queens") == "queens"
+    assert gate_text("queens", "queens") == "queens"
 
 
 @pytest.mark.parametrize("value", ["", None, "on", "queens", [1], {"a": 1}])
 def test_what_no_reader_would_understand_is_not_written(value: object) -> None:
     with pytest.raises(UpgradeError) as caught:
-        written_value(value, "2.10")
+        gate_text(value, "2.10")
 
     assert caught.value.code == "bad_gate_value"
     assert caught.value.message.startswith(f"value: {value!r} is neither true, false nor a version")
@@ -94,7 +94,7 @@ def test_what_no_reader_would_understand_is_not_written(value: object) -> None:
 @given(st.one_of(st.booleans(), st.text()), st.sampled_from((None, "2.10", "queens")))
 def test_whatever_is_written_can_be_read(value: object, current: str | None) -> None:
     try:
-        text = written_value(value, current)
+        text = gate_text(value, current)
     except UpgradeError:
         return
 

@@ -7,26 +7,30 @@ from __future__ import annotations
 
 import json
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import Begun, newest, went_on
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import (
+    StepStart,
+    extended_trail,
+    newest_steps,
+)
 
 
 def test_a_step_begins_once_and_ends_once() -> None:
-    trail: tuple[Begun, ...] = ()
+    trail: tuple[StepStart, ...] = ()
     for at, (service, step) in enumerate(
         [("nova", "stop"), ("nova", "stop"), ("db", "stop"), (None, None), (None, None)]
     ):
-        trail = went_on(trail, at, service, step)
-    assert trail == (Begun(0, "nova", "stop"), Begun(2, "db", "stop"), Begun(3))
+        trail = extended_trail(trail, at, service, step)
+    assert trail == (StepStart(0, "nova", "stop"), StepStart(2, "db", "stop"), StepStart(3))
 
 
 def test_a_host_without_steps_has_none() -> None:
-    assert went_on((), 5) == ()
+    assert extended_trail((), 5) == ()
 
 
 def test_of_many_steps_the_last_ones_are_kept() -> None:
-    trail: tuple[Begun, ...] = ()
+    trail: tuple[StepStart, ...] = ()
     for at in range(2000):
-        trail = went_on(trail, at, "\u00e4" * 20, f"step{at}")
+        trail = extended_trail(trail, at, "\u00e4" * 20, f"step{at}")
     assert trail[-1].at == 1999
     assert 3500 < len(json.dumps(trail)) <= 4000
-    assert newest(trail) == trail
+    assert newest_steps(trail) == trail

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, Record
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word, next_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import put_back_record
 
-BEFORE = Record("2", STARTED, attempt=2, times={"started": 5}, done=("stop/nova",), post="started")
+BEFORE = HostRecord("2", STARTED, attempt=2, times={"started": 5}, done=("stop/nova",), post="started")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ BEFORE = Record("2", STARTED, attempt=2, times={"started": 5}, done=("stop/nova"
 def test_units_are_kept_until_the_move_is_over(
     version: str, state: str, done: tuple[str, ...], post: str | None
 ) -> None:
-    after = next_record(BEFORE, Word("compute1", version, state), 9)
+    after = next_record(BEFORE, HostReport("compute1", version, state), 9)
     assert (after.done, after.post, after.state) == (done, post, state)
 
 
@@ -44,35 +44,37 @@ def test_units_are_kept_until_the_move_is_over(
 def test_a_path_stays_behind_a_host_until_it_reports(
     version: str, state: str, done: tuple[str, ...], origin: str | None
 ) -> None:
-    before = Record("2", FAILED, done=("stop/db", "upgrade/db@1.5"), origin="1")
-    after = next_record(before, Word("db1", version, state), 9)
+    before = HostRecord("2", FAILED, done=("stop/db", "upgrade/db@1.5"), origin="1")
+    after = next_record(before, HostReport("db1", version, state), 9)
     assert (after.done, after.origin) == (done, origin)
 
 
 def test_failures_are_kept_when_a_host_recovers_and_until_it_goes_elsewhere() -> None:
-    now = next_record(BEFORE, Word("web1", "2", FAILED, "nova", "stop", "no \x1b" + "x" * 300), 9)
+    now = next_record(BEFORE, HostReport("web1", "2", FAILED, "nova", "stop", "no \x1b" + "x" * 300), 9)
     assert now.failures == (Failure(9, 2, "nova", "stop", "x" * 200),)
-    again = next_record(now, Word("web1", "2", FAILED, "nova", "stop", "no \x1b" + "x" * 300), 10)
+    again = next_record(now, HostReport("web1", "2", FAILED, "nova", "stop", "no \x1b" + "x" * 300), 10)
     assert again == now
     put_back = put_back_record(now, "2", None, 11)
-    started = next_record(put_back, Word("web1", "2", STARTED), 12)
-    healed = next_record(next_record(started, Word("web1", "2", FAILED), 13), Word("web1", "2", UPGRADED), 14)
+    started = next_record(put_back, HostReport("web1", "2", STARTED), 12)
+    healed = next_record(
+        next_record(started, HostReport("web1", "2", FAILED), 13), HostReport("web1", "2", UPGRADED), 14
+    )
     assert [(one.at, one.attempt) for one in healed.failures] == [(9, 2), (13, 3)]
-    on = next_record(healed, Word("web1", "3", STARTED), 20)
+    on = next_record(healed, HostReport("web1", "3", STARTED), 20)
     assert (on.failures, on.former[-1].failures) == ((), healed.failures)
 
 
 def test_a_first_or_an_unreadable_record_has_none() -> None:
-    for before in (None, Record("2", FAILED, done=("stop/nova",), readable=False)):
-        after = next_record(before, Word("compute1", "2", STARTED), 9)
-        assert after == Record("2", STARTED, times={"started": 9})
+    for before in (None, HostRecord("2", FAILED, done=("stop/nova",), readable=False)):
+        after = next_record(before, HostReport("compute1", "2", STARTED), 9)
+        assert after == HostRecord("2", STARTED, times={"started": 9})
 
 
 def test_the_same_word_again_changes_nothing() -> None:
-    assert next_record(BEFORE, Word("compute1", "2", STARTED), 9) == BEFORE
+    assert next_record(BEFORE, HostReport("compute1", "2", STARTED), 9) == BEFORE
 
 
 def test_an_upgrade_that_only_a_planner_may_publish_keeps_its_time() -> None:
-    before = Record("2", UPGRADED, times={"upgraded": 5})
-    after = next_record(before, Word("compute1", "2", UPGRADED), 9)
+    before = HostRecord("2", UPGRADED, times={"upgraded": 5})
+    after = next_record(before, HostReport("compute1", "2", UPGRADED), 9)
     assert (after.reported, after.times) == ("2", {"upgraded": 5})

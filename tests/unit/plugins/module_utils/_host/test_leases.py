@@ -9,17 +9,17 @@ import os
 import subprocess
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import start_of, this_machine
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import Holder
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import boot_id, start_ticks
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import LeaseHolder
 
 
-def holder(pid: int, started: int, machine: str | None = None) -> Holder:
-    return Holder("ann@here", 1, "session", this_machine() if machine is None else machine, pid, started)
+def holder(pid: int, started: int, machine: str | None = None) -> LeaseHolder:
+    return LeaseHolder("ann@here", 1, "session", boot_id() if machine is None else machine, pid, started)
 
 
 def test_a_run_that_is_there_is_not_dead_and_one_that_ended_is() -> None:
     process = subprocess.Popen(["sleep", "60"])
-    started = start_of(process.pid) or 0
+    started = start_ticks(process.pid) or 0
     assert not holder(process.pid, started).is_dead
     # The same number, given to another process since.
     assert holder(process.pid, started - 1).is_dead

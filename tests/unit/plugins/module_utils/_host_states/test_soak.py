@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, Record
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.health_rules import HealthRules, parse_health_rules
 from fleets import NEW, OLD, Fleet, fleet
@@ -49,7 +49,7 @@ def test_a_host_that_joins_a_fleet_long_after_all_gates_were_opened_is_not_lost_
     site.gated_at, site.now = 1000, 99999.0
     assert site.plan().hosts["compute2"].state == "upgrading"
     # From its start on, it is.
-    site.records["compute2"] = Record(NEW, STARTED, times={STARTED: 99999 - 7201})
+    site.records["compute2"] = HostRecord(NEW, STARTED, times={STARTED: 99999 - 7201})
     assert site.plan().hosts["compute2"].state == "lost"
 
 
@@ -85,7 +85,7 @@ def test_a_host_that_reported_soaks_from_the_moment_at_which_a_planner_saw_it() 
     assert site.plan(SOAK).wake_at == site.now + 1
     site.now += 1
     assert remember(site, SOAK) == f"upgraded: runs {NEW}"
-    assert site.marks["compute1"] == Mark(NEW, 10_000, upgraded=True)
+    assert site.marks["compute1"] == HealthMark(NEW, 10_000, upgraded=True)
 
 
 def test_it_keeps_its_slot_while_it_soaks() -> None:
@@ -142,7 +142,7 @@ def test_a_host_whose_health_is_lost_again_has_failed_until_it_has_soaked_again(
 
 def test_a_longer_time_to_soak_is_no_loss_of_health() -> None:
     site = fleet(compute=1).upgraded("compute1")
-    site.marks["compute1"] = Mark(NEW, 9_990, upgraded=True)
+    site.marks["compute1"] = HealthMark(NEW, 9_990, upgraded=True)
     assert remember(site, SOAK) == f"upgrading: reported {NEW} and soaks for 50 s more"
 
 
@@ -189,14 +189,14 @@ def test_a_host_that_was_there_before_is_broken_where_its_checks_fail() -> None:
 
 def test_marks_of_another_version_mean_nothing() -> None:
     site = fleet(compute=1).upgraded("compute1")
-    site.marks["compute1"] = Mark(OLD, 1, upgraded=True)
+    site.marks["compute1"] = HealthMark(OLD, 1, upgraded=True)
     assert remember(site, SOAK).startswith("upgrading: ")
 
 
 def test_who_looks_without_asking_consul_believes_the_marks() -> None:
     site = fleet(compute=1).upgraded("compute1")
     assert remember(site, CHECKED) == f"upgrading: reported {NEW}; its checks are not known yet"
-    site.marks["compute1"] = Mark(NEW, 1, upgraded=True)
+    site.marks["compute1"] = HealthMark(NEW, 1, upgraded=True)
     assert remember(site, CHECKED) == f"upgraded: runs {NEW}"
 
 
@@ -210,7 +210,7 @@ def test_an_open_host_that_is_silent_for_too_long_is_lost_and_keeps_its_slot() -
     assert remember(site, rules) == "lost: silent for 301 s, and health.progress_deadline is 300 s"
     assert site.plan(rules).openings == ()
     # A sign of life, and then its report.
-    site.records["compute1"] = Record(NEW, STARTED, times={STARTED: 10_150})
+    site.records["compute1"] = HostRecord(NEW, STARTED, times={STARTED: 10_150})
     assert remember(site, rules).startswith("upgrading: ")
     site.now = 11_000
     assert remember(site, rules).startswith("lost: ")
@@ -222,11 +222,11 @@ def test_a_clock_that_is_ahead_is_no_sign_of_life_in_the_future() -> None:
     rules = {"health": {"progress_deadline": 300}}
     site = fleet(compute=1).opened("compute1")
     site.gated_at = 9_900
-    site.records["compute1"] = Record(NEW, STARTED, times={"retried": 9_950, STARTED: 99_999})
+    site.records["compute1"] = HostRecord(NEW, STARTED, times={"retried": 9_950, STARTED: 99_999})
     assert site.plan(rules).wake_at == 10_250
     site.now = 10_251
     assert remember(site, rules) == "lost: silent for 301 s, and health.progress_deadline is 300 s"
-    site.records["compute1"] = Record(NEW, STARTED, times={STARTED: 99_999})
+    site.records["compute1"] = HostRecord(NEW, STARTED, times={STARTED: 99_999})
     assert remember(site, rules) == "lost: silent for 351 s, and health.progress_deadline is 300 s"
 
 

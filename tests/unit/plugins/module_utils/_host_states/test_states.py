@@ -14,7 +14,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     RETRIED,
     STARTED,
     UPGRADED,
-    Record,
+    HostRecord,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES, TAKES_A_SLOT, HostState
 from fleets import NEW, OLD, REPORTED_AT, Fleet, fleet
@@ -66,14 +66,14 @@ def test_each_state(site: Fleet, expected: str) -> None:
 
 def test_a_record_that_says_upgraded_counts_for_nothing_without_the_report() -> None:
     site = one()
-    site.records[HOST] = Record(NEW, UPGRADED)
+    site.records[HOST] = HostRecord(NEW, UPGRADED)
 
     assert state(site).state == "pending"
 
 
 def test_a_record_that_can_not_be_read_has_failed_whatever_the_version() -> None:
     site = one()
-    site.records[HOST] = Record("", FAILED, readable=False)
+    site.records[HOST] = HostRecord("", FAILED, readable=False)
 
     assert state(site).state == "failed"
 
@@ -91,22 +91,22 @@ def test_a_newer_record_that_says_started_or_failed_outweighs_an_older_report(or
 
 def test_a_newer_record_that_can_not_be_read_outweighs_an_older_report() -> None:
     site = one().upgraded(HOST)
-    site.records[HOST] = Record("", FAILED, readable=False, index=9)
+    site.records[HOST] = HostRecord("", FAILED, readable=False, index=9)
     assert state(site).state == "failed"
 
 
 def test_a_host_that_failed_on_its_way_to_the_version_before_a_rollback_comes_back_step_by_step() -> None:
     site = one()
     site.current = OLD
-    site.records[HOST] = Record(NEW, FAILED, index=9)
+    site.records[HOST] = HostRecord(NEW, FAILED, index=9)
     assert state(site).state == "pending"
     assert state(site.opened(HOST)).state == "upgrading"
     # It has begun to go back, and is not there because it reported that version before it left.
-    site.records[HOST] = Record(OLD, STARTED, index=10)
+    site.records[HOST] = HostRecord(OLD, STARTED, index=10)
     assert state(site).state == "upgrading"
-    site.records[HOST] = Record(OLD, FAILED, index=11)
+    site.records[HOST] = HostRecord(OLD, FAILED, index=11)
     assert state(site).state == "failed"
-    site.records[HOST] = Record(OLD, UPGRADED, index=12)
+    site.records[HOST] = HostRecord(OLD, UPGRADED, index=12)
     assert state(site).state == "upgraded"
 
 
@@ -211,5 +211,5 @@ def test_the_states_that_take_a_slot() -> None:
 def test_a_host_that_was_put_back_on_its_way_elsewhere_is_not_where_it_came_from() -> None:
     site = one()
     site.current = OLD
-    site.records[HOST] = Record(NEW, RETRIED, done=("stop/db",), times={"failed": 50, RETRIED: 60})
+    site.records[HOST] = HostRecord(NEW, RETRIED, done=("stop/db",), times={"failed": 50, RETRIED: 60})
     assert state(site).state == "pending"

@@ -13,10 +13,10 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import haproxy
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.haproxy import (
+    HaproxyServer,
     Runtime,
-    Server,
-    Wish,
-    parse,
+    ServerChange,
+    parse_servers,
     set_server,
 )
 
@@ -41,10 +41,12 @@ class Standing(Runtime):
 
     def __init__(self, sessions: int = 0, **servers: tuple[str, int]) -> None:
         super().__init__("/run/haproxy.sock")
-        self.found = {name: Server("app", name, status, sessions, admin) for name, (status, admin) in servers.items()}
+        self.found = {
+            name: HaproxyServer("app", name, status, sessions, admin) for name, (status, admin) in servers.items()
+        }
         self.orders: list[str] = []
 
-    def servers(self, backend: str) -> list[Server]:
+    def servers(self, backend: str) -> list[HaproxyServer]:
         assert backend == "app"
         return list(self.found.values())
 
@@ -53,23 +55,23 @@ class Standing(Runtime):
         kind, _word, name = command.partition(" server app/")
         name, _word, state = name.partition(" state ")
         if kind == "shutdown sessions":
-            self.found[name] = Server("app", name, "DRAIN", 0, 8)
+            self.found[name] = HaproxyServer("app", name, "DRAIN", 0, 8)
             return
         status, admin = {"ready": UP, "drain": DRAIN, "maint": MAINT}[state]
-        self.found[name] = Server("app", name, status, self.found[name].sessions, admin)
+        self.found[name] = HaproxyServer("app", name, status, self.found[name].sessions, admin)
 
 
 def test_answers_are_read() -> None:
     stat, state = answers(web1=UP, web2=("DOWN", 8), web3=("MAINT (via other/web1)", 2), web4=("no check", 0))
-    servers = parse(stat, state, "app")
+    servers = parse_servers(stat, state, "app")
     assert [(one.name, one.state, one.serves, one.sessions) for one in servers] == [
         ("web1", "ready", True, 3),
         ("web2", "drained", False, 3),
         ("web3", "maintenance", False, 3),
         ("web4", "ready", True, 3),
     ]
-    assert parse(stat, state, "other") == []
-    assert parse("No such proxy.", "Can't find backend.", "app") == []
+    assert parse_servers(stat, state, "other") == []
+    assert parse_servers("No such proxy.", "Can't find backend.", "app") == []
 
 
 @pytest.mark.parametrize(
@@ -87,21 +89,21 @@ def test_answers_are_read() -> None:
 )
 def test_a_server_is_told_only_what_changes_it(before: tuple[str, int], wanted: str, orders: list[str]) -> None:
     runtime = Standing(web1=before, web2=UP)
-    assert set_server(runtime, "app", "web1", Wish(wanted, 0), dry=True)["changed"] is bool(orders)
+    assert set_server(runtime, "app", "web1", ServerChange(wanted, 0), dry=True)["changed"] is bool(orders)
     assert runtime.orders == []
-    assert set_server(runtime, "app", "web1", Wish(wanted, 0))["changed"] is bool(orders)
+    assert set_server(runtime, "app", "web1", ServerChange(wanted, 0))["changed"] is bool(orders)
     assert runtime.orders == orders
 
 
 def test_what_is_in_maintenance_can_be_kept_there() -> None:
     runtime = Standing(web1=MAINT)
-    told = set_server(runtime, "app", "web1", Wish("ready", 0, keep_maintenance=True))
+    told = set_server(runtime, "app", "web1", ServerChange("ready", 0, keep_maintenance=True))
     assert (told["changed"], told["status"], runtime.orders) == (False, "MAINT", [])
     assert told["before"] == {"state": "maintenance", "status": "MAINT", "sessions": 0}
 
 
 def test_a_server_of_weight_0_is_back_without_being_up() -> None:
-    assert set_server(Standing(web1=("DRAIN", 0)), "app", "web1", Wish("ready", 0))["status"] == "DRAIN"
+    assert set_server(Standing(web1=("DRAIN", 0)), "app", "web1", ServerChange("ready", 0))["status"] == "DRAIN"
 
 
 def test_the_last_one_is_not_taken_out_but_one_that_serves_nobody_is(
@@ -111,27 +113,27 @@ def test_the_last_one_is_not_taken_out_but_one_that_serves_nobody_is(
     with pytest.raises(
         UpgradeError, match=r"^app/web1 is not taken out: of the other .* none would serve, and 1"
     ) as caught:
-        set_server(Standing(web1=UP, web2=("DOWN", 0)), "app", "web1", Wish("drained", 0, others=1))
+        set_server(Standing(web1=UP, web2=("DOWN", 0)), "app", "web1", ServerChange("drained", 0, others=1))
     assert caught.value.code == "too_few_servers"
-    assert set_server(Standing(web1=("DOWN", 0)), "app", "web1", Wish("drained", 0, others=1))["changed"]
-    assert set_server(Standing(web1=UP, web2=UP), "app", "web1", Wish("drained", 0, others=1))["changed"]
+    assert set_server(Standing(web1=("DOWN", 0)), "app", "web1", ServerChange("drained", 0, others=1))["changed"]
+    assert set_server(Standing(web1=UP, web2=UP), "app", "web1", ServerChange("drained", 0, others=1))["changed"]
     monkeypatch.setattr(haproxy, "LOCK", str(tmp_path / "no/where/lock"))
     with pytest.raises(UpgradeError, match=r"/no/where/lock can't be opened: No such file or directory"):
-        set_server(Standing(web1=UP, web2=UP), "app", "web1", Wish("drained", 0, others=1))
+        set_server(Standing(web1=UP, web2=UP), "app", "web1", ServerChange("drained", 0, others=1))
 
 
 def test_sessions_that_do_not_end_fail_or_are_cut_off() -> None:
     with pytest.raises(UpgradeError, match=r"^app/web1 gets no new sessions any more, but has 4 ") as caught:
-        set_server(Standing(4, web1=UP), "app", "web1", Wish("drained", 0))
+        set_server(Standing(4, web1=UP), "app", "web1", ServerChange("drained", 0))
     assert caught.value.code == "still_busy"
     runtime = Standing(4, web1=UP)
-    assert set_server(runtime, "app", "web1", Wish("drained", 0, shut=True))["sessions"] == 0
+    assert set_server(runtime, "app", "web1", ServerChange("drained", 0, shut=True))["sessions"] == 0
     assert runtime.orders[-1] == "shutdown sessions server app/web1"
 
 
 def test_a_server_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(UpgradeError, match=r"no server web9 in its backend app; those that are there: web1, web2\.$"):
-        set_server(Standing(web1=UP, web2=UP), "app", "web9", Wish("ready", 0))
+        set_server(Standing(web1=UP, web2=UP), "app", "web9", ServerChange("ready", 0))
 
 
 @pytest.mark.parametrize("address", ["/nowhere/haproxy.sock", "127.0.0.1:1", "no-address"])

@@ -18,8 +18,13 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import processes
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import connection_process, start_of
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import Claim, Holder, release, take
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import ssh_connection_pid, start_ticks
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.lock import (
+    LockHolder,
+    LockRequest,
+    acquire_lock,
+    release_lock,
+)
 
 Process = subprocess.Popen[bytes]
 
@@ -38,8 +43,8 @@ def run() -> Iterator[Process]:
     process.wait()
 
 
-def claim(name: str, process: Process | None, lease: float = 0) -> Claim:
-    return Claim(run=name, who=f"the run {name}", process=process.pid if process else None, lease=lease)
+def claim(name: str, process: Process | None, lease: float = 0) -> LockRequest:
+    return LockRequest(run=name, who=f"the run {name}", process=process.pid if process else None, lease=lease)
 
 
 def is_free(path: str) -> bool:
@@ -62,44 +67,44 @@ def gets_free(path: str, seconds: float = 1) -> bool:
 
 def test_a_lock_lasts_until_it_is_released_and_leaves_no_process(path: str, run: Process) -> None:
     before = int(time.time())
-    acquired, holder = take(path, claim("a", run))
+    acquired, holder = acquire_lock(path, claim("a", run))
     assert acquired
     assert holder is not None
     assert (holder.who, holder.run) == ("the run a", "a")
     assert before <= holder.since <= time.time()
-    assert start_of(holder.pid) == holder.started
+    assert start_ticks(holder.pid) == holder.started
     assert not is_free(path)
     assert oct(Path(path).stat().st_mode & 0o777) == "0o600"
-    assert release(path, "a") is True
+    assert release_lock(path, "a") is True
     assert is_free(path)
     until = time.monotonic() + 1
-    while start_of(holder.pid) is not None:
+    while start_ticks(holder.pid) is not None:
         assert time.monotonic() < until
     with pytest.raises(ChildProcessError):
         os.waitpid(-1 if run.poll() is not None else holder.pid, os.WNOHANG)
 
 
 def test_another_run_is_told_who_has_it_and_cannot_release_it(path: str, run: Process) -> None:
-    _acquired, first = take(path, claim("a", run))
-    acquired, holder = take(path, claim("b", run))
+    _acquired, first = acquire_lock(path, claim("a", run))
+    acquired, holder = acquire_lock(path, claim("b", run))
     assert not acquired
     assert holder == first
-    assert release(path, "b") is False
+    assert release_lock(path, "b") is False
     assert not is_free(path)
-    release(path, "a")
-    assert take(path, claim("b", run))[0]
-    release(path, "b")
+    release_lock(path, "a")
+    assert acquire_lock(path, claim("b", run))[0]
+    release_lock(path, "b")
 
 
 def test_the_same_run_has_it_already(path: str, run: Process) -> None:
-    first = take(path, claim("a", run))
-    assert take(path, claim("a", run)) == first
-    release(path, "a")
-    assert release(path, "a") is False
+    first = acquire_lock(path, claim("a", run))
+    assert acquire_lock(path, claim("a", run)) == first
+    release_lock(path, "a")
+    assert release_lock(path, "a") is False
 
 
 def test_it_goes_with_the_run_however_that_ends(path: str, run: Process) -> None:
-    take(path, claim("a", run))
+    acquire_lock(path, claim("a", run))
     run.kill()
     run.wait()
     assert gets_free(path)
@@ -110,7 +115,7 @@ def test_it_goes_with_the_run_where_the_kernel_can_t_tell_of_its_end(
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     monkeypatch.setattr(processes, "_SECONDS_BETWEEN_LOOKS", 0.05)
-    take(path, claim("a", run))
+    acquire_lock(path, claim("a", run))
     assert not is_free(path)
     run.kill()
     run.wait()
@@ -118,7 +123,7 @@ def test_it_goes_with_the_run_where_the_kernel_can_t_tell_of_its_end(
 
 
 def test_a_lease_begins_where_the_process_ends(path: str, run: Process) -> None:
-    take(path, claim("a", run, lease=0.5))
+    acquire_lock(path, claim("a", run, lease=0.5))
     run.kill()
     run.wait()
     assert not gets_free(path, seconds=0.2)
@@ -126,7 +131,7 @@ def test_a_lease_begins_where_the_process_ends(path: str, run: Process) -> None:
 
 
 def test_without_a_process_to_watch_the_lease_begins_at_once(path: str) -> None:
-    take(path, claim("a", None, lease=0.3))
+    acquire_lock(path, claim("a", None, lease=0.3))
     assert not is_free(path)
     assert gets_free(path)
 
@@ -134,17 +139,17 @@ def test_without_a_process_to_watch_the_lease_begins_at_once(path: str) -> None:
 def test_a_process_that_is_gone_already_holds_nothing(path: str, run: Process) -> None:
     run.kill()
     run.wait()
-    take(path, claim("a", run))
+    acquire_lock(path, claim("a", run))
     assert gets_free(path)
 
 
 def test_dry_tells_and_takes_nothing(path: str, run: Process) -> None:
-    assert take(path, claim("a", run), dry=True) == (True, None)
+    assert acquire_lock(path, claim("a", run), dry=True) == (True, None)
     assert not Path(path).exists()
-    _acquired, holder = take(path, claim("a", run))
-    assert take(path, claim("b", run), dry=True) == (False, holder)
-    assert take(path, claim("a", run), dry=True) == (True, holder)
-    release(path, "a")
+    _acquired, holder = acquire_lock(path, claim("a", run))
+    assert acquire_lock(path, claim("b", run), dry=True) == (False, holder)
+    assert acquire_lock(path, claim("a", run), dry=True) == (True, holder)
+    release_lock(path, "a")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"who": "a"}', "\xff"])
@@ -152,21 +157,21 @@ def test_a_file_that_says_nothing_is_as_good_as_an_empty_one(text: str, path: st
     Path(path).write_text(text, encoding="latin-1")
     with Path(path).open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert take(path, claim("a", run)) == (False, None)
-        assert release(path, "a") is False
-    assert take(path, claim("a", run))[0]
+        assert acquire_lock(path, claim("a", run)) == (False, None)
+        assert release_lock(path, "a") is False
+    assert acquire_lock(path, claim("a", run))[0]
     assert json.loads(Path(path).read_text())["run"] == "a"
-    release(path, "a")
+    release_lock(path, "a")
 
 
 def test_what_a_dead_holder_wrote_counts_for_nothing(path: str, run: Process) -> None:
     stale: dict[str, Any] = {"who": "a", "since": 1, "pid": run.pid, "started": 1, "run": "a"}
     Path(path).write_text(json.dumps(stale))
-    assert not Holder(**stale).lives
+    assert not LockHolder(**stale).lives
     with Path(path).open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert take(path, claim("a", run)) == (False, None)
-        assert release(path, "a") is False
+        assert acquire_lock(path, claim("a", run)) == (False, None)
+        assert release_lock(path, "a") is False
     assert run.poll() is None
 
 
@@ -175,18 +180,18 @@ def test_a_link_and_a_missing_folder_are_refused(tmp_path: Path, run: Process) -
     (tmp_path / "other").symlink_to(tmp_path)
     for name in ("link", "other/lock", "no/where/lock"):
         with pytest.raises(UpgradeError, match=rf"path: {tmp_path / name} can't be opened: .*no link\.") as caught:
-            take(str(tmp_path / name), claim("a", run))
+            acquire_lock(str(tmp_path / name), claim("a", run))
         assert caught.value.code == "bad_lock_file"
     assert not (tmp_path / "target").exists()
 
 
 def test_its_directory_is_made_and_only_its_owner_can_write_it(tmp_path: Path, run: Process) -> None:
     path = tmp_path / "convoy/lock"
-    assert take(str(path), claim("a", run), dry=True) == (True, None)
+    assert acquire_lock(str(path), claim("a", run), dry=True) == (True, None)
     assert not path.parent.exists()
-    assert take(str(path), claim("a", run))[0]
+    assert acquire_lock(str(path), claim("a", run))[0]
     assert path.parent.stat().st_mode & 0o777 == 0o755
-    release(str(path), "a")
+    release_lock(str(path), "a")
 
 
 @pytest.mark.parametrize("mode", [0o1777, 0o777, 0o775, 0o757])
@@ -195,7 +200,7 @@ def test_a_directory_that_others_can_write_is_refused(mode: int, tmp_path: Path,
     folder.mkdir()
     folder.chmod(mode)
     with pytest.raises(UpgradeError, match=rf"its directory {folder} \(owner \d+, mode {mode:04o}\)") as caught:
-        take(str(folder / "lock"), claim("a", run))
+        acquire_lock(str(folder / "lock"), claim("a", run))
     assert caught.value.code == "bad_lock_file"
     assert list(folder.iterdir()) == []
 
@@ -206,7 +211,7 @@ def test_what_belongs_to_another_user_is_refused(name: str, tmp_path: Path, run:
     (tmp_path / "lock").touch(0o600)
     os.chown(tmp_path / name, 65534, -1)
     with pytest.raises(UpgradeError, match="owner 65534"):
-        take(str(tmp_path / "lock"), claim("a", run))
+        acquire_lock(str(tmp_path / "lock"), claim("a", run))
 
 
 def test_a_file_that_others_can_write_and_what_is_no_file_are_refused(tmp_path: Path, run: Process) -> None:
@@ -215,32 +220,38 @@ def test_a_file_that_others_can_write_and_what_is_no_file_are_refused(tmp_path: 
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name, why in (("lock", "mode 0666"), ("pipe", "is no file")):
         with pytest.raises(UpgradeError, match=why):
-            take(str(tmp_path / name), claim("a", run))
+            acquire_lock(str(tmp_path / name), claim("a", run))
 
 
 def test_what_is_read_from_it_is_shown_without_control_characters_and_checked(path: str, run: Process) -> None:
-    said: dict[str, Any] = {"who": "\x1b[2Jann\n", "since": 1, "pid": run.pid, "started": start_of(run.pid), "run": "a"}
+    said: dict[str, Any] = {
+        "who": "\x1b[2Jann\n",
+        "since": 1,
+        "pid": run.pid,
+        "started": start_ticks(run.pid),
+        "run": "a",
+    }
     with Path(path).open("w") as file:
         Path(path).chmod(0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
         Path(path).write_text(json.dumps(said))
-        _acquired, holder = take(path, claim("b", run))
+        _acquired, holder = acquire_lock(path, claim("b", run))
         assert holder is not None
         assert holder.who == "?[2Jann "
         for wrong in ({"pid": "1/../self"}, {"pid": -1}, {"pid": True}, {"who": ["a"]}, {"since": None}, {"run": 1}):
             Path(path).write_text(json.dumps({**said, **wrong}))
-            assert take(path, claim("b", run)) == (False, None)
-            assert release(path, "a") is False
+            assert acquire_lock(path, claim("b", run)) == (False, None)
+            assert release_lock(path, "a") is False
     assert run.poll() is None
 
 
 def test_a_lock_that_is_not_there_is_none_to_release(path: str) -> None:
-    assert release(path, "a") is False
+    assert release_lock(path, "a") is False
     assert not Path(path).exists()
 
 
 def test_a_process_that_was_not_started_over_ssh_has_no_connection() -> None:
-    assert connection_process() is None
+    assert ssh_connection_pid() is None
 
 
 def test_the_connection_is_the_nearest_sshd_above(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.process import last_lines, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.process import last_lines, run_process
 
 
 def gone(pid: int, within: float = 5) -> bool:
@@ -30,17 +30,17 @@ def gone(pid: int, within: float = 5) -> bool:
 
 
 def test_code_and_both_outputs_are_kept_without_colours() -> None:
-    ended = run(["sh", "-c", r"printf '\033[1;31mred\033[0m\n'; echo err >&2; exit 3"], 10)
+    ended = run_process(["sh", "-c", r"printf '\033[1;31mred\033[0m\n'; echo err >&2; exit 3"], 10)
     assert (ended.code, ended.output) == (3, "red\nerr\n")
     assert 0 < ended.seconds < 10
 
 
 def test_output_that_is_no_utf8_does_no_harm() -> None:
-    assert run(["printf", r"a\377b"], 10).output == "a�b"
+    assert run_process(["printf", r"a\377b"], 10).output == "a�b"
 
 
 def test_nothing_comes_from_standard_input() -> None:
-    assert run(["cat"], 10).output == ""
+    assert run_process(["cat"], 10).output == ""
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_when_its_time_is_up_all_that_it_started_ends(
 ) -> None:
     monkeypatch.setattr("ansible_collections.convoy.upgrade.plugins.module_utils._node.process._SECONDS_TO_END", 0.5)
     began = time.monotonic()
-    ended = run(["sh", "-c", f"echo begun; {child} & echo $! > {tmp_path}/pid; wait"], 2)
+    ended = run_process(["sh", "-c", f"echo begun; {child} & echo $! > {tmp_path}/pid; wait"], 2)
     assert ended.code is None
     assert ended.output == "begun\n"
     assert time.monotonic() - began < 30
@@ -62,7 +62,7 @@ def test_when_its_time_is_up_all_that_it_started_ends(
 
 def test_a_daemon_that_it_started_is_left_alone(tmp_path: Path) -> None:
     script = f"(setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 5' >/dev/null 2>&1 &); sleep 60"
-    assert run(["sh", "-c", script], 1).code is None
+    assert run_process(["sh", "-c", script], 1).code is None
     pid = int((tmp_path / "pid").read_text())
     assert not gone(pid, 0)
     os.kill(pid, 9)
@@ -70,7 +70,7 @@ def test_a_daemon_that_it_started_is_left_alone(tmp_path: Path) -> None:
 
 def test_what_cannot_be_run_is_told() -> None:
     with pytest.raises(UpgradeError, match=r"^/nowhere/at/all can't be run: No such file or directory\.$") as caught:
-        run(["/nowhere/at/all"], 10)
+        run_process(["/nowhere/at/all"], 10)
     assert caught.value.code == "not_runnable"
 
 
@@ -84,5 +84,5 @@ def test_output_is_kept_though_something_that_got_away_has_it_open(
 ) -> None:
     monkeypatch.setattr("ansible_collections.convoy.upgrade.plugins.module_utils._node.process._SECONDS_TO_END", 0.5)
     script = f"echo begun; (setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 60' &); sleep 60"
-    assert run(["sh", "-c", script], 2).output == "begun\n"
+    assert run_process(["sh", "-c", script], 2).output == "begun\n"
     os.kill(int((tmp_path / "pid").read_text()), 9)

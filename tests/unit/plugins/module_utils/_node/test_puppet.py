@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import Wish, disabled_for, run_puppet
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import PuppetOptions, disabled_for, run_puppet
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +30,8 @@ def script(folder: Path, body: str) -> str:
     return str(path)
 
 
-def wish(folder: Path, body: str, **options: Any) -> Wish:
-    return Wish(executable=script(folder, body), **{"manifest": "site.pp", **options})
+def wish(folder: Path, body: str, **options: Any) -> PuppetOptions:
+    return PuppetOptions(executable=script(folder, body), **{"manifest": "site.pp", **options})
 
 
 @pytest.mark.parametrize(("code", "changed"), [(0, False), (2, True)])
@@ -70,14 +70,14 @@ def test_noop_changes_what_it_says_it_would(tmp_path: Path) -> None:
 
 
 def test_the_command_has_what_was_wished_for() -> None:
-    apply = Wish(
+    apply = PuppetOptions(
         manifest="site.pp", modulepath=["/a", "/b"], environment="canary", arguments=["--tags", "x"], noop=True
     )
     assert apply.words() == [
         *("apply", "--detailed-exitcodes", "--color=false", "--environment=canary", "--modulepath=/a:/b", "--noop"),
         *("--tags", "x", "site.pp"),
     ]
-    agent = Wish(kind="agent").words()
+    agent = PuppetOptions(kind="agent").words()
     assert agent[:3] == ["agent", "--detailed-exitcodes", "--color=false"]
     assert {"--onetime", "--no-daemonize"} <= set(agent)
 
@@ -117,7 +117,7 @@ def test_a_run_that_takes_too_long_is_told_with_its_last_lines(tmp_path: Path) -
 
 def test_a_puppet_that_is_nowhere_is_told() -> None:
     with pytest.raises(UpgradeError, match=r"executable: 'pupet' is neither on PATH nor in .*Is Puppet installed\?"):
-        run_puppet(Wish(executable="pupet", manifest="site.pp"))
+        run_puppet(PuppetOptions(executable="pupet", manifest="site.pp"))
 
 
 def test_a_run_whose_caller_was_killed_is_waited_for_until_puppet_itself_has_ended(tmp_path: Path) -> None:

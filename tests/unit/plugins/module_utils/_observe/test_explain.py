@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import RETRIED, STARTED, UPGRADED, Record
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import RETRIED, STARTED, UPGRADED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import ago, explain
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import explain, time_ago
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fleets import NEW, OLD, Fleet, fleet
 
@@ -182,7 +182,7 @@ def test_a_lost_host_is_to_be_mended_too() -> None:
 def test_a_lost_host_is_not_said_to_be_lost_since_its_start() -> None:
     one = under(fleet(compute=1).opened("compute1"), {"health": {"progress_deadline": 60}})
     one.gated_at = 9_100
-    one.records["compute1"] = Record(NEW, STARTED, times={STARTED: 9_200})
+    one.records["compute1"] = HostRecord(NEW, STARTED, times={STARTED: 9_200})
     assert told(one, "compute1")[1:3] == [
         "It is lost.",
         "Why: silent for 800 s, and health.progress_deadline is 60 s.",
@@ -191,8 +191,8 @@ def test_a_lost_host_is_not_said_to_be_lost_since_its_start() -> None:
 
 def test_a_host_that_lost_its_health_is_not_said_to_have_failed_at_an_earlier_try() -> None:
     one = under(fleet(compute=1).upgraded("compute1"), {"health": {"consul_checks": ["web"]}})
-    one.records["compute1"] = Record(NEW, UPGRADED, times={"failed": 9_100, UPGRADED: 9_500})
-    one.marks["compute1"] = Mark(NEW, 9_600, True, 9_500)
+    one.records["compute1"] = HostRecord(NEW, UPGRADED, times={"failed": 9_100, UPGRADED: 9_500})
+    one.marks["compute1"] = HealthMark(NEW, 9_600, True, 9_500)
     one.checks = {"compute1": {"web": "critical"}}
     sentences = told(one, "compute1")
     assert sentences[1:3] == ["It is failed.", "Why: was upgraded, and now its check web is critical."]
@@ -214,7 +214,7 @@ def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
         "It is the host's turn, or that of the run of Ansible that drives it: no rule keeps it waiting.",
         "Next: it begins, upgrades, and reports. Until then it keeps its slot.",
     ]
-    one.records["compute1"] = Record(NEW, STARTED, "nova", "stop", times={STARTED: 9_995})
+    one.records["compute1"] = HostRecord(NEW, STARTED, "nova", "stop", times={STARTED: 9_995})
     assert told(one, "compute1")[1] == (
         "It is upgrading since 1970-01-01 02:46:35 (5 seconds ago): it said then that it had begun."
     )
@@ -223,7 +223,7 @@ def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
 
 def test_a_host_that_soaks_and_one_that_is_done() -> None:
     one = under(fleet(compute=1).upgraded("compute1"), {"health": {"soak": 60}})
-    one.records["compute1"] = Record(NEW, UPGRADED, times={UPGRADED: 9_999})
+    one.records["compute1"] = HostRecord(NEW, UPGRADED, times={UPGRADED: 9_999})
     one.reported_at["compute1"] = 9_999
     sentences = told(one, "compute1")
     assert sentences[1] == "It is upgrading since 1970-01-01 02:46:39 (1 second ago): it reported the version then."
@@ -237,7 +237,7 @@ def test_a_host_that_soaks_and_one_that_is_done() -> None:
 
 def test_a_retried_host_waits_since_then() -> None:
     one = under(fleet(compute=1), {})
-    one.records["compute1"] = Record(NEW, RETRIED, times={RETRIED: 9_970})
+    one.records["compute1"] = HostRecord(NEW, RETRIED, times={RETRIED: 9_970})
     assert told(one, "compute1")[1] == (
         "It is pending since 1970-01-01 02:46:10 (30 seconds ago): an operator put it back among those that wait."
     )
@@ -275,7 +275,7 @@ def test_a_fleet_that_is_not_given_whole_opens_nothing() -> None:
     ],
 )
 def test_a_time_is_told_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
-    assert ago(seconds) == text
+    assert time_ago(seconds) == text
 
 
 def test_every_sentence_ends_as_one() -> None:

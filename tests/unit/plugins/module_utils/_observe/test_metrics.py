@@ -9,8 +9,8 @@ import math
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.metrics import Openings, gauges_of
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.openmetrics import Gauge, text_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.metrics import AdmissionCounts, fleet_gauges
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.openmetrics import Gauge, gauges_as_text
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fleets import Fleet, fleet
@@ -34,10 +34,10 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 def metrics(found: Fleet, *events: dict[str, Any]) -> dict[str, list[tuple[dict[str, str], float]]]:
     """Return the metrics of a fleet without rules, by name without its prefix."""
     snapshot = found.snapshot()
-    openings = Openings()
+    openings = AdmissionCounts()
     for event in events:
         openings.add(event)
-    text = text_of(gauges_of(snapshot, make_plan(snapshot, found.members, parse({})), openings, 0))
+    text = gauges_as_text(fleet_gauges(snapshot, make_plan(snapshot, found.members, parse({})), openings, 0))
     return {name.removeprefix("convoy_upgrade_"): each for name, each in samples(text).items()}
 
 
@@ -46,7 +46,7 @@ def metrics(found: Fleet, *events: dict[str, Any]) -> dict[str, list[tuple[dict[
     st.floats(allow_nan=False, allow_infinity=False),
 )
 def test_any_text_and_number_comes_back_as_it_was(text: str, number: float) -> None:
-    shown = text_of([Gauge("a", "A.", [({"x": text, "y": "1"}, number)]), Gauge("none", "None.", [])])
+    shown = gauges_as_text([Gauge("a", "A.", [({"x": text, "y": "1"}, number)]), Gauge("none", "None.", [])])
 
     ((labels, value),) = samples(shown)["a"]
     assert labels == {"x": text, "y": "1"}

@@ -15,14 +15,14 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import (
     EVENTS,
     MOST_FAILURES,
-    Notice,
-    Told,
-    all_told,
+    Notification,
+    SentNotifications,
     caught_up,
+    everything_sent,
     payload,
-    untold,
+    pending_notifications,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import watched
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import watched_hosts
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Plan
 from devkit.agent import ROOT
 from fleets import NEW, OLD, Fleet, fleet
@@ -42,12 +42,12 @@ def entry(epoch: int, what: str, **more: Any) -> dict[str, Any]:
 
 
 def told_of(
-    site: Fleet, entries: Sequence[Mapping[str, Any]] = (), told: Told | None = None
-) -> tuple[list[tuple[str, dict[str, Any]]], Told]:
+    site: Fleet, entries: Sequence[Mapping[str, Any]] = (), told: SentNotifications | None = None
+) -> tuple[list[tuple[str, dict[str, Any]]], SentNotifications]:
     """Return the events by name with what a hook gets, and what was told after them."""
     snapshot, plan = site.snapshot(), site.plan()
-    hosts = watched(snapshot, plan)
-    found, after = untold(snapshot, plan, hosts, entries, told or Told())
+    hosts = watched_hosts(snapshot, plan)
+    found, after = pending_notifications(snapshot, plan, hosts, entries, told or SentNotifications())
     return [(one.event, payload(one, snapshot, plan, hosts)) for one in found], after
 
 
@@ -110,7 +110,7 @@ def test_an_entry_of_the_history_is_told_in_a_sentence(said: dict[str, Any], eve
 
 @pytest.mark.parametrize("what", ["open", "publish", "health", "rules", "close", "retry", "after", "hold", "migrate"])
 def test_other_entries_are_passed_over(what: str) -> None:
-    assert told_of(rollout(compute=2), [entry(4, what)]) == ([], Told(4))
+    assert told_of(rollout(compute=2), [entry(4, what)]) == ([], SentNotifications(4))
 
 
 def test_a_rollback_says_so() -> None:
@@ -159,11 +159,11 @@ def test_many_that_fail_together_are_told_together_and_not_without_end() -> None
 def test_an_approval_is_asked_for_once_and_again_where_it_was_not_wanted_meanwhile() -> None:
     snapshot, hosts = rollout(compute=1).snapshot(), {"compute1": HostView("compute", None, "upgraded", NEW, "")}
     wants = Plan(version=NEW, hosts=hosts, stage="canary", wants_approval=True)
-    first, told = untold(snapshot, wants, hosts, [], Told(9, stage="canary"))
+    first, told = pending_notifications(snapshot, wants, hosts, [], SentNotifications(9, stage="canary"))
     assert [(one.event, one.stage) for one in first] == [("approval_wanted", "canary")]
-    assert untold(snapshot, wants, hosts, [], told) == ([], told)
-    _none, told = untold(snapshot, replace(wants, wants_approval=False), hosts, [], told)
-    assert [one.event for one in untold(snapshot, wants, hosts, [], told)[0]] == ["approval_wanted"]
+    assert pending_notifications(snapshot, wants, hosts, [], told) == ([], told)
+    _none, told = pending_notifications(snapshot, replace(wants, wants_approval=False), hosts, [], told)
+    assert [one.event for one in pending_notifications(snapshot, wants, hosts, [], told)[0]] == ["approval_wanted"]
 
 
 def test_a_stage_that_is_left_nobody_is_not_told() -> None:
@@ -198,23 +198,23 @@ def test_a_run_that_begins_tells_what_is_left_of_the_rollout_on_its_way() -> Non
 def test_the_first_run_with_a_hook_begins_where_things_are() -> None:
     site = rollout(compute=2).failed("compute2")
     snapshot, plan = site.snapshot(), site.plan()
-    told = all_told(snapshot, plan, watched(snapshot, plan))
-    assert told == Told(9, broken=("compute2",))
+    told = everything_sent(snapshot, plan, watched_hosts(snapshot, plan))
+    assert told == SentNotifications(9, broken=("compute2",))
     assert told_of(site, told=told) == ([], told)
 
 
 def test_what_is_remembered_is_read_as_it_was_written() -> None:
-    told = Told(7, ("compute1", "compute2"), "canary", "canary", True)
-    assert Told.from_plain(told.plain()) == told
+    told = SentNotifications(7, ("compute1", "compute2"), "canary", "canary", True)
+    assert SentNotifications.from_plain(told.plain()) == told
     for broken in ({}, {**told.plain(), "epoch": "x"}, {**told.plain(), "broken": 3}):
         with pytest.raises((KeyError, ValueError, TypeError)):
-            Told.from_plain(broken)
+            SentNotifications.from_plain(broken)
 
 
 def test_texts_are_one_line_each_and_do_nothing_on_a_terminal() -> None:
     site = rollout(compute=1)
     snapshot, plan = site.snapshot(), site.plan()
-    notice = Notice("pause", 0, NEW, Told(), by="ann\x1b[31m", reason="a\nb", cause="word")
-    found = payload(notice, snapshot, plan, watched(snapshot, plan))
+    notice = Notification("pause", 0, NEW, SentNotifications(), by="ann\x1b[31m", reason="a\nb", cause="word")
+    found = payload(notice, snapshot, plan, watched_hosts(snapshot, plan))
     assert (found["by"], found["reason"]) == ("ann?[31m", "a b")
     assert found["text"] == f"The rollout to {NEW} was paused by ann?[31m: a b."

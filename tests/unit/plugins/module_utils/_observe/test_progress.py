@@ -10,16 +10,16 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED as SAID_UPGRADED
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, COMPLETE, PAUSED, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import (
     MOST_FLIGHTS,
-    Bar,
-    Standing,
+    RoleProgress,
+    RolloutProgress,
+    rollout_progress,
     segments,
-    standing,
-    watched,
+    watched_hosts,
 )
 from fleets import NEW, OLD, Fleet, fleet
 from hypothesis import given
@@ -34,21 +34,21 @@ def rollout(state: str = "running", **roles: int) -> Fleet:
     return site
 
 
-def stands(site: Fleet) -> Standing:
+def stands(site: Fleet) -> RolloutProgress:
     snapshot, plan = site.snapshot(), site.plan(RULES)
-    return standing(snapshot, plan, watched(snapshot, plan))
+    return rollout_progress(snapshot, plan, watched_hosts(snapshot, plan))
 
 
 def at(site: Fleet, host: str, since: int, **where: Any) -> None:
     site.opened(host)
-    site.records[host] = Record(NEW, STARTED, times={STARTED: since}, **where)
+    site.records[host] = HostRecord(NEW, STARTED, times={STARTED: since}, **where)
 
 
 def test_bars_count_what_is_done_on_its_way_failed_and_waiting() -> None:
     site = rollout(controller=1, compute=6).upgraded("controller1", "compute1").failed("compute2").opened("compute3")
     site.held("host/compute4")
 
-    assert stands(site).bars == (Bar("compute", 6, 1, 1, 1, 3), Bar("controller", 1, 1, 0, 0, 0))
+    assert stands(site).bars == (RoleProgress("compute", 6, 1, 1, 1, 3), RoleProgress("controller", 1, 1, 0, 0, 0))
 
 
 def test_hosts_on_their_way_say_where_they_are_the_longest_first() -> None:
@@ -74,15 +74,15 @@ def test_no_more_hosts_are_listed_than_anybody_could_see() -> None:
 
 def test_tasks_after_the_upgrade_bring_a_host_on_its_way_again_and_can_fail() -> None:
     site = rollout(COMPLETE, web=3).upgraded("web1", "web2", "web3")
-    site.records["web1"] = Record(NEW, SAID_UPGRADED, "nova", "post_upgrade", post="started")
-    site.records["web2"] = Record(NEW, SAID_UPGRADED, "nova", "post_upgrade", post="failed", error="no quorum")
-    site.records["web3"] = Record(NEW, SAID_UPGRADED, post="done")
+    site.records["web1"] = HostRecord(NEW, SAID_UPGRADED, "nova", "post_upgrade", post="started")
+    site.records["web2"] = HostRecord(NEW, SAID_UPGRADED, "nova", "post_upgrade", post="failed", error="no quorum")
+    site.records["web3"] = HostRecord(NEW, SAID_UPGRADED, post="done")
 
     found = stands(site)
-    assert found.bars == (Bar("web", 3, 1, 1, 1, 0),)
+    assert found.bars == (RoleProgress("web", 3, 1, 1, 1, 0),)
     assert (found.flights[0].service, found.flights[0].step) == ("nova", "post_upgrade")
     assert not found.done
-    hosts = watched(site.snapshot(), site.plan(RULES))
+    hosts = watched_hosts(site.snapshot(), site.plan(RULES))
     assert hosts["web2"].reason == "failed after the upgrade, service nova, step post_upgrade: no quorum"
 
 
@@ -130,13 +130,13 @@ def test_it_is_the_same_after_a_way_as_json() -> None:
     at(site, "compute1", 9_900, service="nginx", step="stop")
     found = stands(site)
 
-    assert Standing.from_plain(json.loads(json.dumps(asdict(found)))) == found
+    assert RolloutProgress.from_plain(json.loads(json.dumps(asdict(found)))) == found
 
 
 def test_a_time_that_is_left_is_told_of_a_rollout_that_goes_on_alone() -> None:
     site = rollout(compute=2).upgraded("compute1").opened("compute1")
     assert site.ledger is not None
-    site.records["compute1"] = Record(NEW, SAID_UPGRADED, times={STARTED: 9_000, SAID_UPGRADED: 9_100})
+    site.records["compute1"] = HostRecord(NEW, SAID_UPGRADED, times={STARTED: 9_000, SAID_UPGRADED: 9_100})
     site.reported_at["compute1"] = 9_100
     assert stands(site).left == 100
 
@@ -149,11 +149,11 @@ def test_a_time_that_is_left_is_told_of_a_rollout_that_goes_on_alone() -> None:
     st.integers(4, 200),
 )
 def test_a_bar_is_as_wide_as_it_is_and_shows_whatever_there_is(counts: tuple[int, int, int, int], width: int) -> None:
-    cells = segments(Bar("web", sum(counts), *counts), width)
+    cells = segments(RoleProgress("web", sum(counts), *counts), width)
 
     assert sum(cells) == width
     assert all((cell > 0) == (count > 0) for cell, count in zip(cells, counts, strict=True))
 
 
 def test_a_bar_of_nobody_is_empty() -> None:
-    assert segments(Bar("web", 0, 0, 0, 0, 0), 10) == (0, 0, 0, 10)
+    assert segments(RoleProgress("web", 0, 0, 0, 0, 0), 10) == (0, 0, 0, 10)

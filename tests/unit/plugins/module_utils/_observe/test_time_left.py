@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import PAUSED, Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.time_left import began_at, seconds_left
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.time_left import admitted_at, seconds_left
 from fleets import NEW, OLD, Fleet, fleet
 
 NOW = 10_000
@@ -26,20 +26,20 @@ def rollout(**roles: int) -> Fleet:
 def took(site: Fleet, host: str, seconds: int, *, ended: int = NOW - 500) -> None:
     """Let a host have been done after so long."""
     site.upgraded(host).opened(host)
-    site.records[host] = Record(NEW, UPGRADED, times={STARTED: ended - seconds, UPGRADED: ended})
+    site.records[host] = HostRecord(NEW, UPGRADED, times={STARTED: ended - seconds, UPGRADED: ended})
     site.reported_at[host] = ended
 
 
 def moving(site: Fleet, host: str, seconds: int) -> None:
     """Let a host have been on its way for so long."""
     site.opened(host)
-    site.records[host] = Record(NEW, STARTED, times={STARTED: NOW - seconds})
+    site.records[host] = HostRecord(NEW, STARTED, times={STARTED: NOW - seconds})
 
 
 def left(site: Fleet, soak: int = 0) -> tuple[float | None, int]:
     snapshot, plan = site.snapshot(), site.plan(RULES)
     moves = {
-        host: began_at(snapshot, host, view.role) for host, view in plan.hosts.items() if view.state == "upgrading"
+        host: admitted_at(snapshot, host, view.role) for host, view in plan.hosts.items() if view.state == "upgrading"
     }
     return seconds_left(snapshot, plan, soak, moves)
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.admission import Opener, forecast
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.admission import Admissions, forecast
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import limits_by_role
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import merge, parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.role_order import resolve
 from fleets import UNLIMITED
 
 
-def opener(roles: dict[str, int], **rules: Any) -> Opener:
+def opener(roles: dict[str, int], **rules: Any) -> Admissions:
     """Return an opener of a fleet in which every host waits: a1, a2, b1, ..."""
     parsed = parse(merge(UNLIMITED, rules))
     order = resolve(parsed, roles)
     queues = {role: deque(f"{role}{number}" for number in range(1, count + 1)) for role, count in roles.items()}
-    return Opener(order, queues, dict(roles), limits_by_role(parsed, order, roles), parsed.complete_sets)
+    return Admissions(order, queues, dict(roles), limits_by_role(parsed, order, roles), parsed.complete_sets)
 
 
 def test_without_rules_all_go_at_once() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
 from fleets import NEW, OLD, Fleet, fleet
 
@@ -56,7 +56,7 @@ def test_a_rollback_begins_with_the_hosts_that_changed_last() -> None:
 
 def test_hosts_that_broke_on_the_way_are_taken_back_last_and_hold_nobody_up() -> None:
     site = fleet(compute=4).upgraded("compute1", "compute3")
-    site.records["compute2"] = Record(NEW, FAILED, error="no disk", times={FAILED: 500})
+    site.records["compute2"] = HostRecord(NEW, FAILED, error="no disk", times={FAILED: 500})
     plan = rollback(site, "compute2").plan({**ONE, "failure_rules": {"fleet": 1}})
     assert plan.waves == (("compute1",), ("compute3",), ("compute2",))
     assert plan.hosts["compute2"].state == "pending"
@@ -68,7 +68,7 @@ def test_hosts_that_broke_on_the_way_are_taken_back_last_and_hold_nobody_up() ->
 
 def test_a_host_that_was_midway_keeps_its_slot_in_a_rollback_and_gets_its_gate_back() -> None:
     site = fleet(compute=3).upgraded("compute1")
-    site.records["compute2"] = Record(NEW, STARTED, times={STARTED: int(site.now) - 600})
+    site.records["compute2"] = HostRecord(NEW, STARTED, times={STARTED: int(site.now) - 600})
     plan = rollback(site).admitted("compute2").plan(ONE)
     assert plan.hosts["compute2"].state == "upgrading"
     assert [one.host for one in plan.openings] == ["compute2"]
@@ -77,7 +77,7 @@ def test_a_host_that_was_midway_keeps_its_slot_in_a_rollback_and_gets_its_gate_b
 
 def test_a_host_that_was_midway_and_is_not_heard_of_in_a_rollback_holds_nobody_up() -> None:
     site = fleet(compute=3).upgraded("compute1").opened("compute2")
-    site.records["compute2"] = Record(NEW, STARTED, times={STARTED: 600})
+    site.records["compute2"] = HostRecord(NEW, STARTED, times={STARTED: 600})
     site.gated_at, site.now = 1000, 1200.0
     plan = rollback(site).plan({**ONE, "health": {"progress_deadline": 100}, "failure_rules": {"fleet": 1}})
     assert plan.hosts["compute2"].state == "lost"
@@ -86,7 +86,7 @@ def test_a_host_that_was_midway_and_is_not_heard_of_in_a_rollback_holds_nobody_u
 
 def test_a_host_that_was_midway_and_fails_there_holds_nobody_up_and_goes_last() -> None:
     site = fleet(controller=1, compute=3).upgraded("compute1")
-    site.records["controller1"] = Record(NEW, FAILED, error="no disk", times={FAILED: 600})
+    site.records["controller1"] = HostRecord(NEW, FAILED, error="no disk", times={FAILED: 600})
     rules = {**ONE, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
     plan = rollback(site).plan(rules)
     assert (plan.brake, plan.waves) == (None, (("compute1",), ("controller1",)))
@@ -98,7 +98,7 @@ def test_a_host_that_was_midway_and_fails_there_holds_nobody_up_and_goes_last() 
 def test_hosts_that_were_broken_stop_neither_a_rollback_nor_the_roles_that_wait() -> None:
     rules = {**ONE, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
     site = fleet(controller=2, compute=2).upgraded("controller2", "compute1").opened("controller1")
-    site.records["controller1"] = Record(OLD, FAILED, error="no disk", times={FAILED: 700})
+    site.records["controller1"] = HostRecord(OLD, FAILED, error="no disk", times={FAILED: 700})
     forward = {**rules, "rollback_order": "forward"}
     assert [one.host for one in rollback(site, "controller1").plan(forward).openings] == ["controller2"]
     site.running(OLD, "controller2")
@@ -152,7 +152,7 @@ def test_hosts_that_were_broken_come_after_the_last_stage_of_a_rollback() -> Non
 
 def test_hosts_that_fail_in_a_rollback_count_as_in_any_rollout() -> None:
     site = fleet(compute=4).upgraded("compute1", "compute2", "compute3")
-    site.records["compute3"] = Record(OLD, FAILED, error="no disk", times={FAILED: 700})
+    site.records["compute3"] = HostRecord(OLD, FAILED, error="no disk", times={FAILED: 700})
     assert rollback(site).plan(ONE).openings == ()
     plan = site.plan({"rolling_rules": {"global": 2}, "failure_rules": {"fleet": 1}})
     assert plan.brake is not None
@@ -173,8 +173,8 @@ def test_a_rollback_that_goes_forward_has_no_stages() -> None:
 
 def test_a_host_that_left_the_version_is_not_upgraded_to_it() -> None:
     site = fleet(compute=1)
-    site.records["compute1"] = Record(NEW, FAILED, times={FAILED: 500})
+    site.records["compute1"] = HostRecord(NEW, FAILED, times={FAILED: 500})
     site.current = OLD
     assert site.plan({}).hosts["compute1"].state == "pending"
-    site.records["compute1"] = Record(NEW, FAILED, times={FAILED: 0})
+    site.records["compute1"] = HostRecord(NEW, FAILED, times={FAILED: 0})
     assert site.plan({}).hosts["compute1"].state == "upgraded"

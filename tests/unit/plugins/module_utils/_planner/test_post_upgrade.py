@@ -9,10 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED, Record, Snapshot, place
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
+    UPGRADED,
+    HostRecord,
+    Snapshot,
+    roles_of_hosts,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import read_states
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.post_upgrade import after_view, behind
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.post_upgrade import (
+    post_upgrade_snapshot,
+    without_post_upgrade,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.health_rules import HealthRules
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
@@ -27,13 +35,13 @@ def states(found: Fleet, *roles: str) -> dict[str, str]:
 
 def viewed(found: Fleet, *roles: str, rules: HealthRules | None = None, **more: Any) -> Snapshot:
     snapshot = replace(found.snapshot(), **more)
-    return after_view(snapshot, found.members, roles, GATE, read_states(snapshot, found.members, rules))
+    return post_upgrade_snapshot(snapshot, found.members, roles, GATE, read_states(snapshot, found.members, rules))
 
 
 def at(found: Fleet, **posts: str | None) -> Fleet:
     """Let upgraded hosts be somewhere with their tasks after the upgrade."""
     found.upgraded(*posts)
-    found.records.update({host: Record(NEW, UPGRADED, post=post) for host, post in posts.items()})
+    found.records.update({host: HostRecord(NEW, UPGRADED, post=post) for host, post in posts.items()})
     return found
 
 
@@ -88,7 +96,7 @@ PASSING, CRITICAL = {"nova": "passing"}, {"nova": "critical"}
 )
 def test_where_a_host_is_that_lost_its_health(post: str | None, roles: list[str], state: str, soaking: bool) -> None:
     found = at(fleet(compute=1), compute1=post)
-    marks = {"compute1": Mark(NEW, 100, upgraded=True)}
+    marks = {"compute1": HealthMark(NEW, 100, upgraded=True)}
     view = viewed(found, *roles, rules=NOVA, marks=marks, checks={"compute1": CRITICAL})
     one = read_states(view, found.members, NOVA)["compute1"]
     assert (one.state, one.is_soaking) == (state, soaking)
@@ -99,9 +107,9 @@ def test_where_a_host_is_that_lost_its_health(post: str | None, roles: list[str]
 
 def test_a_host_is_behind_until_it_was_well_once() -> None:
     found = at(fleet(compute=3), compute1=None, compute2=None)
-    marks = {"compute1": Mark(NEW, 100, upgraded=True), "compute2": Mark(NEW, 100)}
+    marks = {"compute1": HealthMark(NEW, 100, upgraded=True), "compute2": HealthMark(NEW, 100)}
     snapshot = replace(found.snapshot(), marks=marks, checks={"compute1": CRITICAL, "compute2": CRITICAL})
-    assert behind(read_states(snapshot, found.members, NOVA)) == ["compute2", "compute3"]
+    assert without_post_upgrade(read_states(snapshot, found.members, NOVA)) == ["compute2", "compute3"]
 
 
 def test_caps_and_order_count_as_in_the_upgrade() -> None:
@@ -110,7 +118,7 @@ def test_caps_and_order_count_as_in_the_upgrade() -> None:
 
     def planned() -> list[str]:
         view = viewed(found, "controller", "compute")
-        plan = make_plan(view, place(found.members, ()), rules)
+        plan = make_plan(view, roles_of_hosts(found.members, ()), rules)
         # Who is at work keeps its slot; the gates that it lacks are not of the tasks after the upgrade.
         return [one.host for one in plan.openings if one.before == "pending"]
 

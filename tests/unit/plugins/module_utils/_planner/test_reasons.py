@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
 from fleets import NEW, OLD, Fleet, fleet, reasons
 
 HOST = "compute1"
@@ -17,7 +17,7 @@ HELD = "held by ann since noon: RAM test (ends when the key upgrade/hold/host/co
 CLOSED: dict[str, Any] = {"rolling_rules": {"global": 0}}
 
 
-def with_record(record: Record) -> Fleet:
+def with_record(record: HostRecord) -> Fleet:
     site = fleet(compute=1)
     site.records[HOST] = record
     return site
@@ -34,9 +34,9 @@ def without_gates() -> Fleet:
     [
         (fleet(compute=1).upgraded(HOST), "runs 2.0"),
         (fleet(compute=1).failed(HOST), "failed: disk full"),
-        (with_record(Record(NEW, FAILED)), "failed: no error was given"),
+        (with_record(HostRecord(NEW, FAILED)), "failed: no error was given"),
         (
-            with_record(Record(NEW, FAILED, "nova", "stop", 3, "no quorum")),
+            with_record(HostRecord(NEW, FAILED, "nova", "stop", 3, "no quorum")),
             "failed, service nova, step stop (attempt 3): no quorum",
         ),
         (fleet(compute=1).held(f"host/{HOST}"), HELD),
@@ -49,7 +49,7 @@ def without_gates() -> Fleet:
         ),
         (fleet(compute=1).started(HOST).opened(HOST), "started, has not ended"),
         (
-            with_record(Record(NEW, STARTED, "nova", "stop")).opened(HOST),
+            with_record(HostRecord(NEW, STARTED, "nova", "stop")).opened(HOST),
             "started, service nova, step stop, has not ended",
         ),
         (

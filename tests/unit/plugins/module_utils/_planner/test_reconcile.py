@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Opening, Plan, obstacles
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import (
+    Admission,
+    HostView,
+    Plan,
+    blocked_hosts,
+)
 from fleets import NEW, OLD, Fleet, fleet, opened
 
 CEPH = {"ceph": "ceph_"}
@@ -200,7 +205,7 @@ def test_a_host_started_for_another_version_keeps_its_slot_and_gets_its_gate_bac
     plan = fleet(compute=3).started("compute2", version="1.5").admitted("compute2").plan(caps(compute=1))
 
     assert plan.openings == (
-        Opening(
+        Admission(
             "compute2",
             "compute",
             "upgrading",
@@ -454,19 +459,19 @@ def test_each_opening_tells_what_lets_it_go() -> None:
     site = fleet(compute=3, controller=1, network=1, web=1).upgraded("controller1", "network1")
 
     assert site.plan(rules).openings == (
-        Opening(
+        Admission(
             "compute1",
             "compute",
             "pending",
             "rolling_rules.roles.compute lets 2 of role compute go at once; controller, network done",
         ),
-        Opening(
+        Admission(
             "compute2",
             "compute",
             "pending",
             "rolling_rules.roles.compute lets 2 of role compute go at once; controller, network done",
         ),
-        Opening("web1", "web", "pending", "rolling_rules.fleet lets 3 of the fleet go at once"),
+        Admission("web1", "web", "pending", "rolling_rules.fleet lets 3 of the fleet go at once"),
     )
     assert fleet(web=1).plan().openings[0].reason == "nothing limits role web"
 
@@ -487,7 +492,7 @@ def test_the_status_has_all_six_states_in_natural_order() -> None:
 def test_obstacles_are_told_once_for_each_reason() -> None:
     plan = fleet(compute=8).failed("compute8").plan(caps(compute=1))
 
-    assert obstacles(plan, plan.hosts) == [
+    assert blocked_hosts(plan, plan.hosts) == [
         "compute1, compute2, compute3, compute4, compute5 and 2 more (pending): waits for a slot: "
         "rolling_rules.roles.compute lets 1 of role compute go at once, taken by compute8",
         "compute8 (failed): failed: disk full",

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import place
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import roles_of_hosts
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fleets import Fleet, fleet
@@ -43,7 +43,7 @@ def instructions_run(work: Callable[[], object]) -> int:
 
 
 def cost_of_a_plan(site: Fleet, rules: dict[str, Any]) -> int:
-    snapshot, members, parsed = site.snapshot(), place(site.members, ()), parse(rules)
+    snapshot, members, parsed = site.snapshot(), roles_of_hosts(site.members, ()), parse(rules)
     return instructions_run(lambda: make_plan(snapshot, members, parsed))
 
 
@@ -91,7 +91,7 @@ def test_ten_times_the_hosts_take_ten_times_the_work(site: Callable[[int], Fleet
 
 def test_the_hosts_of_a_fleet_are_placed_with_work_in_proportion() -> None:
     def cost(count: int) -> int:
-        return instructions_run(lambda: place({}, [f"compute{number}" for number in range(count)]))
+        return instructions_run(lambda: roles_of_hosts({}, [f"compute{number}" for number in range(count)]))
 
     few, many = cost(FEW), cost(MANY)
 

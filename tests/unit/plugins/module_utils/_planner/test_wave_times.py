@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, UPGRADED, Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, UPGRADED, HostRecord
 from fleets import OLD, Fleet, fleet
 
 
 def took(one: Fleet, seconds: int, *hosts: str, state: str = UPGRADED) -> Fleet:
-    one.records.update({host: Record(OLD, state, times={"started": 100, state: 100 + seconds}) for host in hosts})
+    one.records.update({host: HostRecord(OLD, state, times={"started": 100, state: 100 + seconds}) for host in hosts})
     return one
 
 
@@ -30,7 +30,7 @@ def test_a_role_of_which_nothing_is_known_takes_as_long_as_the_others() -> None:
 
 def test_where_no_host_has_told_no_time_is_given() -> None:
     one = took(fleet(compute=2), 30, "compute1", state=FAILED)
-    one.records["compute2"] = Record(OLD, UPGRADED, times={"started": 100, "upgraded": 90})
+    one.records["compute2"] = HostRecord(OLD, UPGRADED, times={"started": 100, "upgraded": 90})
     assert one.plan({"rolling_rules": {"global": 1}}).wave_seconds == (0.0, 0.0)
 
 

@@ -13,7 +13,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Survey, Wanted, combine
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import (
+    FleetSurvey,
+    InventoryOptions,
+    combine,
+)
 from fleets import NEW, OLD, Fleet, fleet
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,11 +37,11 @@ def nobody(**ledger: Any) -> Snapshot:
     return Snapshot(ledger=Ledger(1, NEW, **ledger) if ledger else None)
 
 
-def look(snapshot: Snapshot, *catalog: Node, health: Mapping[str, str] | None = None, **wanted: Any) -> Survey:
-    return combine(snapshot, catalog, health or {}, Wanted(**wanted))
+def look(snapshot: Snapshot, *catalog: Node, health: Mapping[str, str] | None = None, **wanted: Any) -> FleetSurvey:
+    return combine(snapshot, catalog, health or {}, InventoryOptions(**wanted))
 
 
-def roles(found: Survey) -> dict[str, Any]:
+def roles(found: FleetSurvey) -> dict[str, Any]:
     return {host: facts["role"] for host, facts in found.hosts.items()}
 
 

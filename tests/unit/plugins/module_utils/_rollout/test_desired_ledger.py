@@ -17,7 +17,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger impor
     RUNNING,
     Ledger,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.desired_ledger import Request, Wanted, wanted_of
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.desired_ledger import (
+    DesiredLedger,
+    PassRequest,
+    desired_ledger,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 from fleets import NEW, OLD, UNLIMITED, Fleet
 
@@ -30,8 +34,8 @@ def fleet(ledger: Ledger | None = None, current: str = NEW) -> Fleet:
     return Fleet({}, current, ledger=ledger).running(OLD, "web1", "web2", "db1")
 
 
-def wanted(there: Fleet, version: str | None, rules: dict[str, Any] | None = None, **more: Any) -> Wanted:
-    return wanted_of(Keys(), Request(version, rules, **more), there.snapshot(), 99, begun=False)
+def wanted(there: Fleet, version: str | None, rules: dict[str, Any] | None = None, **more: Any) -> DesiredLedger:
+    return desired_ledger(Keys(), PassRequest(version, rules, **more), there.snapshot(), 99, begun=False)
 
 
 def refusal(there: Fleet, version: str | None, rules: dict[str, Any] | None = None, **more: Any) -> UpgradeError:

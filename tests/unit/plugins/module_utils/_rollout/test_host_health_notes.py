@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import Change
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED, Record
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.host_health_notes import note, with_checks
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.host_health_notes import with_checks, write_health
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import LedgerWriter
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
@@ -30,7 +30,7 @@ def noted(site: Fleet, rules: Mapping[str, Any] | None = None) -> tuple[list[Cha
     site.ledger = site.ledger or Ledger(5, NEW)
     snapshot, plan = site.snapshot(), site.plan(rules)
     writer = LedgerWriter(NOWHERE, snapshot, "ann@here", 9, dry=True)
-    note(writer, snapshot, plan, replace(site.ledger, stage=plan.stage_mark, stopped=plan.stopped))
+    write_health(writer, snapshot, plan, replace(site.ledger, stage=plan.stage_mark, stopped=plan.stopped))
     assert writer.ledger is not None
     writes = writer.ledger.epoch - site.ledger.epoch
     site.ledger = writer.ledger
@@ -39,7 +39,7 @@ def noted(site: Fleet, rules: Mapping[str, Any] | None = None) -> tuple[list[Cha
 
 def said(site: Fleet, *hosts: str, at: int = 500, version: str = NEW) -> Fleet:
     """Let hosts say in their own records alone that they are upgraded."""
-    site.records.update({host: Record(version, UPGRADED, times={UPGRADED: at}) for host in hosts})
+    site.records.update({host: HostRecord(version, UPGRADED, times={UPGRADED: at}) for host in hosts})
     return site
 
 
@@ -66,21 +66,21 @@ def test_a_host_that_never_reported_is_published_too() -> None:
 
 def test_a_record_without_times_is_published_as_of_now() -> None:
     site = fleet(compute=1).silent("compute1")
-    site.records["compute1"] = Record(NEW, UPGRADED)
+    site.records["compute1"] = HostRecord(NEW, UPGRADED)
     assert noted(site)[0] == [Change("running/versions/2.0/compute1", None, "10000")]
 
 
 @pytest.mark.parametrize(
     "record",
     [
-        Record(NEW, STARTED, times={STARTED: 500}),
+        HostRecord(NEW, STARTED, times={STARTED: 500}),
         # Older than the report: the host went elsewhere since.
-        Record(NEW, UPGRADED, times={UPGRADED: 0}),
-        Record(OLD, UPGRADED, times={UPGRADED: 500}),
-        Record(NEW, UPGRADED, times={UPGRADED: 500}, readable=False),
+        HostRecord(NEW, UPGRADED, times={UPGRADED: 0}),
+        HostRecord(OLD, UPGRADED, times={UPGRADED: 500}),
+        HostRecord(NEW, UPGRADED, times={UPGRADED: 500}, readable=False),
     ],
 )
-def test_no_other_record_is_published(record: Record) -> None:
+def test_no_other_record_is_published(record: HostRecord) -> None:
     site = fleet(compute=1)
     site.records["compute1"] = record
     assert noted(site) == ([], 0)
@@ -122,7 +122,7 @@ def test_a_mark_is_written_when_it_is_new_and_not_again() -> None:
     site = fleet(compute=2).upgraded("compute1")
     mark = '{"since": 10000, "upgraded": false, "version": "2.0"}'
     assert noted(site, SOAK) == ([Change("upgrade/health/compute1", None, mark)], 1)
-    site.marks = {"compute1": Mark(NEW, 10_000)}
+    site.marks = {"compute1": HealthMark(NEW, 10_000)}
     site.now += 59
     assert noted(site, SOAK) == ([], 0)
     site.now += 1
@@ -180,5 +180,5 @@ def test_a_stage_is_written_when_it_comes_and_when_it_is_done() -> None:
 def test_without_a_ledger_no_stage_is_written() -> None:
     snapshot, plan = fleet(compute=1).snapshot(), fleet(compute=1).plan({"stages": [{"name": "canary", "hosts": 1}]})
     writer = LedgerWriter(NOWHERE, snapshot, "ann@here", 9, dry=True)
-    note(writer, snapshot, plan, Ledger(0, NEW, stage=plan.stage_mark))
+    write_health(writer, snapshot, plan, Ledger(0, NEW, stage=plan.stage_mark))
     assert (writer.ledger, writer.changes) == (None, [])

@@ -13,11 +13,15 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations 
     put,
     remove_tree,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Report, Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot, VersionReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import COMPLETE, Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.lifecycle import begin, finish, go_on
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.lifecycle import (
+    begin_rollout,
+    change_rules,
+    finish_rollout,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 
 KEYS = Keys("cloud/")
@@ -37,7 +41,7 @@ BEGUN = (
 
 OPEN_FLEET = Snapshot(
     current_version="1.0",
-    reports={"compute1": Report("1.0")},
+    reports={"compute1": VersionReport("1.0")},
     gates=Gates(
         GateValue(f"{GATES}global", "True"),
         {"compute": GateValue(f"{GATES}role/compute", "true")},
@@ -51,7 +55,7 @@ CONVERGED = Gates(GateValue(f"{GATES}global", "True"))
 
 
 def test_a_rollout_begins_with_the_version_and_one_closed_gate_at_once() -> None:
-    move = begin(KEYS, OPEN_FLEET, LEDGER)
+    move = begin_rollout(KEYS, OPEN_FLEET, LEDGER)
 
     assert move.operations == BEGUN
     assert move.changes == (
@@ -70,7 +74,7 @@ def test_a_rollout_begins_with_the_version_and_one_closed_gate_at_once() -> None
 
 
 def test_after_the_beginning_all_gates_are_closed_and_holds_are_kept() -> None:
-    after = begin(KEYS, OPEN_FLEET, LEDGER).after
+    after = begin_rollout(KEYS, OPEN_FLEET, LEDGER).after
 
     assert after == replace(
         OPEN_FLEET, current_version="2.0", ledger=LEDGER, gates=Gates(GateValue(f"{GATES}global", "False"))
@@ -78,7 +82,7 @@ def test_after_the_beginning_all_gates_are_closed_and_holds_are_kept() -> None:
 
 
 def test_a_rollout_that_begins_on_an_empty_store_writes_the_layout_down() -> None:
-    move = begin(KEYS, Snapshot(), Ledger(0, "2.0"))
+    move = begin_rollout(KEYS, Snapshot(), Ledger(0, "2.0"))
 
     assert move.operations == (*BEGUN, put("cloud/upgrade/schema", "1", 1000))
     assert move.changes == (
@@ -91,7 +95,7 @@ def test_a_rollout_that_begins_on_an_empty_store_writes_the_layout_down() -> Non
 
 def test_other_rules_change_the_ledger_alone() -> None:
     snapshot = replace(OPEN_FLEET, ledger=replace(LEDGER, instructions={}))
-    move = go_on(KEYS, snapshot, LEDGER)
+    move = change_rules(KEYS, snapshot, LEDGER)
 
     assert (move.operations, move.changes) == ((), ())
     assert move.event == {
@@ -104,7 +108,7 @@ def test_other_rules_change_the_ledger_alone() -> None:
 
 def test_a_rollout_that_something_else_began_is_adopted() -> None:
     for found in (None, replace(LEDGER, version="1.5")):
-        move = go_on(KEYS, replace(OPEN_FLEET, ledger=found), LEDGER)
+        move = change_rules(KEYS, replace(OPEN_FLEET, ledger=found), LEDGER)
 
         assert move.event["what"] == "adopt"
         assert move.event["reason"] == "current_version was set already, by something that keeps no ledger"
@@ -112,7 +116,7 @@ def test_a_rollout_that_something_else_began_is_adopted() -> None:
 
 
 def test_a_rollout_completes_without_a_touch_to_the_gates() -> None:
-    move = finish(KEYS, OPEN_FLEET, LEDGER, converge=False)
+    move = finish_rollout(KEYS, OPEN_FLEET, LEDGER, converge=False)
 
     assert move is not None
     assert move.ledger == replace(LEDGER, state=COMPLETE)
@@ -122,11 +126,11 @@ def test_a_rollout_completes_without_a_touch_to_the_gates() -> None:
 
 
 def test_a_rollout_completes_once() -> None:
-    assert finish(KEYS, OPEN_FLEET, replace(LEDGER, state=COMPLETE), converge=False) is None
+    assert finish_rollout(KEYS, OPEN_FLEET, replace(LEDGER, state=COMPLETE), converge=False) is None
 
 
 def test_converging_opens_the_global_gate_and_removes_the_others_at_once() -> None:
-    move = finish(KEYS, OPEN_FLEET, LEDGER, converge=True)
+    move = finish_rollout(KEYS, OPEN_FLEET, LEDGER, converge=True)
 
     assert move is not None
     assert move.operations == (WIPED, put(f"{GATES}global", "True"))
@@ -140,7 +144,7 @@ def test_converging_opens_the_global_gate_and_removes_the_others_at_once() -> No
 
 
 def test_a_completed_rollout_can_converge_later() -> None:
-    move = finish(KEYS, OPEN_FLEET, replace(LEDGER, state=COMPLETE), converge=True)
+    move = finish_rollout(KEYS, OPEN_FLEET, replace(LEDGER, state=COMPLETE), converge=True)
 
     assert move is not None
     assert move.event["what"] == "converge"
@@ -149,11 +153,11 @@ def test_a_completed_rollout_can_converge_later() -> None:
 def test_a_fleet_that_has_converged_is_left_alone() -> None:
     converged = replace(OPEN_FLEET, gates=CONVERGED)
 
-    assert finish(KEYS, converged, replace(LEDGER, state=COMPLETE), converge=True) is None
+    assert finish_rollout(KEYS, converged, replace(LEDGER, state=COMPLETE), converge=True) is None
 
 
 def test_where_the_gates_are_plain_already_converging_only_completes() -> None:
-    move = finish(KEYS, replace(OPEN_FLEET, gates=CONVERGED), LEDGER, converge=True)
+    move = finish_rollout(KEYS, replace(OPEN_FLEET, gates=CONVERGED), LEDGER, converge=True)
 
     assert move is not None
     assert move.operations == ()

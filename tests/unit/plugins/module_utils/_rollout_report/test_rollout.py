@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Record, Report
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import Begun
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.page import page
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.rollout import chronicle
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HostRecord, VersionReport
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.page import html_page
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.rollout import rollout_report
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,16 +33,16 @@ EVENTS = [
     entry(190, "open", hosts={"compute2": "slot"}),
 ]
 RECORDS = {
-    "controller1": Record("2", "upgraded", times={"started": 115, "upgraded": 140}),
-    "compute1": Record("2", "failed", "nova", "stop", 1, "no space", {"started": 160, "failed": 170}),
-    "compute2": Record("2", "started", "nova", "upgrade", 2, times={"started": 195, "failed": 175}),
-    "compute3": Record("1", "upgraded", times={"started": 10, "upgraded": 20}),
+    "controller1": HostRecord("2", "upgraded", times={"started": 115, "upgraded": 140}),
+    "compute1": HostRecord("2", "failed", "nova", "stop", 1, "no space", {"started": 160, "failed": 170}),
+    "compute2": HostRecord("2", "started", "nova", "upgrade", 2, times={"started": 195, "failed": 175}),
+    "compute3": HostRecord("1", "upgraded", times={"started": 10, "upgraded": 20}),
 }
 
 
 def told(**more: Any) -> dict[str, Any]:
     """Return the running rollout as it is told at 250."""
-    return chronicle(EVENTS, MEMBERS, RECORDS, {}, 250, **{"is_current": True, **more})
+    return rollout_report(EVENTS, MEMBERS, RECORDS, {}, 250, **{"is_current": True, **more})
 
 
 def test_each_host_goes_through_its_phases() -> None:
@@ -82,16 +82,16 @@ def test_what_is_told_of_all_of_them() -> None:
 
 def test_steps_and_how_long_they_took() -> None:
     records = {
-        "controller1": Record("2", "upgraded", times={"started": 115, "upgraded": 140}, trail=(
-            Begun(115, "db", "stop"), Begun(118, "db", "upgrade"), Begun(118, "web", "upgrade"), Begun(140),
+        "controller1": HostRecord("2", "upgraded", times={"started": 115, "upgraded": 140}, trail=(
+            StepStart(115, "db", "stop"), StepStart(118, "db", "upgrade"), StepStart(118, "web", "upgrade"), StepStart(140),
         )),
         # It failed twice, of which the last time is known.
-        "compute1": Record("2", "failed", "nova", "start", 2, "no", {"started": 165, "failed": 190}, trail=(
-            Begun(160, "nova", "stop"), Begun(163), Begun(165, "nova", "start"), Begun(190),
+        "compute1": HostRecord("2", "failed", "nova", "start", 2, "no", {"started": 165, "failed": 190}, trail=(
+            StepStart(160, "nova", "stop"), StepStart(163), StepStart(165, "nova", "start"), StepStart(190),
         )),
-        "compute2": Record("2", "started", "nova", "stop", 1, None, {"started": 200}, trail=(Begun(200, "nova", "stop"),)),
+        "compute2": HostRecord("2", "started", "nova", "stop", 1, None, {"started": 200}, trail=(StepStart(200, "nova", "stop"),)),
     }  # fmt: skip
-    found = chronicle(EVENTS, MEMBERS, records, {}, 250, is_current=True)
+    found = rollout_report(EVENTS, MEMBERS, records, {}, 250, is_current=True)
 
     hosts = {one["host"]: one["phases"] for one in found["hosts"]}
     assert hosts["controller1"] == [
@@ -111,18 +111,18 @@ def test_steps_and_how_long_they_took() -> None:
         ("controller", "db", "upgrade", 1, 0, 0, 0, 0),
         ("controller", "web", "upgrade", 1, 22, 22, 0, 0),
     ]
-    assert "web upgrade, from 1970-01-01 00:01:58 UTC, 0 min 22 s" in page(found)
+    assert "web upgrade, from 1970-01-01 00:01:58 UTC, 0 min 22 s" in html_page(found)
 
 
 def test_a_host_that_recovered_has_failed_all_the_same() -> None:
     failures = (Failure(175, 1, "nova", "stop", "no space"), Failure(200, 2, "nova", "start", "no <port>"))
-    healed = Record(
+    healed = HostRecord(
         "2", "upgraded", attempt=3, times={"started": 205, "failed": 200, "upgraded": 205}, failures=failures
     )
     # As records were before they kept failures.
-    older = Record("2", "upgraded", attempt=2, times={"started": 170, "failed": 165, "upgraded": 180})
+    older = HostRecord("2", "upgraded", attempt=2, times={"started": 170, "failed": 165, "upgraded": 180})
     events = [*EVENTS, entry(205, "open", hosts={"compute2": "slot"})]
-    found = chronicle(events, MEMBERS, {"compute2": healed, "compute1": older}, {}, 250, is_current=True)
+    found = rollout_report(events, MEMBERS, {"compute2": healed, "compute1": older}, {}, 250, is_current=True)
 
     hosts = {one["host"]: one for one in found["hosts"]}
     one = hosts["compute2"]
@@ -134,7 +134,7 @@ def test_a_host_that_recovered_has_failed_all_the_same() -> None:
     assert (one["admitted"], one["began"], one["ended"]) == ([150, 190, 205], 205, 205)
     assert [phase[:2] for phase in one["phases"] if phase[0] == "failed"] == [["failed", 175], ["failed", 200]]
     assert [(each["at"], each["error"]) for each in hosts["compute1"]["failures"]] == [(165, "")]
-    shown = page(found)
+    shown = html_page(found)
     assert "2 of 4 hosts upgraded, 0 failed now; 3 failures and 1 retry in all" in shown
     assert "<td>nova start</td><td>no &lt;port&gt;</td>" in shown
     assert "<td>retried</td><td>by bob</td><td>it was: failed</td>" in shown
@@ -144,7 +144,7 @@ def test_groups_have_their_caps_and_no_role_is_taken_for_the_fleet() -> None:
     members = {"ceph-mon1": "ceph-mon", "ceph-osd1": "ceph-osd", "fleet1": "fleet"}
     rules = {"rolling_rules": {"global": 1, "fleet": 2}, "group_mappings": {"ceph": "ceph-.*"}}
     opened = entry(110, "open", hosts=dict.fromkeys(members, "slot"))
-    found = chronicle([{**EVENTS[0], "instructions": rules}, opened], members, {}, {}, 250, is_current=True)
+    found = rollout_report([{**EVENTS[0], "instructions": rules}, opened], members, {}, {}, 250, is_current=True)
 
     assert found["caps"] == {"group ceph": 1, "role fleet": 1, "the fleet": 2}
     most = {part: max(down for _at, down in steps) for part, steps in found["concurrency"].items()}
@@ -152,18 +152,22 @@ def test_groups_have_their_caps_and_no_role_is_taken_for_the_fleet() -> None:
 
 
 def test_times_that_no_clock_shows_are_passed_over() -> None:
-    record = Record("2", "failed", times={"started": 2**52, "failed": -(2**52)}, trail=(Begun(2**52, "a", "b"),))
+    record = HostRecord(
+        "2", "failed", times={"started": 2**52, "failed": -(2**52)}, trail=(StepStart(2**52, "a", "b"),)
+    )
     events = [*EVENTS, entry(10**30, "pause", by="ann"), {**EVENTS[-1], "at": "noon"}]
-    found = chronicle(events, MEMBERS, {"compute1": record}, {"compute2": Report("2", 9e11)}, 250, is_current=True)
+    found = rollout_report(
+        events, MEMBERS, {"compute1": record}, {"compute2": VersionReport("2", 9e11)}, 250, is_current=True
+    )
 
     assert all(100 <= start <= end <= 250 for one in found["hosts"] for _phase, start, end, *_step in one["phases"])
-    assert "<svg" in page(found)
+    assert "<svg" in html_page(found)
 
 
 def test_of_a_former_rollout_nothing_is_guessed() -> None:
-    later = {host: Record("3", "upgraded", times={"started": 400, "upgraded": 500}) for host in MEMBERS}
+    later = {host: HostRecord("3", "upgraded", times={"started": 400, "upgraded": 500}) for host in MEMBERS}
 
-    left = chronicle(EVENTS, MEMBERS, later, {}, 390, is_current=False, is_whole=False)
+    left = rollout_report(EVENTS, MEMBERS, later, {}, 390, is_current=False, is_whole=False)
     assert (left["state"], left["end"]) == ("left", 390)
     assert {one["host"]: one["phase"] for one in left["hosts"]} == dict.fromkeys(
         ("controller1", "compute1", "compute2"), "let through"
@@ -174,7 +178,7 @@ def test_of_a_former_rollout_nothing_is_guessed() -> None:
         entry(220, "publish", hosts={"compute1": "2", "compute2": "1"}),
         entry(300, "converge", reason="all"),
     ]
-    found = chronicle(events, MEMBERS, later, {}, 900, is_current=False, is_whole=False)
+    found = rollout_report(events, MEMBERS, later, {}, 900, is_current=False, is_whole=False)
     assert (found["state"], found["end"]) == ("converge", 300)
     # All were upgraded when it ended. When the others were done is not known, so it is not counted how long they took.
     assert {one["host"]: (one["phases"][-1][:2], one["end_known"]) for one in found["hosts"]} == {
@@ -184,20 +188,20 @@ def test_of_a_former_rollout_nothing_is_guessed() -> None:
 
 
 def test_of_a_former_rollout_hosts_tell_what_they_keep_of_it() -> None:
-    trail = (Begun(116, "nova", "stop"), Begun(130, "nova", "start"))
+    trail = (StepStart(116, "nova", "stop"), StepStart(130, "nova", "start"))
     moves = {
-        "controller1": Record("2", "upgraded", times={"started": 115, "upgraded": 140}, trail=trail),
+        "controller1": HostRecord("2", "upgraded", times={"started": 115, "upgraded": 140}, trail=trail),
         "compute1": RECORDS["compute1"],
         # Another rollout to the same version, later.
-        "compute2": Record("2", "upgraded", times={"started": 600, "upgraded": 620}),
+        "compute2": HostRecord("2", "upgraded", times={"started": 600, "upgraded": 620}),
     }
     later = {
-        host: Record(
-            "3", "started", times={"started": 700}, former=(Record("1", "upgraded", times={"upgraded": 9}), move)
+        host: HostRecord(
+            "3", "started", times={"started": 700}, former=(HostRecord("1", "upgraded", times={"upgraded": 9}), move)
         )
         for host, move in moves.items()
     }
-    found = chronicle(EVENTS, MEMBERS, later, {}, 390, is_current=False, is_whole=False)
+    found = rollout_report(EVENTS, MEMBERS, later, {}, 390, is_current=False, is_whole=False)
     hosts = {one["host"]: one for one in found["hosts"]}
     assert hosts["controller1"]["phases"] == [
         ["waits", 100, 110, "", ""], ["let through", 110, 115, "", ""], ["at work", 115, 116, "", ""],
@@ -210,14 +214,16 @@ def test_of_a_former_rollout_hosts_tell_what_they_keep_of_it() -> None:
 
 
 def test_a_host_without_a_record_is_upgraded_by_its_report() -> None:
-    found = chronicle(EVENTS, {"compute1": "compute"}, {}, {"compute1": Report("2", 200.0)}, 250, is_current=True)
+    found = rollout_report(
+        EVENTS, {"compute1": "compute"}, {}, {"compute1": VersionReport("2", 200.0)}, 250, is_current=True
+    )
 
     assert found["hosts"][0]["phases"][-1] == ["upgraded", 200, 250, "", ""]
 
 
 def test_an_end_is_the_same_whenever_it_is_looked_at() -> None:
     events = [*EVENTS, entry(300, "complete", reason="every host is upgraded")]
-    one, other = (chronicle(events, MEMBERS, RECORDS, {}, now, is_current=True) for now in (400, 900))
+    one, other = (rollout_report(events, MEMBERS, RECORDS, {}, now, is_current=True) for now in (400, 900))
 
     assert one == other
     assert one["end"] == 300
@@ -247,9 +253,9 @@ def test_no_text_of_others_becomes_a_tag(text: str) -> None:
     plain, hostile = Reader(), Reader()
     for reader, word, role in ((plain, "2", "r"), (hostile, text, text)):
         first = {**EVENTS[0], "version": word, "who": word, "reason": word, "from": word}
-        record = Record(word, "failed", word, word, 1, word, {"started": 160, "failed": 170})
-        found = chronicle([first, *EVENTS[1:]], {"compute1": role}, {"compute1": record}, {}, 250, is_current=True)
-        reader.feed(page(found))
+        record = HostRecord(word, "failed", word, word, 1, word, {"started": 160, "failed": 170})
+        found = rollout_report([first, *EVENTS[1:]], {"compute1": role}, {"compute1": record}, {}, 250, is_current=True)
+        reader.feed(html_page(found))
 
     assert hostile.tags == plain.tags
     assert hostile.names == plain.names

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import Source, origins
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import RuleSource, origins
 
 IN_FORCE = {
     "rolling_rules": {"global": 1, "roles": {"web": 2}},
@@ -15,8 +15,8 @@ IN_FORCE = {
 
 
 def test_each_rule_is_told_with_its_source() -> None:
-    file = Source("rules.yml", {"rolling_rules": {"global": 1}, "stages": IN_FORCE["stages"]})
-    inline = Source("instructions", {"rolling_rules": {"roles": {"web": 2}}, "role_order": {"web": ["cache"]}})
+    file = RuleSource("rules.yml", {"rolling_rules": {"global": 1}, "stages": IN_FORCE["stages"]})
+    inline = RuleSource("instructions", {"rolling_rules": {"roles": {"web": 2}}, "role_order": {"web": ["cache"]}})
     order = {"role_order": {"web": ["db"], "app": ["db"]}}
     assert origins(IN_FORCE, [file, inline], order) == {
         "rolling_rules.global": "rules.yml",
@@ -34,6 +34,6 @@ def test_what_was_in_force_before_comes_from_the_ledger() -> None:
 
 def test_the_stronger_source_is_told_where_both_say_the_same() -> None:
     rules = {"rolling_rules": {"global": 1}}
-    assert origins(rules, [Source("file", rules), Source("instructions", rules)], {}) == {
+    assert origins(rules, [RuleSource("file", rules), RuleSource("instructions", rules)], {}) == {
         "rolling_rules.global": "instructions"
     }

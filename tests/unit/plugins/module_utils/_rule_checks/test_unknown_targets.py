@@ -8,7 +8,7 @@ from __future__ import annotations
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.unknown_targets import fits_nobody
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.unknown_targets import unknown_targets
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.stages import Stage
 
 MEMBERS = {"compute1": "compute", "web1": "web"}
@@ -23,13 +23,13 @@ def held(*names: str) -> Holds:
 
 def test_what_fits_somebody_is_no_warning() -> None:
     snapshot = Snapshot(holds=held("global", "role/web", "host/compute1"), approvals={"canary": Approval("ann", 0, "")})
-    assert fits_nobody(snapshot, MEMBERS, STAGES) == ()
+    assert unknown_targets(snapshot, MEMBERS, STAGES) == ()
 
 
 def test_what_fits_nobody_is_told_along_with_what_may_be_meant() -> None:
     approvals = {"canry": Approval("ann", 0, ""), "x": Approval("ann", 0, "")}
     snapshot = Snapshot(holds=held("role/wbe", "host/compute", "host/gone9", "role/web"), approvals=approvals)
-    assert fits_nobody(snapshot, MEMBERS, STAGES) == (
+    assert unknown_targets(snapshot, MEMBERS, STAGES) == (
         "host/compute holds no host; did you mean 'compute1'?",
         "host/gone9 holds no host.",
         "role/wbe holds no role; did you mean 'web'?",
@@ -39,9 +39,9 @@ def test_what_fits_nobody_is_told_along_with_what_may_be_meant() -> None:
 
 
 def test_rules_without_stages_have_been_changed_since_an_approval() -> None:
-    assert fits_nobody(Snapshot(approvals={"canary": Approval("ann", 0, "")}), MEMBERS, ()) == ()
+    assert unknown_targets(Snapshot(approvals={"canary": Approval("ann", 0, "")}), MEMBERS, ()) == ()
 
 
 def test_of_many_hosts_that_are_gone_some_are_told() -> None:
-    found = fits_nobody(Snapshot(holds=held(*(f"host/gone{at}" for at in range(300)))), MEMBERS, ())
+    found = unknown_targets(Snapshot(holds=held(*(f"host/gone{at}" for at in range(300)))), MEMBERS, ())
     assert (len(found), found[0], found[-1]) == (6, "host/gone0 holds no host.", "Of 295 more the same is to be said.")

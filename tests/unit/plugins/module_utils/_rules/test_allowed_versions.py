@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.allowed_versions import (
-    Ways,
+    VersionRules,
     parse_allowed_from,
     parse_range,
-    ways_from,
+    version_rules_from,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,13 +20,15 @@ from hypothesis import strategies as st
 TABLE = {"2.10": [">=2.8", "2.6"], "<3": ">=2.4, <2.10", ">=4, <5": "3.9"}
 
 
-def ways(allowed_from: Any = None, *, versions: list[str] | None = None, back: bool = False) -> Ways:
+def ways(allowed_from: Any = None, *, versions: list[str] | None = None, back: bool = False) -> VersionRules:
     """Return ways as a service's file would give them."""
     entries = None if allowed_from is None else parse_allowed_from(allowed_from)
-    return Ways("meta", None if versions is None else tuple(versions), entries, back, {"allowed_from": "meta:3"})
+    return VersionRules(
+        "meta", None if versions is None else tuple(versions), entries, back, {"allowed_from": "meta:3"}
+    )
 
 
-def refusal(given: Ways, start: str | None, end: str) -> str | None:
+def refusal(given: VersionRules, start: str | None, end: str) -> str | None:
     return given.refusal(start, end, given.order())
 
 
@@ -126,7 +128,7 @@ def test_what_yaml_may_have_changed_is_refused(value: Any) -> None:
 @given(st.sampled_from((None, ">=2.4", "2.2, <3", ["2.6", "> 2.7"], TABLE, "*")), st.booleans(), st.booleans())
 def test_ways_are_the_same_once_they_were_written_down(allowed_from: Any, back: bool, listed: bool) -> None:
     given_ways = ways(allowed_from, versions=["1", "2"] if listed else None, back=back)
-    found = ways_from(given_ways.plain())
+    found = version_rules_from(given_ways.plain())
     assert found == given_ways
     assert (found.file, found.where) == (given_ways.file, given_ways.where)
 

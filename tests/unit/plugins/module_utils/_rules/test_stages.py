@@ -13,7 +13,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.stage_progress import carried
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.caps import Cap
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.stages import Stage, parse_stages
 from fleets import NEW, Fleet, fleet
@@ -269,4 +268,4 @@ def stages(*names: str) -> tuple[Stage, ...]:
 def test_other_stages_begin_at_the_first_that_is_not_what_it_was(
     before: str, after: str, kept: dict[str, int], carried_over: dict[str, int]
 ) -> None:
-    assert carried(stages(*before.split()), stages(*after.split()), kept) == carried_over
+    assert carried_over(stages(*before.split()), stages(*after.split()), kept) == carried_over

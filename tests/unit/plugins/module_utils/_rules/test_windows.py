@@ -12,7 +12,11 @@ from zoneinfo import ZoneInfo
 import pytest
 import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._rules.windows import parse_freezes, parse_windows, shut
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.windows import (
+    outside_hours,
+    parse_freezes,
+    parse_windows,
+)
 from fleets import fleet
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,12 +43,12 @@ def at(text: str, zone: str = "Europe/Berlin") -> float:
     ],
 )
 def test_a_window_may_pass_midnight(moment: str, is_open: bool) -> None:
-    found = shut(parse_windows([NIGHT]), (), at(moment))
+    found = outside_hours(parse_windows([NIGHT]), (), at(moment))
     assert (found is None) is is_open
 
 
 def test_the_next_window_is_told() -> None:
-    found = shut(parse_windows([NIGHT]), (), at("2026-11-27T12:00"))
+    found = outside_hours(parse_windows([NIGHT]), (), at("2026-11-27T12:00"))
     assert found is not None
     assert found.reason == "outside of all windows; the next one begins Mon 2026-11-30 22:00 (Europe/Berlin)"
     assert found.until == at("2026-11-30T22:00")
@@ -83,7 +87,7 @@ def open_hours(begin: str, end: str, day: str, zone: str = "Europe/Berlin") -> l
     was_open = False
     for minute in range(8 * 60):
         moment = at(f"{day}T00:00", zone) + minute * 60
-        is_open = shut(windows, (), moment) is None
+        is_open = outside_hours(windows, (), moment) is None
         if is_open:
             shown = datetime.fromtimestamp(moment, ZoneInfo(zone)).strftime("%H:%M %Z")
             found = [*found[:-1], (found[-1][0], shown)] if was_open else [*found, (shown, shown)]
@@ -122,7 +126,7 @@ def test_hours_that_come_twice_open_twice(begin: str, end: str, hours: list[tupl
 
 def test_a_night_without_the_hours_of_a_window_is_passed_over_when_the_next_one_is_told() -> None:
     windows = parse_windows([{"days": "sun", "from": "02:00", "to": "03:00", "timezone": "Europe/Berlin"}])
-    found = shut(windows, (), at("2027-03-27T12:00"))
+    found = outside_hours(windows, (), at("2027-03-27T12:00"))
     assert found is not None
     assert found.until == at("2027-04-04T02:00")
 
@@ -146,7 +150,7 @@ def test_a_window_is_open_when_the_clock_shows_so_and_never_else(
     time, today = clock.hour * 60 + clock.minute, clock.weekday() in days
     yesterday = (clock.weekday() - 1) % 7 in days
     shown = today and begin <= time < end if begin < end else (today and time >= begin) or (yesterday and time < end)
-    assert (shut(windows, (), now) is None) is shown
+    assert (outside_hours(windows, (), now) is None) is shown
 
 
 @pytest.mark.parametrize(
@@ -169,26 +173,26 @@ def test_a_freeze_ends_no_earlier_when_clocks_change(begin: str, end: str, first
 
 def test_a_freeze_may_last_as_long_as_there_are_years() -> None:
     (freeze,) = parse_freezes([{"from": "0001-01-01", "to": "9999-12-31T23:59:59", "timezone": "Europe/Berlin"}])
-    assert shut((), (freeze,), at("2027-03-28T12:00")) is not None
+    assert outside_hours((), (freeze,), at("2027-03-28T12:00")) is not None
 
 
 def test_a_freeze_wins_over_a_window() -> None:
-    found = shut(parse_windows([NIGHT]), parse_freezes([FREEZE]), at("2026-12-21T23:00"))
+    found = outside_hours(parse_windows([NIGHT]), parse_freezes([FREEZE]), at("2026-12-21T23:00"))
     assert found is not None
     assert found.reason == (
         "frozen from 2026-12-20 until 2027-01-06T08:00 (Europe/Berlin): holidays; take it out of freezes to go on before that"
     )
     assert found.until == at("2027-01-06T08:00")
-    assert shut((), parse_freezes([FREEZE]), at("2027-01-06T08:00")) is None
+    assert outside_hours((), parse_freezes([FREEZE]), at("2027-01-06T08:00")) is None
 
 
 @pytest.mark.parametrize("end", ["2027-01-06", date(2027, 1, 6)])
 def test_a_freeze_to_a_date_ends_when_that_day_begins_and_says_so(end: object) -> None:
     freezes = parse_freezes([{**FREEZE, "to": end}])
-    found = shut((), freezes, at("2027-01-05T23:59"))
+    found = outside_hours((), freezes, at("2027-01-05T23:59"))
     assert found is not None
     assert found.reason.startswith("frozen from 2026-12-20 until 2027-01-06 00:00 (Europe/Berlin): holidays; ")
-    assert shut((), freezes, at("2027-01-06T00:00")) is None
+    assert outside_hours((), freezes, at("2027-01-06T00:00")) is None
 
 
 def test_what_yaml_makes_of_times_and_dates_is_taken() -> None:
@@ -281,12 +285,12 @@ def test_the_next_window_is_open_when_it_begins_and_none_was_before(
     hours = {"from": f"{begin // 60}:{begin % 60:02d}", "to": f"{end // 60}:{end % 60:02d}"}
     raw = {"days": [names[day] for day in sorted(days)], **hours, "timezone": "America/New_York"}
     windows = parse_windows([raw])
-    found = shut(windows, (), now)
+    found = outside_hours(windows, (), now)
     if found is not None:
         assert found.until is not None
         assert found.until > now
-        assert shut(windows, (), found.until) is None
-        assert shut(windows, (), (now + found.until) / 2) is not None
+        assert outside_hours(windows, (), found.until) is None
+        assert outside_hours(windows, (), (now + found.until) / 2) is not None
 
 
 def test_nothing_is_opened_outside_of_the_windows_and_it_is_worth_waiting() -> None:

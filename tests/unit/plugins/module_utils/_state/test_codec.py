@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_version
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_valid_version
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, STATES, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.codec import (
@@ -31,7 +31,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_keys import NOT_TEXT, PRINTABLE, read
 
-VERSIONS = st.text(min_size=1).filter(is_version)
+VERSIONS = st.text(min_size=1).filter(is_valid_version)
 
 
 @pytest.mark.parametrize(
@@ -311,28 +311,34 @@ def test_reasons_in_the_history_have_room_in_a_transaction_whatever_they_are(hos
 
 
 @pytest.mark.parametrize(
-    "mark", [Mark("2.0", None), Mark("2.0", 0), Mark("2.0", 1_700_000_000, upgraded=True), Mark("größe", None, True)]
+    "mark",
+    [
+        HealthMark("2.0", None),
+        HealthMark("2.0", 0),
+        HealthMark("2.0", 1_700_000_000, upgraded=True),
+        HealthMark("größe", None, True),
+    ],
 )
-def test_a_mark_comes_back_as_it_was(mark: Mark) -> None:
+def test_a_mark_comes_back_as_it_was(mark: HealthMark) -> None:
     assert decode_mark(encode_mark(mark).encode()) == mark
     assert read({"upgrade/health/compute1": encode_mark(mark).encode()}).marks == {"compute1": mark}
 
 
 def test_a_mark_is_stored_with_all_that_it_says() -> None:
-    assert json.loads(encode_mark(Mark("2.0", None))) == {"version": "2.0", "since": None, "upgraded": False}
+    assert json.loads(encode_mark(HealthMark("2.0", None))) == {"version": "2.0", "since": None, "upgraded": False}
 
 
 @pytest.mark.parametrize(
     ("value", "mark"),
     [
-        (b'{"version": "2.0"}', Mark("2.0", None)),
-        (b'{"version": "2.0", "since": "5", "mood": "good"}', Mark("2.0", 5)),
+        (b'{"version": "2.0"}', HealthMark("2.0", None)),
+        (b'{"version": "2.0", "since": "5", "mood": "good"}', HealthMark("2.0", 5)),
         # A word that is not plainly true makes nobody upgraded.
-        (b'{"version": "2.0", "since": 5, "upgraded": "true"}', Mark("2.0", 5)),
-        (b'{"version": "2.0", "since": 5, "upgraded": 1}', Mark("2.0", 5)),
+        (b'{"version": "2.0", "since": 5, "upgraded": "true"}', HealthMark("2.0", 5)),
+        (b'{"version": "2.0", "since": 5, "upgraded": 1}', HealthMark("2.0", 5)),
     ],
 )
-def test_what_a_mark_lacks_makes_it_say_less(value: bytes, mark: Mark) -> None:
+def test_what_a_mark_lacks_makes_it_say_less(value: bytes, mark: HealthMark) -> None:
     assert decode_mark(value) == mark
 
 
@@ -405,4 +411,6 @@ def test_marks_and_approvals_are_found_beside_each_other_and_their_folders_are_n
         }
     )
 
-    assert found == Snapshot(approvals={"canary": Approval("ann", 7)}, marks={"canary": Mark("2.0", None)}, index=8)
+    assert found == Snapshot(
+        approvals={"canary": Approval("ann", 7)}, marks={"canary": HealthMark("2.0", None)}, index=8
+    )

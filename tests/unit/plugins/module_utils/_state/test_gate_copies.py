@@ -17,7 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations 
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.migration import KEPT, REMOVING, RUNNING, Migration
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.gate_copies import Mirror
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.gate_copies import GateCopies
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 
 KEYS = Keys("cloud/")
@@ -25,11 +25,11 @@ OLD_GLOBAL = "cloud/config_state/global/enable_puppet"
 OLD_HOST = "cloud/config_state/host/compute1/enable_puppet"
 
 
-def mirror(text: str | None = None, *, state: str | None = None) -> Mirror:
+def mirror(text: str | None = None, *, state: str | None = None) -> GateCopies:
     """Return one for a fleet that has a global gate in the old place, as it is repeated there."""
     old = Gates(GateValue(OLD_GLOBAL, text, 1)) if text is not None else Gates()
     migration = Migration(state) if state is not None else None
-    return Mirror(KEYS, Snapshot(old_gates=old, migration=migration))
+    return GateCopies(KEYS, Snapshot(old_gates=old, migration=migration))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def mirror(text: str | None = None, *, state: str | None = None) -> Mirror:
         (mirror("true", state=REMOVING), True),
     ],
 )
-def test_it_is_needed_while_old_gates_are_there_or_kept(found: Mirror, is_needed: bool) -> None:
+def test_it_is_needed_while_old_gates_are_there_or_kept(found: GateCopies, is_needed: bool) -> None:
     assert (found.is_needed, found.places) == (is_needed, 2 if is_needed else 1)
     one = put(KEYS.gate("global"), "True")
     assert len(found.operations([one])) == found.places
@@ -80,7 +80,7 @@ def test_values_are_spelled_as_the_fleet_spells_them() -> None:
 
 @pytest.mark.parametrize("text", ["False", "false", "maybe", ""])
 def test_an_operators_pause_is_never_written_over(text: str) -> None:
-    found = Mirror(
+    found = GateCopies(
         KEYS,
         Snapshot(old_gates=Gates(GateValue(OLD_GLOBAL, text), hosts={"compute1": old_gate("host", "compute1", text)})),
     )
@@ -104,7 +104,7 @@ def wiped(value: str) -> list[Operation]:
 def test_the_old_gates_are_wiped_with_the_others_and_one_by_one() -> None:
     hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(39)}
     old = Gates(GateValue(OLD_GLOBAL, "true"), {"web": old_gate("role", "web")}, hosts)
-    found = Mirror(KEYS, Snapshot(old_gates=old))
+    found = GateCopies(KEYS, Snapshot(old_gates=old))
     removed = [remove(one.key) for one in (*old.roles.values(), *hosts.values())]
     given = wiped("False")
     closed = [put(KEYS.gate("global"), "false"), put(OLD_GLOBAL, "false", flags=1)]
@@ -121,7 +121,7 @@ def test_of_more_than_a_transaction_takes_the_others_go_before_it_behind_closed_
     roles = {"web": old_gate("role", "web"), "db": GateValue("cloud/config_state/role/db/enable_puppet", "false", 1)}
     old = Gates(GateValue(OLD_GLOBAL, "true"), roles, hosts)
     new = Gates(GateValue(KEYS.gate("global"), "True"), {"cache": GateValue(KEYS.gate("role", "cache"), "True")})
-    found = Mirror(KEYS, Snapshot(gates=new, old_gates=old))
+    found = GateCopies(KEYS, Snapshot(gates=new, old_gates=old))
     given = wiped("False")
     pieces = found.ahead(given)
     assert all(len(piece.operations) <= 62 for piece in pieces)

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import OldKeys
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import LegacyKeys
 
 
 @pytest.mark.parametrize("prefix", ["", "clouds/east/"])
 def test_keys_are_where_the_old_code_had_them(prefix: str) -> None:
-    keys = OldKeys(prefix)
+    keys = LegacyKeys(prefix)
     assert keys.report("2.8", "compute1") == f"{prefix}running_version/2.8/compute1"
     assert keys.gate("global") == f"{prefix}config_state/global/enable_puppet"
     assert keys.gate("role", "compute") == f"{prefix}config_state/role/compute/enable_puppet"
@@ -20,7 +20,7 @@ def test_keys_are_where_the_old_code_had_them(prefix: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "clouds/east/"])
 def test_what_was_built_is_taken_apart(prefix: str) -> None:
-    keys = OldKeys(prefix)
+    keys = LegacyKeys(prefix)
     assert keys.report_of(keys.report("2.8-rc1", "dc1-compute")) == ("2.8-rc1", "dc1-compute")
     assert keys.gate_of(keys.gate("global")) == ("global", None)
     assert keys.gate_of(keys.gate("host", "enable_puppet")) == ("host", "enable_puppet")
@@ -36,7 +36,7 @@ def test_what_was_built_is_taken_apart(prefix: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_gate_of_it_is_told_from_one(key: str) -> None:
-    assert OldKeys().gate_of(key) is None
+    assert LegacyKeys().gate_of(key) is None
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_what_is_no_gate_of_it_is_told_from_one(key: str) -> None:
      "running/versions/1/compute1", "running_version//compute1"],
 )  # fmt: skip
 def test_what_is_no_report_of_it_is_told_from_one(key: str) -> None:
-    assert OldKeys().report_of(key) is None
+    assert LegacyKeys().report_of(key) is None

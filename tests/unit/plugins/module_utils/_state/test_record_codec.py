@@ -14,10 +14,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     FAILED,
     POST_STATES,
     RECORD_STATES,
-    Record,
+    HostRecord,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.former_rollouts import latest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import Begun, newest
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.former_rollouts import newest_rollouts
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart, newest_steps
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.record_codec import decode_record, encode_record
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,9 +25,9 @@ from raw_keys import NOT_TEXT, PRINTABLE, is_version, read
 
 
 def test_a_full_record() -> None:
-    record = Record(
+    record = HostRecord(
         "2.0", FAILED, "nova", "stop", 3, "no quorum", {"started": 5, "failed": 9}, "1.0", ("stop/nova",), "failed",
-        trail=(Begun(5, "nova", "stop"), Begun(9)),
+        trail=(StepStart(5, "nova", "stop"), StepStart(9)),
     )  # fmt: skip
 
     assert decode_record("k", encode_record(record).encode()) == record
@@ -38,18 +38,18 @@ TEXTS = st.none() | PRINTABLE
 
 FAILURES = st.builds(Failure, st.integers(0, 2**37), st.integers(0, 99), PRINTABLE, PRINTABLE, PRINTABLE)
 FORMER = st.builds(
-    Record,
+    HostRecord,
     st.text(min_size=1).filter(is_version),
     st.sampled_from(RECORD_STATES),
     error=TEXTS,
     times=st.dictionaries(st.sampled_from(RECORD_STATES), st.integers(0, 2**37)),
-    trail=st.lists(st.builds(Begun, st.integers(0, 2**37), PRINTABLE, PRINTABLE), max_size=3).map(tuple),
+    trail=st.lists(st.builds(StepStart, st.integers(0, 2**37), PRINTABLE, PRINTABLE), max_size=3).map(tuple),
 )
 
 
 @given(
     st.builds(
-        Record,
+        HostRecord,
         st.text(min_size=1).filter(is_version),
         st.sampled_from(RECORD_STATES),
         TEXTS,
@@ -61,18 +61,18 @@ FORMER = st.builds(
         st.lists(PRINTABLE).map(tuple),
         st.none() | st.sampled_from(POST_STATES),
         TEXTS,
-        st.lists(st.builds(Begun, st.integers(0, 2**37), PRINTABLE, PRINTABLE), max_size=8).map(newest),
-        st.lists(FORMER, max_size=3).map(latest),
+        st.lists(st.builds(StepStart, st.integers(0, 2**37), PRINTABLE, PRINTABLE), max_size=8).map(newest_steps),
+        st.lists(FORMER, max_size=3).map(newest_rollouts),
         TEXTS,
         st.lists(FAILURES, max_size=8).map(newest_failures),
     )
 )
-def test_a_record_comes_back_as_it_was(record: Record) -> None:
+def test_a_record_comes_back_as_it_was(record: HostRecord) -> None:
     assert decode_record("k", encode_record(record).encode()) == record
 
 
 def test_a_record_without_units_is_stored_as_before_there_were_any() -> None:
-    assert json.loads(encode_record(Record("2.0", "started"))) == {
+    assert json.loads(encode_record(HostRecord("2.0", "started"))) == {
         "version": "2.0",
         "state": "started",
         "attempt": 1,
@@ -86,16 +86,16 @@ def test_a_record_without_units_is_stored_as_before_there_were_any() -> None:
         (7, ()),
         (None, ()),
         ([[5, "nova", "stop"], [6, "nova"], ["noon", "a", "b"], [1e999, "a", "b"], [7, 8, "b"], 9, [9, None, "up\x1b"]],
-         (Begun(5, "nova", "stop"), Begun(9, "", "up?"))),
-        ([[at, "nova", "x" * 255] for at in range(99)], tuple(Begun(at, "nova", "x" * 255) for at in range(85, 99))),
+         (StepStart(5, "nova", "stop"), StepStart(9, "", "up?"))),
+        ([[at, "nova", "x" * 255] for at in range(99)], tuple(StepStart(at, "nova", "x" * 255) for at in range(85, 99))),
     ],
 )  # fmt: skip
 def test_what_can_not_be_read_of_a_trail_is_left_out_and_the_last_of_it_is_kept(
-    trail: object, found: tuple[Begun, ...]
+    trail: object, found: tuple[StepStart, ...]
 ) -> None:
     record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "trail": trail}).encode())
 
-    assert record == Record("2.0", "started", trail=found)
+    assert record == HostRecord("2.0", "started", trail=found)
 
 
 @pytest.mark.parametrize(
@@ -104,17 +104,17 @@ def test_what_can_not_be_read_of_a_trail_is_left_out_and_the_last_of_it_is_kept(
         (7, ()),
         ([7, "x", {"version": "1"}, {"version": "1", "state": "lost"}, [["version", "1"]]], ()),
         ([{"version": "1", "state": "failed", "error": "up\x1b", "done": ["a"], "former": [{}], "mood": 1}],
-         (Record("1", "failed", error="up?"),)),
+         (HostRecord("1", "failed", error="up?"),)),
         ([{"version": f"{at}", "state": "upgraded", "error": "x" * 700} for at in range(9)],
-         tuple(Record(f"{at}", "upgraded", error="x" * 700) for at in (8,))),
+         tuple(HostRecord(f"{at}", "upgraded", error="x" * 700) for at in (8,))),
     ],
 )  # fmt: skip
 def test_what_can_not_be_read_of_former_moves_is_left_out_and_the_last_of_them_are_kept(
-    former: object, found: tuple[Record, ...]
+    former: object, found: tuple[HostRecord, ...]
 ) -> None:
     record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "former": former}).encode())
 
-    assert record == Record("2.0", "started", former=found)
+    assert record == HostRecord("2.0", "started", former=found)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_what_can_not_be_read_of_former_moves_is_left_out_and_the_last_of_them_a
 def test_what_can_not_be_read_of_failures_is_left_out(failures: object, found: tuple[Failure, ...]) -> None:
     record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "failures": failures}).encode())
 
-    assert record == Record("2.0", "started", failures=found)
+    assert record == HostRecord("2.0", "started", failures=found)
 
 
 def test_of_very_many_failures_the_last_ones_are_kept() -> None:
@@ -140,7 +140,9 @@ def test_of_very_many_failures_the_last_ones_are_kept() -> None:
 
 
 def test_a_record_needs_a_version_and_a_state_only() -> None:
-    assert decode_record("k", b'{"version": "2.0", "state": "upgraded", "mood": "good"}') == Record("2.0", "upgraded")
+    assert decode_record("k", b'{"version": "2.0", "state": "upgraded", "mood": "good"}') == HostRecord(
+        "2.0", "upgraded"
+    )
 
 
 @pytest.mark.parametrize(

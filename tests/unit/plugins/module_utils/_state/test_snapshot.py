@@ -6,30 +6,30 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import Entry
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Report, Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import KVEntry
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot, VersionReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import reported_version
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import OldKeys
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import LegacyKeys
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.snapshot import decode_snapshot
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.step import Found
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.step import KeysFound
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.steps.to_1 import STEP
 from hypothesis import given
 from hypothesis import strategies as st
 
-KEYS, OLD = Keys("cloud/"), OldKeys("cloud/")
+KEYS, OLD = Keys("cloud/"), LegacyKeys("cloud/")
 
 
 def read(*entries: tuple[str, str]) -> Snapshot:
     """Return the snapshot of these entries, each one younger than the one before it."""
-    return decode_snapshot(KEYS, [Entry(key, value.encode(), index) for index, (key, value) in enumerate(entries, 5)])
+    return decode_snapshot(KEYS, [KVEntry(key, value.encode(), index) for index, (key, value) in enumerate(entries, 5)])
 
 
 def test_old_keys_are_known_as_such() -> None:
     found = read((OLD.report("1", "compute1"), "100"), (OLD.gate("host", "compute2"), "true"))
-    assert found.reports == {"compute1": Report("1", 100.0)}
+    assert found.reports == {"compute1": VersionReport("1", 100.0)}
     assert found.reports["compute1"].is_old
     assert found.old_reports == {"compute1"}
     assert found.old_gates == Gates(hosts={"compute2": GateValue(OLD.gate("host", "compute2"), "true")})
@@ -118,6 +118,6 @@ def test_an_old_report_with_a_clock_ahead_is_of_the_past_where_a_planner_and_a_m
     known = {"old": (OLD.report("1", "compute1"), "2000000000"), "new": (KEYS.report("2", "compute1"), "100")}
     pairs = [known.get(one, (KEYS.record("compute1"), one)) for one in order]
     assert reported_version(read(*pairs), "compute1") == version
-    entries = {key: Entry(key, value.encode(), index) for index, (key, value) in enumerate(pairs, 5)}
-    copied = [change.key for move in STEP.moves(Found(KEYS, entries, begun=True)) for change in move.changes]
+    entries = {key: KVEntry(key, value.encode(), index) for index, (key, value) in enumerate(pairs, 5)}
+    copied = [change.key for move in STEP.moves(KeysFound(KEYS, entries, begun=True)) for change in move.changes]
     assert copied == ([] if version == "2" else [KEYS.report("1", "compute1")])

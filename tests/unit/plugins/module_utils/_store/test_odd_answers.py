@@ -13,16 +13,16 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul import client
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Word as Report
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import report
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import look
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import Wanted, survey
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import Part, grant, revoke
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Word
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Command as Report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant, revoke
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import pause
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from memory_consul import Answer, MemoryConsul
 
@@ -82,7 +82,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _paused(store: Store, consul: MemoryConsul) -> None:
-    pause(store, Word(by="ann"))
+    pause(store, Command(by="ann"))
     assert json.loads(consul.keys["upgrade/ledger"])["state"] == "paused"
     assert [key for key in consul.keys if "history" in key] == ["upgrade/history/4"]
 
@@ -101,12 +101,12 @@ def _reset(store: Store, consul: MemoryConsul) -> None:
 
 
 def _held(store: Store, consul: MemoryConsul) -> None:
-    set_holds(store, Whom(hosts=("web1",)), "a disk")
+    set_holds(store, HoldTargets(hosts=("web1",)), "a disk")
     assert "upgrade/hold/host/web1" in consul.keys
 
 
 def _reported(store: Store, consul: MemoryConsul) -> None:
-    report(store, Report("web1", "2.0", "upgraded"))
+    write_report(store, Report("web1", "2.0", "upgraded"))
     assert json.loads(consul.keys["upgrade/hosts/web1"])["state"] == "upgraded"
     # Where it is refused to publish it, planners do.
     is_published = json.loads(consul.keys["upgrade/hosts/web1"]).get("reported") == "2.0"
@@ -116,16 +116,16 @@ def _reported(store: Store, consul: MemoryConsul) -> None:
 
 def _asked(store: Store, _consul: MemoryConsul) -> None:
     # Without its own gate the host goes by the global one, and without any it would be open.
-    found = ask(store, {"web2": "web"})
+    found = ask_gate(store, {"web2": "web"})
     assert not found["web2"].value
 
 
 def _looked(store: Store, _consul: MemoryConsul) -> None:
-    assert set(look(store, history=5).plan.hosts) == {"web1"}
+    assert set(read_fleet(store, history=5).plan.hosts) == {"web1"}
 
 
 def _surveyed(store: Store, _consul: MemoryConsul) -> None:
-    assert set(survey(store, Wanted()).hosts) == {"web1"}
+    assert set(survey_fleet(store, InventoryOptions()).hosts) == {"web1"}
 
 
 def _watched(store: Store, _consul: MemoryConsul) -> None:
@@ -133,8 +133,8 @@ def _watched(store: Store, _consul: MemoryConsul) -> None:
 
 
 def _granted(store: Store, _consul: MemoryConsul) -> None:
-    assert grant(store, Part("viewer")).secret
-    revoke(store, Part("viewer"))
+    assert grant(store, TokenKind("viewer")).secret
+    revoke(store, TokenKind("viewer"))
 
 
 _CALLS = (_paused, _set, _reset, _held, _reported, _asked, _looked, _surveyed, _watched, _granted)

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import Entry
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import KVEntry
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     RECORD_STATES,
     STARTED,
-    Record,
-    Report,
+    HostRecord,
     Snapshot,
+    VersionReport,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, Mark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.codec import (
@@ -62,8 +62,8 @@ def test_everything_is_found_in_its_place() -> None:
     assert found == Snapshot(
         current_version="2.0",
         ledger=ledger,
-        reports={"compute1": Report("1.0", 1_700_000_000), "compute2": Report("2.0", 1_700_000_000.5)},
-        records={"compute1": Record("2.0", STARTED)},
+        reports={"compute1": VersionReport("1.0", 1_700_000_000), "compute2": VersionReport("2.0", 1_700_000_000.5)},
+        records={"compute1": HostRecord("2.0", STARTED)},
         gates=Gates(
             GateValue(f"{gates}/global", "False"),
             {"compute": GateValue(f"{gates}/role/compute", "true")},
@@ -82,7 +82,7 @@ def test_everything_is_found_in_its_place() -> None:
 
 
 def test_keys_of_another_prefix_and_of_others_are_left_alone() -> None:
-    entries = [Entry("current_version", b"9", 1), Entry("cloud/current_version.bak", b"9", 2), Entry("x", b"", 3)]
+    entries = [KVEntry("current_version", b"9", 1), KVEntry("cloud/current_version.bak", b"9", 2), KVEntry("x", b"", 3)]
 
     assert decode_snapshot(KEYS, entries) == Snapshot(index=3)
 
@@ -164,22 +164,22 @@ def test_gates_that_can_not_be_read_are_kept_for_whoever_needs_them(value: bytes
 
 @pytest.mark.parametrize("value", [b"", b"yesterday", NOT_TEXT, b"nan", b"inf", b"-1e300"])
 def test_a_report_counts_even_if_its_time_can_not_be_read(value: bytes) -> None:
-    assert read({"running/versions/1.0/compute1": value}).reports == {"compute1": Report("1.0", None)}
+    assert read({"running/versions/1.0/compute1": value}).reports == {"compute1": VersionReport("1.0", None)}
 
 
 @pytest.mark.parametrize(
     ("entries", "chosen", "passed_over"),
     [
-        ({"1.0": b"100", "2.0": b"200"}, Report("2.0", 200.0), "1.0"),
-        ({"1.0": b"200", "2.0": b"100"}, Report("1.0", 200.0), "2.0"),
-        ({"1.0": b"100", "2.0": b"soon"}, Report("1.0", 100.0), "2.0"),
-        ({"1.0": b"100", "2.0": b"100"}, Report("1.0", 100.0), "2.0"),
-        ({"1.0": b"", "2.0": b""}, Report("1.0", None), "2.0"),
-        ({"1.0": b"", "2.0": b"0"}, Report("2.0", 0.0), "1.0"),
+        ({"1.0": b"100", "2.0": b"200"}, VersionReport("2.0", 200.0), "1.0"),
+        ({"1.0": b"200", "2.0": b"100"}, VersionReport("1.0", 200.0), "2.0"),
+        ({"1.0": b"100", "2.0": b"soon"}, VersionReport("1.0", 100.0), "2.0"),
+        ({"1.0": b"100", "2.0": b"100"}, VersionReport("1.0", 100.0), "2.0"),
+        ({"1.0": b"", "2.0": b""}, VersionReport("1.0", None), "2.0"),
+        ({"1.0": b"", "2.0": b"0"}, VersionReport("2.0", 0.0), "1.0"),
     ],
 )
 def test_of_two_reports_the_later_counts_and_in_doubt_the_one_that_leaves_work_to_do(
-    entries: dict[str, bytes], chosen: Report, passed_over: str
+    entries: dict[str, bytes], chosen: VersionReport, passed_over: str
 ) -> None:
     reports = {f"running/versions/{version}/compute1": value for version, value in entries.items()}
     found = read({"current_version": b"2.0", **reports})
@@ -226,5 +226,5 @@ def test_no_json_stops_the_reader_of_records_and_holds_marks_and_approvals(data:
 
     assert decode_record("k", value).state in RECORD_STATES
     assert decode_hold("k", value).key == "k"
-    assert isinstance(decode_mark(value), Mark | None)
+    assert isinstance(decode_mark(value), HealthMark | None)
     assert isinstance(decode_approval(value), Approval | None)

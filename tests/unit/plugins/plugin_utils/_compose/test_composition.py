@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import Role, compose
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import ComposedRole, compose
 from written_services import META, POST, TASKS, Roles
 
 
@@ -27,7 +27,7 @@ def refused(roles: Roles, upgrade_roles: dict[str, Any], hosts: dict[str, int] |
     return caught.value.message.replace(str(roles.folder), "R")
 
 
-def commands(role: Role) -> list[str]:
+def commands(role: ComposedRole) -> list[str]:
     return [piece.data["command"] for unit in role.units for piece in unit.pieces]
 
 

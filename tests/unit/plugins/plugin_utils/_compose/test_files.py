@@ -12,7 +12,12 @@ import pytest
 import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import Difference, compare, fill, write
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import (
+    Difference,
+    compare,
+    write,
+    write_new,
+)
 from written_services import POST, TASKS, Roles
 
 SPECS = "meta/argument_specs.yml"
@@ -138,5 +143,5 @@ def test_a_folder_that_was_interrupted_is_known_as_a_composition(
 def test_a_folder_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/old").write_text("x")
-    fill(tmp_path / "run", {"a/b": b"1"})
+    write_new(tmp_path / "run", {"a/b": b"1"})
     assert [str(path.relative_to(tmp_path)) for path in (tmp_path / "run").rglob("*") if path.is_file()] == ["run/a/b"]

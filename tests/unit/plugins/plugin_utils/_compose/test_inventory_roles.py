@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import fleet_of, stage_order
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import fleet_of, plane_order
 
 ROLES: dict[str, Any] = {
     "controller": {"stage": "controlplane", "services": ["haproxy"]},
@@ -26,15 +26,15 @@ def test_groups_named_like_roles_make_the_fleet() -> None:
 
 def test_without_roles_there_is_no_fleet_and_no_order() -> None:
     assert fleet_of({}, {"all": ["x"]}) == {}
-    assert stage_order({}) == {}
+    assert plane_order({}) == {}
 
 
 def test_the_data_plane_waits_for_the_whole_control_plane() -> None:
-    assert stage_order(ROLES) == {"compute": ["controller", "database"]}
+    assert plane_order(ROLES) == {"compute": ["controller", "database"]}
 
 
 def test_a_data_plane_alone_waits_for_nobody() -> None:
-    assert stage_order({"compute": {"stage": "dataplane"}}) == {}
+    assert plane_order({"compute": {"stage": "dataplane"}}) == {}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_data_plane_alone_waits_for_nobody() -> None:
     ],
 )
 def test_bad_roles_are_refused_by_both(roles: Any, sentence: str) -> None:
-    for read in (stage_order, lambda found: fleet_of(found, {"compute": ["n1"]})):
+    for read in (plane_order, lambda found: fleet_of(found, {"compute": ["n1"]})):
         with pytest.raises(UpgradeError) as told:
             read(roles)
         assert told.value.message == sentence

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ansible.playbook.taggable import Taggable
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import chosen, refuse_empty
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_selected, refuse_empty
 from hypothesis import given
 from hypothesis import strategies as st
 from written_services import POST, TASKS, Roles
@@ -33,7 +33,7 @@ class Task(Taggable):
 
 @given(TAGS, OPTION.map(lambda found: found or ["all"]), OPTION)
 def test_it_is_ansibles_own_rule(tags: list[str], only: list[str], skip: list[str]) -> None:
-    assert chosen(tags, only, skip) == Task(tags).evaluate_tags(frozenset(only), frozenset(skip), {})
+    assert is_selected(tags, only, skip) == Task(tags).evaluate_tags(frozenset(only), frozenset(skip), {})
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.task_order import (
-    Needs,
-    among,
+    RoleNeeds,
+    order_among_roles,
+    order_within_role,
     refuse_cycle,
-    within,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +39,7 @@ def behind(name: str, requires: dict[str, list[str]]) -> set[str]:
 def test_each_service_comes_after_all_that_it_requires_wherever_that_leads(
     services: list[str], requires: dict[str, list[str]]
 ) -> None:
-    found = within(services, requires)
+    found = order_within_role(services, requires)
     assert sorted(found) == sorted(services)
     for at, name in enumerate(found):
         assert behind(name, requires) & set(services) <= set(found[:at])
@@ -49,15 +49,15 @@ def test_each_service_comes_after_all_that_it_requires_wherever_that_leads(
 def test_services_that_need_no_change_stay_as_they_are_listed(
     services: list[str], requires: dict[str, list[str]]
 ) -> None:
-    assert within(services, {}) == services
-    once = within(services, requires)
-    assert within(once, requires) == once
+    assert order_within_role(services, {}) == services
+    once = order_within_role(services, requires)
+    assert order_within_role(once, requires) == once
 
 
 @given(requirements())
 def test_no_circle_is_seen_where_there_is_none(requires: dict[str, list[str]]) -> None:
     refuse_cycle(requires, {})
-    assert set(within(list(requires), requires)) == set(NAMES)
+    assert set(order_within_role(list(requires), requires)) == set(NAMES)
 
 
 @given(requirements(), st.data())
@@ -74,12 +74,12 @@ def test_every_circle_is_found_and_is_one(requires: dict[str, list[str]], data: 
 
 
 def test_stages_and_requirements_make_the_order() -> None:
-    found = among(
+    found = order_among_roles(
         {
-            "data": Needs("dataplane", ["a"], {"a": ["b"]}),
-            "more": Needs("dataplane", ["b"], {}),
-            "control": Needs("controlplane", ["c"], {}),
-            "other": Needs(None, ["d"], {}),
+            "data": RoleNeeds("dataplane", ["a"], {"a": ["b"]}),
+            "more": RoleNeeds("dataplane", ["b"], {}),
+            "control": RoleNeeds("controlplane", ["c"], {}),
+            "other": RoleNeeds(None, ["d"], {}),
         }
     )
     assert found.order == {"data": ["control", "more"], "more": ["control"]}
@@ -90,18 +90,20 @@ def test_stages_and_requirements_make_the_order() -> None:
 
 
 def test_a_role_that_has_what_it_needs_waits_for_nobody() -> None:
-    assert among({"x": Needs(None, ["a", "b"], {"a": ["b"]}), "y": Needs(None, ["b"], {})}).order == {}
+    assert (
+        order_among_roles({"x": RoleNeeds(None, ["a", "b"], {"a": ["b"]}), "y": RoleNeeds(None, ["b"], {})}).order == {}
+    )
 
 
 def test_who_waits_for_one_of_a_group_waits_for_all_of_it_and_the_group_waits_together() -> None:
     control = "controlplane"
     requires = {"a": ["b"], "b": ["a2"], "b2": ["c"], "d": ["a"]}
-    found = among(
+    found = order_among_roles(
         {
-            "x": Needs(control, ["a", "a2"], requires),
-            "y": Needs(control, ["b", "b2"], requires),
-            "first": Needs(control, ["c"], requires),
-            "last": Needs(control, ["d"], requires),
+            "x": RoleNeeds(control, ["a", "a2"], requires),
+            "y": RoleNeeds(control, ["b", "b2"], requires),
+            "first": RoleNeeds(control, ["c"], requires),
+            "last": RoleNeeds(control, ["d"], requires),
         }
     )
     assert found.lockstep == (("x", "y"),)
@@ -111,7 +113,9 @@ def test_who_waits_for_one_of_a_group_waits_for_all_of_it_and_the_group_waits_to
 def test_the_control_plane_can_not_wait_for_the_data_plane() -> None:
     requires = {"a": ["b"]}
     with pytest.raises(UpgradeError) as caught:
-        among({"control": Needs("controlplane", ["a"], requires), "data": Needs("dataplane", ["b"], requires)})
+        order_among_roles(
+            {"control": RoleNeeds("controlplane", ["a"], requires), "data": RoleNeeds("dataplane", ["b"], requires)}
+        )
     assert caught.value.code == "bad_service"
     assert caught.value.message.startswith(
         "upgrade_roles: roles wait for each other, control -> data -> control: a requires b, which data has; data is of "
@@ -138,10 +142,12 @@ def reach(name: str, edges: dict[str, set[str]]) -> set[str]:
 def test_roles_go_together_exactly_if_they_wait_for_each_other_and_else_in_an_order(edges: dict[str, set[str]]) -> None:
     edges = {role: firsts - {role} for role, firsts in edges.items()}
     roles = {
-        role: Needs("controlplane", [f"s{role}"], {f"s{role}": [f"s{first}" for first in sorted(edges.get(role, ()))]})
+        role: RoleNeeds(
+            "controlplane", [f"s{role}"], {f"s{role}": [f"s{first}" for first in sorted(edges.get(role, ()))]}
+        )
         for role in NAMES
     }
-    found = among(roles)
+    found = order_among_roles(roles)
     mates = {role: {other for other in reach(role, edges) if role in reach(other, edges)} | {role} for role in NAMES}
     assert {frozenset(group) for group in found.lockstep} == {
         frozenset(group) for group in mates.values() if len(group) > 1

@@ -9,13 +9,13 @@ from typing import Any
 
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import printable
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import sanitize
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import as_data
 from hypothesis import given
 from hypothesis import strategies as st
 
 # All texts of an event are printable.
-TEXTS = st.text(st.characters(exclude_categories=("Cs",))).map(printable)
+TEXTS = st.text(st.characters(exclude_categories=("Cs",))).map(sanitize)
 VALUES = st.recursive(
     TEXTS | st.booleans() | st.integers(-(10**9), 10**9),
     lambda below: st.lists(below, max_size=3) | st.dictionaries(TEXTS, below, max_size=3),

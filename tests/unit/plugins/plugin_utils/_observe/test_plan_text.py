@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.rule_text import rule_line
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.plan_text import lasting, plan, rule_lines
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.plan_text import (
+    duration_in_words,
+    plan_lines,
+    rule_lines,
+)
 
 PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; resume.yml lets it go on", "until": 0}
 
@@ -27,7 +31,7 @@ def result(hosts: dict[str, Any], waves: list[list[str]], **more: Any) -> dict[s
 def test_a_plan_shows_its_rules_its_waves_and_what_is_not_expected_to_go() -> None:
     hosts = {"c1": view("upgrading", "open"), "c2": view("pending"), "c3": view("held", "held by ann")}
     rules = {"rolling_rules": {"global": 1, "roles": {"compute": "10%"}}, "stages": [{"name": "canary"}]}
-    assert plan(result(hosts, [["c1"], ["c2"]], instructions=rules)) == [
+    assert plan_lines(result(hosts, [["c1"], ["c2"]], instructions=rules)) == [
         "Plan: to v2 from v1: 0 of 3 hosts upgraded",
         "Rules:",
         "  rolling_rules.global: 1",
@@ -47,7 +51,7 @@ def test_a_plan_shows_its_rules_its_waves_and_what_is_not_expected_to_go() -> No
 def test_each_rule_stands_with_where_it_came_from() -> None:
     rules = {"rolling_rules": {"global": 1}, "role_order": {"web": ["db"]}}
     sources = {"rolling_rules.global": "rules.yml", "role_order.web": "upgrade_roles"}
-    assert plan(result({}, [], instructions=rules, sources=sources))[1:4] == [
+    assert plan_lines(result({}, [], instructions=rules, sources=sources))[1:4] == [
         "Rules:",
         '  role_order.web: ["db"] (from upgrade_roles)',
         "  rolling_rules.global: 1 (from rules.yml)",
@@ -56,14 +60,14 @@ def test_each_rule_stands_with_where_it_came_from() -> None:
 
 def test_a_plan_says_which_rollout_it_replaces() -> None:
     replaces = {"version": "v0", "state": "paused", "who": "ann@admin1", "since": 7}
-    assert plan(result({}, [], replaces=replaces))[1] == (
+    assert plan_lines(result({}, [], replaces=replaces))[1] == (
         "It replaces the rollout to v0, which ann@admin1 began and which is paused. Its stages, approvals and failure budgets end with it."
     )
 
 
 def test_times_are_shown_where_hosts_have_told_how_long_they_took() -> None:
     hosts = {f"c{number}": view("pending") for number in range(1, 4)}
-    assert plan(result(hosts, [["c1"], ["c2"], ["c3"]], wave_seconds=[90.0, 3700.0, 45.0]))[2:] == [
+    assert plan_lines(result(hosts, [["c1"], ["c2"], ["c3"]], wave_seconds=[90.0, 3700.0, 45.0]))[2:] == [
         "",
         "wave  hosts   begins   takes  who",
         " now      1      +0s  1m 30s  c1",
@@ -75,18 +79,20 @@ def test_times_are_shown_where_hosts_have_told_how_long_they_took() -> None:
 
 def test_a_long_plan_is_cut_and_says_what_is_left() -> None:
     waves: list[list[str]] = [[], *([f"c{number}"] for number in range(20))]
-    lines = plan(result({f"c{number}": view("pending") for number in range(20)}, waves))
+    lines = plan_lines(result({f"c{number}": view("pending") for number in range(20)}, waves))
     assert lines[1] == "Rules: none"
     assert lines[4] == " now      0  nobody: every slot is taken"
     assert lines[-1] == "and 9 waves more with 9 hosts"
 
 
 def test_a_finished_plan_says_so() -> None:
-    assert plan(result({"c1": view("upgraded")}, []))[-1] == "Nothing is left to open."
+    assert plan_lines(result({"c1": view("upgraded")}, []))[-1] == "Nothing is left to open."
 
 
 def test_stage_and_brake_stand_below_the_rules_and_the_brake_says_why_nobody_goes_now() -> None:
-    shown = plan(result({"c1": view("pending")}, [[], ["c1"]], stage="canary", wants_approval=False, brake=PAUSED))
+    shown = plan_lines(
+        result({"c1": view("pending")}, [[], ["c1"]], stage="canary", wants_approval=False, brake=PAUSED)
+    )
     assert shown == [
         "Plan: to v2 from v1: 0 of 1 host upgraded",
         "Rules: none",
@@ -103,7 +109,7 @@ def test_what_an_abort_leaves_is_not_expected_to_go() -> None:
     reason = "the rollout was aborted by ann; begin another one, or roll back with rollback.yml"
     hosts = {"c1": view("upgrading", "open"), "c2": view("pending", reason)}
     stopped = {"brake": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "wants_approval": False}
-    assert plan(result(hosts, [], **stopped)) == [
+    assert plan_lines(result(hosts, [], **stopped)) == [
         "Plan: to v2 from v1: 0 of 2 hosts upgraded",
         "Rules: none",
         f"Nothing opens: {reason}",
@@ -135,4 +141,4 @@ def test_a_rule_is_shown_under_the_key_by_which_messages_find_it() -> None:
     [(0, "0s"), (59.6, "1m"), (61, "1m 1s"), (3600, "1h"), (3661, "1h 1m"), (90_000, "1d 1h"), (86_460, "1d")],
 )
 def test_a_duration_has_two_units_at_most(seconds: float, text: str) -> None:
-    assert lasting(seconds) == text
+    assert duration_in_words(seconds) == text

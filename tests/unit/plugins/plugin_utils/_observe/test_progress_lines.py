@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import Progress, count
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import PassProgress, running_count
 
 
 def result(**hosts: str) -> dict[str, Any]:
@@ -22,11 +22,13 @@ def result(**hosts: str) -> dict[str, Any]:
 
 
 def test_a_fleet_that_only_waits_is_not_worth_a_line() -> None:
-    assert Progress().lines(result(compute1="pending", compute2="held")) == []
+    assert PassProgress().lines(result(compute1="pending", compute2="held")) == []
 
 
 def test_at_first_those_on_their_way_or_in_need_of_a_hand_are_told() -> None:
-    lines = Progress().lines(result(compute1="upgraded", compute2="upgrading", compute3="failed", compute4="pending"))
+    lines = PassProgress().lines(
+        result(compute1="upgraded", compute2="upgrading", compute3="failed", compute4="pending")
+    )
 
     assert lines == [
         "compute2 is upgrading: because",
@@ -36,7 +38,7 @@ def test_at_first_those_on_their_way_or_in_need_of_a_hand_are_told() -> None:
 
 
 def test_later_only_changes_are_told() -> None:
-    progress = Progress()
+    progress = PassProgress()
     progress.lines(result(compute1="pending", compute2="upgrading", compute3="pending"))
 
     assert progress.lines(result(compute1="upgrading", compute2="upgraded", compute3="pending")) == [
@@ -47,21 +49,21 @@ def test_later_only_changes_are_told() -> None:
 
 
 def test_a_host_that_goes_back_to_waiting_is_told() -> None:
-    progress = Progress()
+    progress = PassProgress()
     progress.lines(result(compute1="upgrading"))
 
     assert progress.lines(result(compute1="held"))[0] == "compute1 upgrading -> held: because"
 
 
 def test_without_a_change_there_is_no_line() -> None:
-    progress = Progress()
+    progress = PassProgress()
     progress.lines(result(compute1="upgrading"))
 
     assert progress.lines(result(compute1="upgrading")) == []
 
 
 def test_a_host_that_has_gone_and_comes_back_is_new() -> None:
-    progress = Progress()
+    progress = PassProgress()
     progress.lines(result(compute1="upgrading"))
     assert progress.lines(result()) == []
 
@@ -71,8 +73,8 @@ def test_a_host_that_has_gone_and_comes_back_is_new() -> None:
 def test_the_count_goes_by_role_and_takes_lost_hosts_for_failed() -> None:
     found = result(controller1="upgraded", controller2="lost", compute1="held", compute2="failed", compute3="pending")
 
-    assert count(found) == "-- 2.0: controller 1/2, compute 0/3; 0 upgrading, 2 waiting, 2 failed"
+    assert running_count(found) == "-- 2.0: controller 1/2, compute 0/3; 0 upgrading, 2 waiting, 2 failed"
 
 
 def test_the_count_of_nobody() -> None:
-    assert count(result()) == "-- 2.0: no hosts; 0 upgrading, 0 waiting"
+    assert running_count(result()) == "-- 2.0: no hosts; 0 upgrading, 0 waiting"

@@ -9,21 +9,25 @@ import io
 from dataclasses import replace
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import Bar, Flight, Standing
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import (
+    HostProgress,
+    RoleProgress,
+    RolloutProgress,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import screen
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen import picture, why_not
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen import drawing, reason_not_to_draw
 from rich.console import Console
 
 NOW = 1000.0
 NOTE = "Nothing opens: the rollout is paused by ann: logins fail"
-FOUND = Standing(
+FOUND = RolloutProgress(
     version="2",
     came_from="1",
     state="running",
-    bars=(Bar("compute", 8, 2, 2, 1, 3), Bar("controller", 2, 2, 0, 0, 0)),
+    bars=(RoleProgress("compute", 8, 2, 2, 1, 3), RoleProgress("controller", 2, 2, 0, 0, 0)),
     flights=(
-        Flight("compute3", "compute", "nginx", "stop", "at work", 935.0),
-        Flight("c9", "compute", "", "", "let through", None),
+        HostProgress("compute3", "compute", "nginx", "stop", "at work", 935.0),
+        HostProgress("c9", "compute", "", "", "let through", None),
     ),
     more=0,
     notes=(),
@@ -35,12 +39,12 @@ FOUND = Standing(
 )
 
 
-def drawn(found: Standing, width: int = 80, height: int = 24, now: float = NOW, **more: str) -> list[str]:
+def drawn(found: RolloutProgress, width: int = 80, height: int = 24, now: float = NOW, **more: str) -> list[str]:
     stream = io.StringIO()
     console = Console(
         file=stream, width=width, height=height, color_system=None, markup=False, highlight=False, emoji=False
     )
-    console.print(picture(found, now, width, height, **more))
+    console.print(drawing(found, now, width, height, **more))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -79,9 +83,9 @@ def test_a_consul_that_is_away_is_told_with_the_age_of_what_is_shown() -> None:
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 @pytest.mark.parametrize("height", [8, 24, 50])
 def test_it_fits_on_any_terminal(width: int, height: int) -> None:
-    bars = tuple(Bar(f"role-with-a-long-name-{number}", 9, 3, 6, 0, 0) for number in range(30))
+    bars = tuple(RoleProgress(f"role-with-a-long-name-{number}", 9, 3, 6, 0, 0) for number in range(30))
     flights = tuple(
-        Flight(f"host-with-a-long-name{number}", "r", "service" * 9, "stop", "", 1.0) for number in range(99)
+        HostProgress(f"host-with-a-long-name{number}", "r", "service" * 9, "stop", "", 1.0) for number in range(99)
     )
     lines = drawn(replace(FOUND, bars=bars, flights=flights, more=500, notes=(NOTE * 3,)), width, height)
 
@@ -90,7 +94,7 @@ def test_it_fits_on_any_terminal(width: int, height: int) -> None:
 
 
 def test_roles_that_are_done_give_way_to_others() -> None:
-    bars = tuple(Bar(f"role{number}", 1, int(number < 20), 0, 0, int(number >= 20)) for number in range(25))
+    bars = tuple(RoleProgress(f"role{number}", 1, int(number < 20), 0, 0, int(number >= 20)) for number in range(25))
     lines = drawn(replace(FOUND, bars=bars), height=24)
 
     assert [f"role{number}" for number in range(20, 25)] == [
@@ -100,7 +104,9 @@ def test_roles_that_are_done_give_way_to_others() -> None:
 
 
 def test_names_are_no_markup() -> None:
-    lines = drawn(replace(FOUND, bars=(Bar("[red]web[/red]", 1, 0, 1, 0, 0),), notes=("[bold]paused :smile:",)))
+    lines = drawn(
+        replace(FOUND, bars=(RoleProgress("[red]web[/red]", 1, 0, 1, 0, 0),), notes=("[bold]paused :smile:",))
+    )
 
     assert any("[red]web[/red]" in line for line in lines)
     assert lines[-1] == "[bold]paused :smile:"
@@ -114,13 +120,13 @@ class _Terminal(io.StringIO):
 def test_where_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert why_not(_Terminal()) is None
-    assert why_not(io.StringIO()) == ""
+    assert reason_not_to_draw(_Terminal()) is None
+    assert reason_not_to_draw(io.StringIO()) == ""
     monkeypatch.setenv("TERM", "dumb")
-    assert why_not(_Terminal()) == ""
+    assert reason_not_to_draw(_Terminal()) == ""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert why_not(_Terminal()) == ""
+    assert reason_not_to_draw(_Terminal()) == ""
 
 
 def test_without_the_library_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,4 +134,4 @@ def test_without_the_library_a_sentence_says_what_to_install(monkeypatch: pytest
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(screen, "LIBRARY_ERROR", "No module named 'rich'")
 
-    assert "pip install rich" in str(why_not(_Terminal()))
+    assert "pip install rich" in str(reason_not_to_draw(_Terminal()))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.failure_budgets import Spent
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import brake_of
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan, what_stops
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.failure_budgets import SpentBudget
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import rollout_blocker
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan, rollout_blockers
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import Instructions
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import status_text
 
@@ -28,7 +28,7 @@ PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; resume.yml 
 
 
 def test_columns_are_aligned() -> None:
-    assert status_text.table([["role", "hosts", "what"], ["a", "10", "b"]], left=(0, 2)) == [
+    assert status_text.table_lines([["role", "hosts", "what"], ["a", "10", "b"]], left=(0, 2)) == [
         "role  hosts  what",
         "a        10  b",
     ]
@@ -41,7 +41,7 @@ def test_the_table_counts_each_role_and_the_fleet() -> None:
         "c3": view("compute", "pending", None),
         "k1": view("controller", "upgraded", "v2"),
     }
-    assert status_text.status(result(hosts))[:6] == [
+    assert status_text.status_lines(result(hosts))[:6] == [
         "Rollout to v2 from v1: 1 of 4 hosts upgraded",
         "",
         "role        hosts  upgraded  upgrading  pending  held  failed  lost  versions",
@@ -58,7 +58,7 @@ def test_what_needs_a_hand_comes_first_and_reasons_are_told_once() -> None:
         "c1": view("compute", "failed", reason="failed: no space left"),
         "c2": view("compute", "held", reason="held by ann"),
     }
-    lines = status_text.status(result(hosts))
+    lines = status_text.status_lines(result(hosts))
     assert lines[lines.index("failed:") :] == [
         "failed:",
         "  c1: failed: no space left",
@@ -76,7 +76,7 @@ def test_every_hold_is_told_also_over_upgraded_hosts_and_unknown_names() -> None
     hold = {"key": "upgrade/hold/x", "by": "ann", "at": "today", "reason": "its disk"}
     scopes = [("global", ""), ("role", "web"), ("role", "wbe"), ("host", "web1"), ("host", "web9")]
     holds = [{"scope": scope, "name": name, **hold} for scope, name in scopes]
-    lines = status_text.status(result(hosts, holds=holds))
+    lines = status_text.status_lines(result(hosts, holds=holds))
     assert lines[lines.index("holds:") :] == [
         "holds:",
         "  everything (2 hosts, 1 upgraded): held by ann since today: its disk",
@@ -105,7 +105,7 @@ def test_providers_stand_at_the_end_of_a_status() -> None:
         "new": {**way, "version": "", "host": ""},
         "next": {**way, "unit": ""},
     }
-    assert status_text.status(result({}, providers=providers))[-8:] == [
+    assert status_text.status_lines(result({}, providers=providers))[-8:] == [
         "",
         "providers:",
         "  broken: 2.4, on the way to 2.6, c1 failed at upgrade/cloud@2.6: no quota",
@@ -118,7 +118,7 @@ def test_providers_stand_at_the_end_of_a_status() -> None:
 
 
 def test_a_fleet_without_a_version_says_so() -> None:
-    assert status_text.status(result({}, version=""))[0] == "No rollout has begun: current_version is not set."
+    assert status_text.status_lines(result({}, version=""))[0] == "No rollout has begun: current_version is not set."
 
 
 def test_the_head_says_who_began_it_and_when() -> None:
@@ -141,7 +141,7 @@ def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str
             {"epoch": 1, "at": 10, "what": "begin", "version": "v2", "reason": "ann asked for v2"},
         ],
     }
-    lines = status_text.story(host)
+    lines = status_text.host_lines(host)
     assert lines[:4] == [f"c1 {shown}: upgraded", "  c1 runs v2.", "  Nothing is left to be done on it.", ""]
     assert [line.split("  ")[2] for line in lines[4:]] == [
         "begin v2: ann asked for v2 (epoch 1)",
@@ -168,7 +168,7 @@ def test_a_host_opened_with_its_role_has_the_roles_reason() -> None:
             }
         ],
     }
-    assert status_text.story(host)[-1].endswith("open v2: no cap (epoch 1)")
+    assert status_text.host_lines(host)[-1].endswith("open v2: no cap (epoch 1)")
 
 
 def test_a_composition_is_told_step_by_step() -> None:
@@ -186,7 +186,7 @@ def test_a_composition_is_told_step_by_step() -> None:
         "lockstep": [["a", "b"]],
         "remarks": ["Mind this."],
     }
-    assert status_text.composition(found) == [
+    assert status_text.composition_lines(found) == [
         "Composed in /composed:",
         "node (dataplane):",
         "  stop     web (2 tasks)",
@@ -227,14 +227,14 @@ def test_a_composition_is_told_step_by_step() -> None:
     ],
 )
 def test_stage_and_brake_stand_right_below_the_head_of_a_status(found: dict[str, Any], lines: list[str]) -> None:
-    shown = status_text.status(result({"c1": view("compute", "pending")}, **found))
+    shown = status_text.status_lines(result({"c1": view("compute", "pending")}, **found))
     assert shown[: len(lines) + 2] == ["Rollout to v2 from v1: 0 of 1 host upgraded", *lines, ""]
 
 
 def test_a_spent_budget_says_once_that_nothing_opens() -> None:
-    spent = Spent("the fleet", "failure_rules.fleet", 1, ("c1",))
-    brake = brake_of(Snapshot(current_version="v2"), Instructions(), spent)
-    shown = status_text.status(result({}, **what_stops(Plan(brake=brake))))
+    spent = SpentBudget("the fleet", "failure_rules.fleet", 1, ("c1",))
+    brake = rollout_blocker(Snapshot(current_version="v2"), Instructions(), spent)
+    shown = status_text.status_lines(result({}, **rollout_blockers(Plan(brake=brake))))
     assert shown[1] == (
         "Nothing opens: the fleet has 1 failed or lost host (c1), and failure_rules.fleet stops at 1: mend and retry it, "
         "or give all rules again with failure_rules.fleet raised"
@@ -247,7 +247,7 @@ def test_lost_hosts_are_counted_and_come_after_the_failed_ones() -> None:
         "c2": view("compute", "failed", reason="failed: no disk"),
         "c3": view("compute", "upgrading", reason="reported v2 and soaks for 30 s more"),
     }
-    lines = status_text.status(result(hosts))
+    lines = status_text.status_lines(result(hosts))
     assert lines[2:4] == [
         "role     hosts  upgraded  upgrading  pending  held  failed  lost  versions",
         "compute      3         -          1        -     -       1     1  v1 (3)",
@@ -267,7 +267,7 @@ def test_lost_hosts_are_counted_and_come_after_the_failed_ones() -> None:
 def test_a_story_says_that_there_is_an_older_one() -> None:
     host = {"name": "a1", "role": "a", "group": None, "state": "pending", "explanation": ["a1 runs 1."], "record": None}
     events = [{"what": "begin", "version": "2", "at": 1, "epoch": 9, "who": "ann"}]
-    short, long = (status_text.story({**host, "events": events, "older_events": older}) for older in (False, True))
+    short, long = (status_text.host_lines({**host, "events": events, "older_events": older}) for older in (False, True))
     assert long == [*short[:3], "  older entries of the history, of former rollouts, are left out", *short[3:]]
 
 
@@ -278,7 +278,7 @@ def story(events: list[dict[str, Any]], record: dict[str, Any] | None = None) ->
     """Return what a story says after its head, without the times; the events are given with the oldest first."""
     told = [{"at": 10, "epoch": number, "version": "v2", **event} for number, event in enumerate(events, 1)]
     host = {**view("compute", "pending"), "name": "c1", "explanation": [], "record": record, "events": told[::-1]}
-    return [line.split("  ")[2] for line in status_text.story(host)[2:]]
+    return [line.split("  ")[2] for line in status_text.host_lines(host)[2:]]
 
 
 def test_a_second_full_of_operators_words_is_told_in_the_order_of_cause() -> None:

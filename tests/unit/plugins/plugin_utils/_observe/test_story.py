@@ -9,22 +9,28 @@ import json
 from dataclasses import replace
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import Bar, Flight, Standing
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import (
+    HostProgress,
+    RoleProgress,
+    RolloutProgress,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import News
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import Story
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import ViewMessages
 
-FOUND = Standing("2", "1", "running", (Bar("web", 2, 0, 1, 0, 1),), (), 0, (), None, 0, 0.0, False, False)
+FOUND = RolloutProgress(
+    "2", "1", "running", (RoleProgress("web", 2, 0, 1, 0, 1),), (), 0, (), None, 0, 0.0, False, False
+)
 PAUSED = "Nothing opens: the rollout is paused by ann"
 
 
-def news(found: Standing = FOUND, *warnings: str, **states: str) -> News:
+def news(found: RolloutProgress = FOUND, *warnings: str, **states: str) -> ProgressUpdate:
     hosts = {host: HostView("web", None, state, "1", "because") for host, state in states.items()}
-    return News(found, hosts, 7, warnings)
+    return ProgressUpdate(found, hosts, 7, warnings)
 
 
 def test_changes_are_lines_and_the_count_stands_for_itself() -> None:
-    story = Story()
+    story = ViewMessages()
     first = story.message(news(web1="upgrading", web2="pending"))
     second = story.message(news(web1="upgraded", web2="upgrading"))
 
@@ -32,12 +38,12 @@ def test_changes_are_lines_and_the_count_stands_for_itself() -> None:
     assert second["lines"] == ["web1 upgrading -> upgraded", "web2 pending -> upgrading: because"]
     assert second["count"] == story.count == "-- 2: web 1/2; 1 upgrading, 0 waiting"
     assert second["index"] == 7
-    assert Standing.from_plain(json.loads(json.dumps(second))["standing"]) == FOUND
+    assert RolloutProgress.from_plain(json.loads(json.dumps(second))["standing"]) == FOUND
 
 
 def test_a_pass_that_was_made_before_the_first_look_is_told_with_it() -> None:
     view = {"role": "web", "state": "upgrading", "reason": "let through now"}
-    story = Story({"version": "2", "hosts": {"web1": view}})
+    story = ViewMessages({"version": "2", "hosts": {"web1": view}})
 
     assert story.message(news(web1="upgraded"))["lines"] == [
         "web1 is upgrading: let through now",
@@ -46,7 +52,7 @@ def test_a_pass_that_was_made_before_the_first_look_is_told_with_it() -> None:
 
 
 def test_what_begins_to_stop_it_and_ends_is_told_once() -> None:
-    story = Story()
+    story = ViewMessages()
     stopped = news(replace(FOUND, notes=(PAUSED,)))
 
     assert [story.message(one)["lines"] for one in (news(), stopped, stopped, news(), news())] == [
@@ -59,7 +65,7 @@ def test_what_begins_to_stop_it_and_ends_is_told_once() -> None:
 
 
 def test_another_rollout_is_told() -> None:
-    story = Story()
+    story = ViewMessages()
     story.message(news())
 
     assert story.message(news(replace(FOUND, version="3")))["lines"] == [
@@ -68,7 +74,7 @@ def test_another_rollout_is_told() -> None:
 
 
 def test_a_consul_that_is_away_is_told_once_and_so_is_its_return() -> None:
-    story = Story()
+    story = ViewMessages()
     away = Unreachable("unreachable", "Consul at http://there can't be reached: refused.")
     first, second = story.message(away), story.message(away)
 
@@ -80,7 +86,7 @@ def test_a_consul_that_is_away_is_told_once_and_so_is_its_return() -> None:
 
 
 def test_warnings_are_told_once() -> None:
-    story = Story()
+    story = ViewMessages()
 
     assert [story.message(news(FOUND, "no such host"))["lines"] for _each in range(2)] == [
         ["Warning: no such host"],
@@ -89,8 +95,8 @@ def test_warnings_are_told_once() -> None:
 
 
 def test_nothing_in_it_acts_on_a_terminal() -> None:
-    flight = Flight("web\x1b[2J", "web", "ng\x9binx", "st\nop", "at work", None)
-    message = Story().message(news(replace(FOUND, flights=(flight,), notes=("a\x07b",)), "c\rd", web1="failed"))
+    flight = HostProgress("web\x1b[2J", "web", "ng\x9binx", "st\nop", "at work", None)
+    message = ViewMessages().message(news(replace(FOUND, flights=(flight,), notes=("a\x07b",)), "c\rd", web1="failed"))
 
     def texts(value: object) -> list[str]:
         if isinstance(value, dict):

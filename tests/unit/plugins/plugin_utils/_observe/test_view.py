@@ -20,19 +20,21 @@ from ansible import context
 from ansible.executor.stats import AggregateStats
 from ansible.utils.display import Display
 from ansible_collections.convoy.upgrade.plugins.callback.rollout import CallbackModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import Bar, Standing
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import RoleProgress, RolloutProgress
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import (
     SIGN,
-    Teller,
+    ViewSender,
     folder_of,
     is_fed,
-    wait_until_shown,
-    wants_more,
+    is_unfed,
+    wait_for_view,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view import View
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view import RunView
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.feeder import feed, settings_from
 
-FOUND = Standing("2", "1", "running", (Bar("web", 2, 1, 1, 0, 0),), (), 0, (), 300.0, 1, 0.0, False, False)
+FOUND = RolloutProgress(
+    "2", "1", "running", (RoleProgress("web", 2, 1, 1, 0, 0),), (), 0, (), 300.0, 1, 0.0, False, False
+)
 ME = os.getpid()
 
 
@@ -70,8 +72,8 @@ def sign(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def view(sign: None, tmp_path: Path) -> Iterator[View]:  # noqa: ARG001  it comes first
-    made = View(Display(), io.StringIO())
+def view(sign: None, tmp_path: Path) -> Iterator[RunView]:  # noqa: ARG001  it comes first
+    made = RunView(Display(), io.StringIO())
     made.open(str(tmp_path))
     yield made
     made.close()
@@ -85,14 +87,14 @@ def gone(condition: Any) -> None:
 
 
 def test_lines_come_with_the_count_and_what_is_left(
-    view: View, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    view: RunView, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    teller = Teller(tmp_path)
+    teller = ViewSender(tmp_path)
     assert not is_fed(ME)
-    assert wants_more(ME)
+    assert is_unfed(ME)
     assert teller.tell(told("web1 upgrading -> upgraded"))
     assert is_fed(ME)
-    assert not wants_more(ME)
+    assert not is_unfed(ME)
     assert not is_fed(ME + 1)
     lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
@@ -106,12 +108,12 @@ def test_lines_come_with_the_count_and_what_is_left(
 def test_when_it_was_told_to_the_end_nobody_tells_it_again_by_themselves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    teller = Teller(tmp_path)
+    teller = ViewSender(tmp_path)
     teller.tell(told())
     teller.tell({"end": True, "standing": {**asdict(FOUND), "state": "complete"}})
     teller.close()
     # Another one that comes may tell it, as of the tasks after the upgrade.
-    another = Teller(tmp_path)
+    another = ViewSender(tmp_path)
     assert another.tell(told(index=9))
     assert is_fed(ME)
     another.close()
@@ -120,7 +122,7 @@ def test_when_it_was_told_to_the_end_nobody_tells_it_again_by_themselves(
 
 @pytest.mark.usefixtures("view")
 def test_who_comes_after_its_end_and_fails_leaves_the_lines_to_others(tmp_path: Path) -> None:
-    teller = Teller(tmp_path)
+    teller = ViewSender(tmp_path)
     teller.tell(told())
     teller.tell({"end": True, "standing": {**asdict(FOUND), "state": "complete"}})
     teller.close()
@@ -131,18 +133,18 @@ def test_who_comes_after_its_end_and_fails_leaves_the_lines_to_others(tmp_path: 
 
 @pytest.mark.usefixtures("view")
 def test_when_who_tells_it_is_gone_others_show_their_lines_again(tmp_path: Path) -> None:
-    teller = Teller(tmp_path)
+    teller = ViewSender(tmp_path)
     teller.tell(told())
     teller.close()
     gone(lambda: is_fed(ME))
-    assert wants_more(ME)
+    assert is_unfed(ME)
 
 
 @pytest.mark.usefixtures("view")
 def test_one_can_wait_until_something_is_shown(tmp_path: Path) -> None:
-    teller = Teller(tmp_path)
+    teller = ViewSender(tmp_path)
     teller.tell(told(index=7))
-    waiting = threading.Thread(target=wait_until_shown, args=(ME, 8, 20))
+    waiting = threading.Thread(target=wait_for_view, args=(ME, 8, 20))
     began = time.monotonic()
     waiting.start()
     time.sleep(0.2)
@@ -151,29 +153,29 @@ def test_one_can_wait_until_something_is_shown(tmp_path: Path) -> None:
     waiting.join(10)
     assert time.monotonic() - began < 10
     # And not for ever.
-    wait_until_shown(ME, 99, 0.1)
+    wait_for_view(ME, 99, 0.1)
 
 
 @pytest.mark.usefixtures("view")
 def test_what_makes_no_sense_ends_the_view_and_holds_nobody_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good, bad = Teller(tmp_path), Teller(tmp_path)
+    good, bad = ViewSender(tmp_path), ViewSender(tmp_path)
     good.tell(told())
     bad.line.sendall(b"no JSON\n")
     gone(lambda: good.tell(told()))
     gone(lambda: is_fed(ME))
     with pytest.raises(OSError, match="refused"):
-        Teller(tmp_path)
+        ViewSender(tmp_path)
     assert "█" not in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("sign")
 def test_a_drawing_gives_the_outputs_back(tmp_path: Path) -> None:
     screen, before = Screen(), sys.stdout
-    view = View(Display(), screen)
+    view = RunView(Display(), screen)
     view.open(str(tmp_path))
-    teller = Teller(tmp_path)
+    teller = ViewSender(tmp_path)
     teller.tell(told())
     assert "█" in screen.getvalue()
     view.close()
@@ -185,9 +187,9 @@ def test_a_drawing_gives_the_outputs_back(tmp_path: Path) -> None:
 def test_many_lines_cost_one_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     monkeypatch.setattr(sys, "stdout", screen)
-    view = View(Display(), screen)
+    view = RunView(Display(), screen)
     view.open(str(tmp_path))
-    teller = Teller(tmp_path)
+    teller = ViewSender(tmp_path)
     teller.tell(told())
     shown = len(screen.getvalue())
     view.say("\n".join(["first", "", *(f"line {number}" for number in range(100)), ""]))
@@ -202,9 +204,9 @@ def test_what_breaks_in_one_output_gives_back_the_other(tmp_path: Path, monkeypa
     screen, out, err = Screen(), Screen(), Screen()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
-    view = View(Display(), screen)
+    view = RunView(Display(), screen)
     view.open(str(tmp_path))
-    teller = Teller(tmp_path)
+    teller = ViewSender(tmp_path)
     teller.tell(told())
     # Nobody draws meanwhile.
     with view._lock:
@@ -220,9 +222,9 @@ def test_what_breaks_in_one_output_gives_back_the_other(tmp_path: Path, monkeypa
 @pytest.mark.usefixtures("sign")
 def test_nothing_is_drawn_over_a_question(tmp_path: Path) -> None:
     screen = Screen()
-    view = View(Display(), screen)
+    view = RunView(Display(), screen)
     view.open(str(tmp_path))
-    teller = Teller(tmp_path)
+    teller = ViewSender(tmp_path)
     teller.tell(told())
     view.hold()
     shown = len(screen.getvalue())
@@ -247,7 +249,7 @@ def test_each_playbook_has_a_view_and_with_step_it_is_lines(monkeypatch: pytest.
         callback.v2_playbook_on_start(None)
         folder = folder_of(ME)
         assert folder is not None
-        assert Teller(folder).tell(told("web1 upgrading -> upgraded"))
+        assert ViewSender(folder).tell(told("web1 upgrading -> upgraded"))
         callback.v2_playbook_on_stats(stats)
         shown = screen.getvalue()[before:]
         assert "web1 upgrading -> upgraded" in shown
@@ -259,9 +261,9 @@ def test_a_terminal_that_breaks_is_left_alone_and_lines_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     screen = Screen()
-    view = View(Display(), screen)
+    view = RunView(Display(), screen)
     view.open(str(tmp_path))
-    teller = Teller(tmp_path)
+    teller = ViewSender(tmp_path)
     assert teller.tell(told())
     screen.breaks = True
     assert teller.tell(told())
@@ -275,7 +277,7 @@ def test_a_terminal_that_breaks_is_left_alone_and_lines_go_on(
 def test_the_view_of_another_run_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(SIGN, f"{ME + 1}:{tmp_path}")
     assert folder_of(ME) is None
-    assert not wants_more(ME)
+    assert not is_unfed(ME)
     monkeypatch.delenv(SIGN)
     assert folder_of(ME) is None
-    wait_until_shown(ME, 1, 60)
+    wait_for_view(ME, 1, 60)

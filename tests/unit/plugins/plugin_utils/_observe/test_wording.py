@@ -8,16 +8,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import Bar, Flight, Standing
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import (
+    HostProgress,
+    RoleProgress,
+    RolloutProgress,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import (
-    about,
-    clock,
+    about_minutes,
+    elapsed,
     ending,
     headline,
     where,
 )
 
-FOUND = Standing("2", "1", "running", (Bar("web", 4, 1, 1, 0, 2),), (), 0, (), None, 0, 0.0, False, False)
+FOUND = RolloutProgress(
+    "2", "1", "running", (RoleProgress("web", 4, 1, 1, 0, 2),), (), 0, (), None, 0, 0.0, False, False
+)
 
 
 @pytest.mark.parametrize(
@@ -32,18 +38,18 @@ FOUND = Standing("2", "1", "running", (Bar("web", 4, 1, 1, 0, 2),), (), 0, (), N
     ],
 )
 def test_what_is_left_is_no_more_exact_than_it_is_known(seconds: float, expected: str) -> None:
-    assert about(seconds) == expected
+    assert about_minutes(seconds) == expected
 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(0, "0:00"), (-5, "0:00"), (65.9, "1:05"), (3599, "59:59"), (7265, "2:01:05")]
 )
 def test_how_long_a_host_takes(seconds: float, expected: str) -> None:
-    assert clock(seconds) == expected
+    assert elapsed(seconds) == expected
 
 
 def test_where_a_host_is() -> None:
-    flight = Flight("web1", "web", "nginx", "stop", "at work", None)
+    flight = HostProgress("web1", "web", "nginx", "stop", "at work", None)
 
     assert where(flight) == "nginx, step stop"
     assert where(replace(flight, step="")) == "nginx"
@@ -62,12 +68,12 @@ def test_where_a_host_is() -> None:
         (replace(FOUND, version=""), None, "No rollout has begun: current_version is not set."),
     ],
 )
-def test_the_headline(found: Standing, left: float | None, expected: str) -> None:
+def test_the_headline(found: RolloutProgress, left: float | None, expected: str) -> None:
     assert headline(found, left) == expected
 
 
 def test_how_it_ended() -> None:
-    flight = Flight("web1", "web", "", "", "let through", None)
+    flight = HostProgress("web1", "web", "", "", "let through", None)
 
     assert ending(replace(FOUND, state="complete")) == "The rollout to 2 is complete."
     assert ending(replace(FOUND, state="aborted")) == "The rollout to 2 was aborted."

@@ -9,24 +9,24 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, Record
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.resume_point import behind
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, Run, Unit
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.resume_point import finished_groups
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun, RunTaskGroup
 
 UNITS = (
-    Unit("stop/db", "stop", "db", once=False),
-    Unit("upgrade/db@2.8", "upgrade", "db", once=False, point="db@2.8"),
-    Unit("upgrade/db@2.10", "upgrade", "db", once=False, point="db@2.10"),
-    Unit("upgrade/cloud@2.10", "upgrade", "cloud", once=False, point="cloud@2.10", provider=True),
-    Unit("upgrade/cloud", "upgrade", "cloud", once=False, provider=True),
-    Unit("post_upgrade/db", "post_upgrade", "db", once=False),
+    RunTaskGroup("stop/db", "stop", "db", once=False),
+    RunTaskGroup("upgrade/db@2.8", "upgrade", "db", once=False, point="db@2.8"),
+    RunTaskGroup("upgrade/db@2.10", "upgrade", "db", once=False, point="db@2.10"),
+    RunTaskGroup("upgrade/cloud@2.10", "upgrade", "cloud", once=False, point="cloud@2.10", provider=True),
+    RunTaskGroup("upgrade/cloud", "upgrade", "cloud", once=False, provider=True),
+    RunTaskGroup("post_upgrade/db", "post_upgrade", "db", once=False),
 )
 WAY = ("db@2.8", "db@2.10", "cloud@2.10")
 DONE = ("stop/db", "upgrade/db@2.6", "upgrade/db@2.8", "upgrade/cloud@2.10", "upgrade/cloud")
 
 
-def run(version: str = "2.10", phase: str = UPGRADE, way: tuple[str, ...] = WAY) -> Run:
-    return Run(Settings(), "", version, phase, {"db1": "db"}, {"db": UNITS}, ("db1",), ways={"db1": way})
+def run(version: str = "2.10", phase: str = UPGRADE, way: tuple[str, ...] = WAY) -> PushRun:
+    return PushRun(Settings(), "", version, phase, {"db1": "db"}, {"db": UNITS}, ("db1",), ways={"db1": way})
 
 
 @pytest.mark.parametrize(
@@ -42,18 +42,18 @@ def run(version: str = "2.10", phase: str = UPGRADE, way: tuple[str, ...] = WAY)
 def test_a_record_counts_for_hosts_and_never_for_providers(
     version: str, way: tuple[str, ...], expected: list[str]
 ) -> None:
-    assert list(behind(run(version, way=way), "db1", Record("2.10", FAILED, done=DONE))) == expected
+    assert list(finished_groups(run(version, way=way), "db1", HostRecord("2.10", FAILED, done=DONE))) == expected
 
 
 def test_points_that_a_way_back_did_not_take_off_the_record_do_not_stay_there() -> None:
     # It failed on the way to 2.10, and then before its first step on the way back to 2.6, which left the points in its record.
-    record = Record("2.6", FAILED, done=("upgrade/db@2.8",))
-    assert not behind(run("2.6", way=()), "db1", record)
+    record = HostRecord("2.6", FAILED, done=("upgrade/db@2.8",))
+    assert not finished_groups(run("2.6", way=()), "db1", record)
 
 
 def test_what_is_no_record_of_this_upgrade_has_nothing_behind_it() -> None:
-    record = Record("2.10", FAILED, done=("post_upgrade/db", "upgrade/db@2.8"))
-    assert list(behind(run(phase=AFTER), "db1", record)) == ["post_upgrade/db"]
-    assert not behind(run("2.12", AFTER), "db1", record)
-    assert not behind(run(), "db1", replace(record, readable=False))
-    assert not behind(run(), "db1", None)
+    record = HostRecord("2.10", FAILED, done=("post_upgrade/db", "upgrade/db@2.8"))
+    assert list(finished_groups(run(phase=AFTER), "db1", record)) == ["post_upgrade/db"]
+    assert not finished_groups(run("2.12", AFTER), "db1", record)
+    assert not finished_groups(run(), "db1", replace(record, readable=False))
+    assert not finished_groups(run(), "db1", None)

@@ -8,18 +8,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, Run, Unit
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun, RunTaskGroup
 
 UNITS = (
-    Unit("upgrade/cloud@2.4", "upgrade", "cloud", once=False, point="cloud@2.4", provider=True),
-    Unit("start/cloud@2.4", "start", "cloud", once=False, point="cloud@2.4", provider=True),
-    Unit("upgrade/app", "upgrade", "app", once=False),
-    Unit("post_upgrade/cloud", "post_upgrade", "cloud", once=True),
+    RunTaskGroup("upgrade/cloud@2.4", "upgrade", "cloud", once=False, point="cloud@2.4", provider=True),
+    RunTaskGroup("start/cloud@2.4", "start", "cloud", once=False, point="cloud@2.4", provider=True),
+    RunTaskGroup("upgrade/app", "upgrade", "app", once=False),
+    RunTaskGroup("post_upgrade/cloud", "post_upgrade", "cloud", once=True),
 )
 
 
 def test_a_provider_that_has_nothing_to_do_on_the_way_is_one_of_the_hosts_all_the_same() -> None:
-    run = Run(Settings(), "", "2.6", UPGRADE, {"web1": "web"}, {"web": UNITS}, ("web1",))
+    run = PushRun(Settings(), "", "2.6", UPGRADE, {"web1": "web"}, {"web": UNITS}, ("web1",))
     assert [unit.name for unit in run.units_of("web1")] == ["upgrade/app"]
     assert run.providers_of("web1") == ("cloud",)
     assert run.providers_of("web2") == ()

@@ -8,11 +8,11 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.command import Command
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.command import AnsibleCommand
 
 
-def command(line: str, playbook: str = "/x/playbooks/upgrade.yml") -> Command:
-    return Command(tuple(shlex.split(line)), playbook)
+def command(line: str, playbook: str = "/x/playbooks/upgrade.yml") -> AnsibleCommand:
+    return AnsibleCommand(tuple(shlex.split(line)), playbook)
 
 
 LINE = "/opt/bin/ansible-playbook -i inv.yml playbooks/upgrade.yml -e version=2 -l web1 --check -e 'upgrade_consul_host=c1 by=ann' -vv"

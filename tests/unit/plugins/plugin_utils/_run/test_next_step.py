@@ -8,9 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.next_step import Step, after_failure, to_go_on
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.next_step import (
+    NextStep,
+    after_failure,
+    next_to_admit,
+)
 
-AGAIN = Step()
+AGAIN = NextStep()
 FAILED = {"web1": {"state": "failed"}, "web2": {"state": "pending", "cause": "cap"}}
 HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
 
@@ -25,31 +29,37 @@ HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
         ("unreachable", {"hosts": FAILED}, AGAIN),
         ("hours", {"brake": {"code": "hours"}}, AGAIN),
         # An operator's command.
-        ("paused", {"brake": {"code": "paused"}}, Step("resume", then_again=True)),
-        ("paused", {}, Step("resume", then_again=True)),
-        ("aborted", {"brake": {"code": "aborted"}}, Step(variables={"restart": "true"})),
+        ("paused", {"brake": {"code": "paused"}}, NextStep("resume", then_again=True)),
+        ("paused", {}, NextStep("resume", then_again=True)),
+        ("aborted", {"brake": {"code": "aborted"}}, NextStep(variables={"restart": "true"})),
         (
             "stuck",
             {"wants_approval": True, "stage": "canary", "hosts": FAILED},
-            Step("approve", {"stage": "canary"}, True),
+            NextStep("approve", {"stage": "canary"}, True),
         ),
         # Failures and budgets, holds, caps.
-        ("budget_spent", {"brake": {"code": "budget_spent"}, "hosts": FAILED}, Step("retry", {"host": "web1"}, True)),
-        ("stuck", {"hosts": FAILED}, Step("retry", {"host": "web1"}, True)),
-        ("stuck", {"hosts": {f"web{one}": {"state": "lost"} for one in range(11)}}, Step("retry", {}, True)),
-        ("stuck", {"hosts": HELD}, Step("status", {"host": "web2"}, True)),
+        (
+            "budget_spent",
+            {"brake": {"code": "budget_spent"}, "hosts": FAILED},
+            NextStep("retry", {"host": "web1"}, True),
+        ),
+        ("stuck", {"hosts": FAILED}, NextStep("retry", {"host": "web1"}, True)),
+        ("stuck", {"hosts": {f"web{one}": {"state": "lost"} for one in range(11)}}, NextStep("retry", {}, True)),
+        ("stuck", {"hosts": HELD}, NextStep("status", {"host": "web2"}, True)),
         # As in a part, after which the other plane goes.
         ("stuck", {"hosts": {"web1": {"state": "pending", "cause": "may_go"}}}, AGAIN),
-        ("overtaken", {}, Step("status")),
-        ("rollout_under_way", {}, Step("status")),
+        ("overtaken", {}, NextStep("status")),
+        ("rollout_under_way", {}, NextStep("status")),
     ],
 )
-def test_each_reason_has_its_step(code: str, info: dict[str, Any], step: Step) -> None:
+def test_each_reason_has_its_step(code: str, info: dict[str, Any], step: NextStep) -> None:
     assert after_failure("upgrade", code, info) == step
 
 
 def test_where_ansible_upgrades_hosts_the_same_command_tries_failed_ones_again() -> None:
-    assert after_failure("upgrade", "stuck", {"hosts": FAILED}, pushes=True) == Step(variables={"retry_failed": "true"})
+    assert after_failure("upgrade", "stuck", {"hosts": FAILED}, pushes=True) == NextStep(
+        variables={"retry_failed": "true"}
+    )
 
 
 def test_other_playbooks_are_run_again() -> None:
@@ -58,8 +68,8 @@ def test_other_playbooks_are_run_again() -> None:
 
 def test_hosts_that_may_go_now_are_let_go_by_a_run() -> None:
     info: dict[str, Any] = {"version": "2", "brake": {}, "hosts": {"web1": {"state": "pending", "cause": "may_go"}}}
-    assert to_go_on("status", info) == Step("upgrade", {"version": "2"})
-    assert to_go_on("upgrade", info) is None
-    assert to_go_on("status", {**info, "brake": {"code": "paused"}}) is None
-    assert to_go_on("status", {**info, "hosts": HELD}) is None
-    assert to_go_on("status", {}) is None
+    assert next_to_admit("status", info) == NextStep("upgrade", {"version": "2"})
+    assert next_to_admit("upgrade", info) is None
+    assert next_to_admit("status", {**info, "brake": {"code": "paused"}}) is None
+    assert next_to_admit("status", {**info, "hosts": HELD}) is None
+    assert next_to_admit("status", {}) is None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import after_scope, scope_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import post_upgrade_scope, run_scope
 
 ROLES: dict[str, Any] = {"control": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}, "puppet": None}
 COMPOSITION = {"roles": {"control": {"units": [{"step": "post_upgrade"}]}, "compute": {"units": [{"step": "stop"}]}}}
@@ -24,7 +24,7 @@ def plan(waves: list[list[str]] | None = None, **states: str) -> dict[str, Any]:
 
 
 def test_those_that_have_begun_go_first_then_the_waves_then_those_that_nobody_expects() -> None:
-    found = scope_of(
+    found = run_scope(
         plan(
             [["control2"], ["compute2", "puppet1"], ["control3"]],
             compute1="pending",
@@ -58,7 +58,7 @@ def test_those_that_have_begun_go_first_then_the_waves_then_those_that_nobody_ex
 @pytest.mark.parametrize(("retry", "driven"), [(False, ["compute3"]), (True, ["compute1", "compute2", "compute3"])])
 def test_failed_and_lost_hosts_go_when_they_are_tried_again(retry: bool, driven: list[str]) -> None:
     fleet = plan([["compute3"]], compute1="failed", compute2="lost", compute3="pending", control1="held")
-    found = scope_of(fleet, ROLES, COMPOSITION, retry_failed=retry)
+    found = run_scope(fleet, ROLES, COMPOSITION, retry_failed=retry)
     assert (found["dataplane"], found["controlplane"]) == (driven, [])
     assert found["validate"] == ["compute3"]
     assert found["before"] == {host: "" if host == "compute2" else "1" for host in driven}
@@ -78,13 +78,13 @@ def test_failed_and_lost_hosts_go_when_they_are_tried_again(retry: bool, driven:
     ],
 )
 def test_a_part_or_a_limit(options: dict[str, Any], hosts: list[str]) -> None:
-    found = scope_of(plan(control1="pending", compute1="pending", compute2="pending"), ROLES, COMPOSITION, **options)
+    found = run_scope(plan(control1="pending", compute1="pending", compute2="pending"), ROLES, COMPOSITION, **options)
     assert found["controlplane"] + found["dataplane"] == hosts
 
 
 def test_a_role_that_no_host_has_is_refused() -> None:
     with pytest.raises(UpgradeError) as caught:
-        scope_of(plan(compute1="pending"), ROLES, COMPOSITION, part="role", role="compte")
+        run_scope(plan(compute1="pending"), ROLES, COMPOSITION, part="role", role="compte")
     assert (caught.value.code, caught.value.message) == (
         "unknown_role",
         "role: no host has the role 'compte'; did you mean 'compute'? The roles are compute.",
@@ -94,27 +94,27 @@ def test_a_role_that_no_host_has_is_refused() -> None:
 def test_the_data_plane_waits_for_the_control_plane_even_if_it_is_held() -> None:
     fleet = {**plan(control1="held", control2="upgraded", compute1="pending"), "order": {"compute": ["control"]}}
     with pytest.raises(UpgradeError) as caught:
-        scope_of(fleet, ROLES, COMPOSITION, part="dataplane")
+        run_scope(fleet, ROLES, COMPOSITION, part="dataplane")
     assert caught.value.code == "control_plane_first"
     assert "before the control plane is done: control1 (held) not upgraded." in caught.value.message
-    done = scope_of(plan(control1="upgraded", compute1="pending"), ROLES, COMPOSITION, part="dataplane")
+    done = run_scope(plan(control1="upgraded", compute1="pending"), ROLES, COMPOSITION, part="dataplane")
     assert done["dataplane"] == ["compute1"]
 
 
 def test_hosts_with_tasks_after_the_upgrade_stand_with_the_control_plane_first() -> None:
     composition = {"roles": {role: {"units": [{"step": "post_upgrade"}]} for role in ("compute", "control")}}
     fleet = plan(compute1="upgraded", control1="upgraded", control2="lost", puppet1="upgraded")
-    assert after_scope(fleet, composition, ROLES) == {
+    assert post_upgrade_scope(fleet, composition, ROLES) == {
         "hosts": ["control1", "control2", "compute1"],
         "before": {"compute1": "1", "control1": "1", "control2": ""},
     }
-    assert after_scope(fleet, COMPOSITION, ROLES)["hosts"] == ["control1", "control2"]
+    assert post_upgrade_scope(fleet, COMPOSITION, ROLES)["hosts"] == ["control1", "control2"]
 
 
 def test_what_the_plan_would_let_through_now_is_checked_first() -> None:
     found = plan([["web1"]], web1="upgrading", web2="upgrading")
     found["transitions"] = [{"host": "web1", "from": "pending"}]
-    scope = scope_of(found, {"web": {"stage": "dataplane"}}, {"roles": {"web": {}}})
+    scope = run_scope(found, {"web": {"stage": "dataplane"}}, {"roles": {"web": {}}})
     assert scope["validate"] == ["web1"]
     assert scope["dataplane"] == ["web2", "web1"]
 
@@ -132,7 +132,7 @@ ALL = ("compute1", "compute2", "control1", "control2")
 
 
 def test_a_canary_of_the_data_plane_goes_between_those_of_the_control_plane() -> None:
-    found = scope_of(canary(**dict.fromkeys(ALL, "pending")), ROLES, COMPOSITION)
+    found = run_scope(canary(**dict.fromkeys(ALL, "pending")), ROLES, COMPOSITION)
     assert (found["controlplane"], found["waves"]) == (["control1", "compute1", "control2"], [1, 1, 1])
     assert (found["dataplane_first"], found["dataplane"]) == ([], ["compute2"])
     assert found["plays"]["controlplane"] == ["compute1", "control1", "control2"]
@@ -140,7 +140,7 @@ def test_a_canary_of_the_data_plane_goes_between_those_of_the_control_plane() ->
 
 def test_in_a_rollback_the_data_plane_goes_first() -> None:
     back = plan([["compute1", "compute2"], ["control1"]], compute1="pending", compute2="pending", control1="pending")
-    found = scope_of({**back, "order": {"control": ["compute"]}, "rollback_order": "reversed"}, ROLES, COMPOSITION)
+    found = run_scope({**back, "order": {"control": ["compute"]}, "rollback_order": "reversed"}, ROLES, COMPOSITION)
     assert (found["dataplane_first"], found["controlplane"], found["dataplane"]) == (
         ["compute1", "compute2"],
         ["control1"],
@@ -162,7 +162,7 @@ def test_a_part_goes_as_far_as_it_does_not_wait_for_the_other(
     upgraded: tuple[str, ...], part: str, hosts: list[str]
 ) -> None:
     states = {host: "upgraded" if host in upgraded else "pending" for host in ALL}
-    found = scope_of(canary(**states), ROLES, COMPOSITION, part=part, role="control")
+    found = run_scope(canary(**states), ROLES, COMPOSITION, part=part, role="control")
     assert found["controlplane"] + found["dataplane"] == hosts
 
 
@@ -178,15 +178,15 @@ def test_a_part_that_only_waits_for_the_other_is_refused(
 ) -> None:
     states = {host: "upgraded" if host in upgraded else "pending" for host in ALL}
     with pytest.raises(UpgradeError) as caught:
-        scope_of(canary(**states), ROLES, COMPOSITION, part=part)
+        run_scope(canary(**states), ROLES, COMPOSITION, part=part)
     assert caught.value.code == code
     assert names in caught.value.message
 
 
 def test_hosts_that_are_left_out_go_in_no_play_and_are_named_where_they_would_have_gone() -> None:
     there = plan(compute1="pending", compute2="pending", compute3="upgraded", control1="upgraded", puppet1="pending")
-    found = scope_of(there, ROLES, COMPOSITION, left_out=["compute2", "compute3", "puppet9"])
+    found = run_scope(there, ROLES, COMPOSITION, left_out=["compute2", "compute3", "puppet9"])
     assert found["dataplane"] == found["validate"] == ["compute1"]
     assert found["plays"]["dataplane"] == ["compute1", "compute3", "puppet1"]
     assert found["left_out"] == ["compute2"]
-    assert scope_of(there, ROLES, COMPOSITION, part="controlplane", left_out=["compute2"])["left_out"] == []
+    assert run_scope(there, ROLES, COMPOSITION, part="controlplane", left_out=["compute2"])["left_out"] == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.service import Entry, read_entry
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.service import ServiceEntry, read_entry
 
 _WHERE = "upgrade_roles.web.services[0]"
 
@@ -17,14 +17,14 @@ _WHERE = "upgrade_roles.web.services[0]"
 @pytest.mark.parametrize(
     ("value", "entry"),
     [
-        ("web", Entry("web", "web")),
-        (" a.b.web ", Entry("a.b.web", "web")),
-        ({"service": "a.b.web"}, Entry("a.b.web", "web")),
-        ({"service": "web", "name": "web-2", "vars": {"a": 1}}, Entry("web", "web-2", {"a": 1})),
-        ({"service": "web", "name": None, "vars": None}, Entry("web", "web")),
+        ("web", ServiceEntry("web", "web")),
+        (" a.b.web ", ServiceEntry("a.b.web", "web")),
+        ({"service": "a.b.web"}, ServiceEntry("a.b.web", "web")),
+        ({"service": "web", "name": "web-2", "vars": {"a": 1}}, ServiceEntry("web", "web-2", {"a": 1})),
+        ({"service": "web", "name": None, "vars": None}, ServiceEntry("web", "web")),
     ],
 )
-def test_what_a_service_may_be(value: Any, entry: Entry) -> None:
+def test_what_a_service_may_be(value: Any, entry: ServiceEntry) -> None:
     assert read_entry(value, _WHERE) == entry
 
 

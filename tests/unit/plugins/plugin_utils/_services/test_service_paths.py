@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Record
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.providers import Provider
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.provider_codec import (
     decode_provider,
@@ -202,7 +202,7 @@ def test_more_points_than_a_record_can_say_are_refused(roles: Roles, more: str) 
     add(roles, name, dict.fromkeys(most, TASK), path.format(", ".join(map(repr, most))))
     found = tuple(units(roles, name))
     assert sum(map(len, found)) == 92 * 214 + 208
-    there = decode_record("k", encode_record(Record("2", "started", done=found)).encode())
+    there = decode_record("k", encode_record(HostRecord("2", "started", done=found)).encode())
     assert (there.readable, there.done) == (True, found)
     cloud = decode_provider("k", encode_provider(Provider("1", "2", done=found)).encode())
     assert (cloud.readable, cloud.done) == (True, found)

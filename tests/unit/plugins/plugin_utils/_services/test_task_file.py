@@ -13,7 +13,7 @@ import pytest
 import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps import POST
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.task_file import Piece, read_pieces
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.task_file import TaskPiece, read_pieces
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "upgrade_tasks.yml"
 
 
-def read(file: Path, text: str, step: str | None = None) -> list[Piece]:
+def read(file: Path, text: str, step: str | None = None) -> list[TaskPiece]:
     file.write_bytes(dedent(text).encode())
     return read_pieces(file, str(file), step)
 
@@ -57,7 +57,7 @@ def test_each_task_keeps_its_words_its_comments_and_its_line(file: Path) -> None
         """,
     )
     assert pieces == [
-        Piece(
+        TaskPiece(
             "# Why it stops:\n# it has to.\n- name: Stop   it   # gently\n  command: stop\n  tags: [step2, gentle]\n",
             {"name": "Stop   it", "command": "stop", "tags": ["step2", "gentle"]},
             f"{file}:6",
@@ -66,7 +66,7 @@ def test_each_task_keeps_its_words_its_comments_and_its_line(file: Path) -> None
             ("step2", "gentle"),
             (("step2", "gentle"),),
         ),
-        Piece(
+        TaskPiece(
             '- name: Upgrade it\n\n  command: "upgrade"\n  tags: upgrade, once\n# The end.\n',
             {"name": "Upgrade it", "command": "upgrade", "tags": "upgrade, once"},
             f"{file}:10",

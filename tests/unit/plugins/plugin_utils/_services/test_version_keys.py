@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._rules.allowed_versions import Ways, ways_from
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.allowed_versions import (
+    VersionRules,
+    version_rules_from,
+)
 from written_services import META, TASKS, Roles
 
 
@@ -19,16 +22,16 @@ def roles(tmp_path: Path) -> Roles:
     return Roles(tmp_path)
 
 
-def composed(roles: Roles, meta: str, **entry: Any) -> Ways:
+def composed(roles: Roles, meta: str, **entry: Any) -> VersionRules:
     """Return the ways of a service with such a file, as a role uses it."""
     roles.add("web", {TASKS: "- command: x\n  tags: start\n", **({META: meta} if meta else {})})
     plain = roles.compose({"x": [{"service": "web", **entry}]}).plain()
-    return ways_from(plain["roles"]["x"]["ways"]["web"])
+    return version_rules_from(plain["roles"]["x"]["ways"]["web"])
 
 
 def test_a_service_that_says_nothing_may_go_up_and_not_back(roles: Roles) -> None:
     found = composed(roles, "")
-    assert found == Ways()
+    assert found == VersionRules()
     assert found.at("allow_downgrade") == f"{roles.folder}/web/meta/upgrade.yml"
 
 

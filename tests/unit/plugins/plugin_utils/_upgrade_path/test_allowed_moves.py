@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._rules.allowed_versions import Ways, parse_allowed_from
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.allowed_versions import (
+    VersionRules,
+    parse_allowed_from,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.allowed_moves import forbidden_moves
 
 
@@ -19,8 +22,8 @@ def standing(**hosts: dict[str, Any]) -> dict[str, Any]:
     return {"hosts": hosts}
 
 
-FROM_24 = Ways("m", allowed_from=parse_allowed_from(">=2.4"), where={"allowed_from": "m:1"})
-COMPOSITION = {"roles": {"web": {"ways": {"app": FROM_24.plain(), "lib": Ways("l").plain()}}}}
+FROM_24 = VersionRules("m", allowed_from=parse_allowed_from(">=2.4"), where={"allowed_from": "m:1"})
+COMPOSITION = {"roles": {"web": {"ways": {"app": FROM_24.plain(), "lib": VersionRules("l").plain()}}}}
 
 
 ODD = (

@@ -17,14 +17,14 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger impor
     Ledger,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import command
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import whoami
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import current_user
 
 
 def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one() -> None:
     before = int(time.time())
-    with_all, bare = command.Word("logins fail", "ann").plain(), command.Word().plain()
+    with_all, bare = command.Command("logins fail", "ann").plain(), command.Command().plain()
     assert {**with_all, "at": 0} == {"by": "ann", "at": 0, "reason": "logins fail"}
-    assert {**bare, "at": 0} == {"by": whoami(), "at": 0}
+    assert {**bare, "at": 0} == {"by": current_user(), "at": 0}
     for said in (with_all, bare):
         assert isinstance(said["at"], int)
         assert before <= said["at"] <= time.time()

@@ -8,7 +8,11 @@ from __future__ import annotations
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import Whom, end_holds, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
+    HoldTargets,
+    end_holds,
+    set_holds,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 # Nobody listens there: whoever asked would be told so.
@@ -16,35 +20,35 @@ NOWHERE = Store(Settings(port=1, timeout=0.01))
 
 
 def test_the_widest_come_first_and_each_one_once() -> None:
-    whom = Whom(everything=True, roles=["web", "db", "web"], hosts=["web2", "web1", "web2"])
+    whom = HoldTargets(everything=True, roles=["web", "db", "web"], hosts=["web2", "web1", "web2"])
     assert whom.scopes() == [("global", None), ("role", "web"), ("role", "db"), ("host", "web2"), ("host", "web1")]
 
 
 @pytest.mark.parametrize(
     ("whom", "scopes"),
     [
-        (Whom(everything=True), [("global", None)]),
-        (Whom(roles=["web"]), [("role", "web")]),
-        (Whom(hosts=["web1"]), [("host", "web1")]),
+        (HoldTargets(everything=True), [("global", None)]),
+        (HoldTargets(roles=["web"]), [("role", "web")]),
+        (HoldTargets(hosts=["web1"]), [("host", "web1")]),
         # A host that is called so is a host.
-        (Whom(hosts=["global"]), [("host", "global")]),
+        (HoldTargets(hosts=["global"]), [("host", "global")]),
     ],
 )
-def test_any_of_them_will_do(whom: Whom, scopes: list[tuple[str, str | None]]) -> None:
+def test_any_of_them_will_do(whom: HoldTargets, scopes: list[tuple[str, str | None]]) -> None:
     assert whom.scopes() == scopes
 
 
 @pytest.mark.parametrize(
     ("whom", "code", "message"),
     [
-        (Whom(), "nobody", "Nobody is named: give hosts, roles, or everything: true."),
-        (Whom(hosts=["a/b"]), "bad_name", "hosts: "),
-        (Whom(hosts=[""]), "bad_name", "hosts: "),
-        (Whom(roles=["web", "a/b"]), "bad_name", "roles: "),
-        (Whom(everything=True, hosts=["a\nb"]), "bad_name", "hosts: "),
+        (HoldTargets(), "nobody", "Nobody is named: give hosts, roles, or everything: true."),
+        (HoldTargets(hosts=["a/b"]), "bad_name", "hosts: "),
+        (HoldTargets(hosts=[""]), "bad_name", "hosts: "),
+        (HoldTargets(roles=["web", "a/b"]), "bad_name", "roles: "),
+        (HoldTargets(everything=True, hosts=["a\nb"]), "bad_name", "hosts: "),
     ],
 )
-def test_whom_nobody_can_be_is_refused_before_anybody_is_asked(whom: Whom, code: str, message: str) -> None:
+def test_whom_nobody_can_be_is_refused_before_anybody_is_asked(whom: HoldTargets, code: str, message: str) -> None:
     for act in (whom.scopes, lambda: set_holds(NOWHERE, whom, "RAM test"), lambda: end_holds(NOWHERE, whom)):
         with pytest.raises(UpgradeError) as caught:
             act()
@@ -56,12 +60,12 @@ def test_whom_nobody_can_be_is_refused_before_anybody_is_asked(whom: Whom, code:
 @pytest.mark.parametrize("reason", ["", "  \n"])
 def test_a_hold_without_a_reason_is_refused_before_anybody_is_asked(reason: str) -> None:
     with pytest.raises(UpgradeError) as caught:
-        set_holds(NOWHERE, Whom(everything=True), reason)
+        set_holds(NOWHERE, HoldTargets(everything=True), reason)
     assert (caught.value.code, NOWHERE.client.requests) == ("no_reason", 0)
 
 
 @pytest.mark.parametrize("dry", [False, True])
 def test_what_stands_nowhere_is_not_held(dry: bool) -> None:
     with pytest.raises(UpgradeError) as caught:
-        set_holds(NOWHERE, Whom(everything=True), "RAM test", dry=dry)
+        set_holds(NOWHERE, HoldTargets(everything=True), "RAM test", dry=dry)
     assert caught.value.code == "unreachable"

@@ -13,17 +13,17 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     RETRIED,
     STARTED,
     UPGRADED,
-    Record,
+    HostRecord,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import Begun
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import put_back_record
 
 DONE = ("stop/db", "upgrade/db@2.4")
-FRESH = Record("2.10", RETRIED, attempt=0, times={RETRIED: 9})
+FRESH = HostRecord("2.10", RETRIED, attempt=0, times={RETRIED: 9})
 
 
 def test_what_was_done_of_the_same_move_stays() -> None:
-    before = Record("2.10", FAILED, "db", "start", 2, "broken", {FAILED: 5}, done=DONE, origin="2.2")
+    before = HostRecord("2.10", FAILED, "db", "start", 2, "broken", {FAILED: 5}, done=DONE, origin="2.2")
     after = put_back_record(before, "2.10", "2.2", 9)
     assert after == replace(before, state=RETRIED, error=None, times={FAILED: 5, RETRIED: 9})
 
@@ -45,22 +45,22 @@ def test_what_was_done_of_the_same_move_stays() -> None:
 def test_of_a_move_elsewhere_the_path_and_where_it_came_from_stay(
     reported: str | None, origin: str | None, expected: str | None
 ) -> None:
-    before = Record("2.6", STARTED, "db", "start", 2, times={STARTED: 5}, done=DONE, origin=origin)
+    before = HostRecord("2.6", STARTED, "db", "start", 2, times={STARTED: 5}, done=DONE, origin=origin)
     after = put_back_record(before, "2.10", reported, 9)
-    over = Record("2.6", STARTED, "db", "start", 2, times={STARTED: 5})
+    over = HostRecord("2.6", STARTED, "db", "start", 2, times={STARTED: 5})
     assert after == replace(FRESH, done=("upgrade/db@2.4",), origin=expected, former=(over,))
 
 
 def test_the_step_at_which_it_was_is_over() -> None:
-    before = Record("2.10", STARTED, "db", "stop", trail=(Begun(5, "db", "stop"),))
-    assert put_back_record(before, "2.10", "2.2", 9).trail == (Begun(5, "db", "stop"), Begun(9))
+    before = HostRecord("2.10", STARTED, "db", "stop", trail=(StepStart(5, "db", "stop"),))
+    assert put_back_record(before, "2.10", "2.2", 9).trail == (StepStart(5, "db", "stop"), StepStart(9))
     assert put_back_record(before, "2.12", "2.2", 9).trail == ()
 
 
 def test_what_says_nothing_of_a_move_leaves_nothing() -> None:
-    unreadable = Record("2.10", FAILED, done=DONE, origin="2.2", readable=False)
-    over = Record("2.8", UPGRADED, times={UPGRADED: 5})
+    unreadable = HostRecord("2.10", FAILED, done=DONE, origin="2.2", readable=False)
+    over = HostRecord("2.8", UPGRADED, times={UPGRADED: 5})
     for before, former in ((None, ()), (unreadable, ()), (over, (over,))):
         assert put_back_record(before, "2.10", None, 9) == replace(FRESH, former=former)
-    there = Record("2.10", UPGRADED, attempt=3, times={UPGRADED: 5}, reported="2.10")
+    there = HostRecord("2.10", UPGRADED, attempt=3, times={UPGRADED: 5}, reported="2.10")
     assert put_back_record(there, "2.10", "2.10", 9) == replace(there, state=RETRIED, times={UPGRADED: 5, RETRIED: 9})

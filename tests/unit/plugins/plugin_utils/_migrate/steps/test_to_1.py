@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import Entry
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import KVEntry
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.lock import MOST_MOVED
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.mover import chunks
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.preview import after_moves
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.step import Found
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.step import KeysFound
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.steps.to_1 import STEP
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,13 +29,13 @@ UNSPOKEN = (
 )
 
 
-def found(keys: Mapping[str, str | bytes], **options: Any) -> Found:
+def found(keys: Mapping[str, str | bytes], **options: Any) -> KeysFound:
     """Return keys as if they had been written one after the other."""
     entries = {
-        key: Entry(key, value.encode() if isinstance(value, str) else value, at)
+        key: KVEntry(key, value.encode() if isinstance(value, str) else value, at)
         for at, (key, value) in enumerate(keys.items(), 1)
     }
-    return Found(Keys(), dict(sorted(entries.items())), **options)
+    return KeysFound(Keys(), dict(sorted(entries.items())), **options)
 
 
 def changes(keys: Mapping[str, str | bytes], **options: Any) -> dict[str, str | None]:
