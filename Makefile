@@ -30,11 +30,6 @@ bench: setup ## Measure passes over fleets of up to 100,000 hosts
 lock: ## Write requirements/locked from requirements, which pip installs from
 	@tools/lock.sh
 
-.PHONY: messages
-messages: setup ## Write docs/messages.md anew from the sources
-	@tools/setup.sh test
-	@.venv/bin/python tools/messages
-
 .PHONY: picture
 picture: setup ## Take the picture of the first page anew
 	@tools/setup.sh test

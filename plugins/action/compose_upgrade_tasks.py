@@ -43,7 +43,7 @@ class ActionModule(ActionBase):
         try:
             return {**result, **self._compose(options, task_vars or {})}
         except UpgradeError as error:
-            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
+            return {**result, **error.as_result()}
 
     def _compose(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         folder = Path(options["folder"]).absolute()

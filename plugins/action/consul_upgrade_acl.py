@@ -54,19 +54,19 @@ class ActionModule(ActionBase):
             part = TokenKind(options["kind"], name, options["publishes_health"])
             granted = (grant if options["state"] == "present" else revoke)(store, part, dry=dry)
         except UpgradeError as error:
-            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
+            return {**result, **error.as_result()}
         facts = {"policy": granted.policy, "accessor_id": granted.accessor, **changed(granted.changes)}
         if not options["token_file"]:
             return {**result, **facts}
         try:
             file = self._file(options, granted, task_vars)
         except AnsibleConnectionFailure as error:
-            raise AnsibleConnectionFailure(_lost(options, granted, str(error)).message) from None
+            raise AnsibleConnectionFailure(_lost(options, granted, str(error)).as_text()) from None
         except (AnsibleError, OSError) as error:
             file = {"failed": True, "msg": str(error)}
         if file.get("failed"):
             lost = _lost(options, granted, _reason(file))
-            return {**result, **facts, "failed": True, "msg": lost.message, "failure": lost.as_failure()}
+            return {**result, **facts, **lost.as_result()}
         facts["changed"] = facts["changed"] or bool(file.get("changed"))
         return {**result, **facts, "token_file": options["token_file"]}
 

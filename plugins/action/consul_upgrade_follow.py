@@ -41,7 +41,7 @@ class ActionModule(ActionBase):
         try:
             found = self._follow(options)
         except UpgradeError as error:
-            return {**result, "changed": False, "failed": True, "msg": error.message, "failure": error.as_failure()}
+            return {**result, "changed": False, **error.as_result()}
         ended = "nothing" if not found.state else "aborted" if found.state == ABORTED else "complete"
         failed = sum(row.failed for row in found.bars)
         return {**result, "changed": False, "version": found.version, "ended": ended, "failed_hosts": failed}

@@ -53,7 +53,7 @@ class ActionModule(ActionBase):
         try:
             return {**result, "changed": False, **self._act(options)}
         except UpgradeError as error:
-            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
+            return {**result, **error.as_result()}
 
     def _act(self, options: dict[str, Any]) -> dict[str, Any]:
         known = run_watch.known_notifier()

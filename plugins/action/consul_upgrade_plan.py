@@ -16,7 +16,7 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import Code, UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.admission import MOST_SLOW, SlowTries
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import PassProgress, running_count
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import is_fed, wait_for_view
@@ -115,7 +115,7 @@ class ActionModule(ActionBase):
             try:
                 tries.add(seconds)
             except UpgradeError as error:
-                return {**found, "msg": error.message, "failure": error.as_failure()}
+                return {**found, **error.as_result()}
             self._show(
                 [
                     f"Reading the fleet and planning took {seconds:.1f} s, and at most {limit:g} s may pass. Trying again."
@@ -155,12 +155,11 @@ class Total:
         """Return the result of a wait that got there."""
         return {**latest, **self._sum(), **self._forecast}
 
-    def failed(self, latest: dict[str, Any], code: str, why: str) -> dict[str, Any]:
+    def failed(self, latest: dict[str, Any], code: Code, why: str) -> dict[str, Any]:
         """Return the result of a wait that did not."""
         obstacles = latest["obstacles"]
         message = f"{why}. {running_count(latest)[3:]}. " + " | ".join(obstacles)
-        failure = {"code": code, "message": message, "details": {"obstacles": obstacles}}
-        return {**self.ended(latest), "failed": True, "msg": message, "failure": failure}
+        return {**self.ended(latest), **UpgradeError(code, message, obstacles=obstacles).as_result()}
 
     def broken(self, result: dict[str, Any]) -> dict[str, Any]:
         """Return the result of a wait whose last pass failed."""

@@ -37,5 +37,5 @@ class ActionModule(ActionBase):
             store = Store(read_settings(options.get, os.environ))
             outcome = Migrator(store, target=options["to"], remove_old=options["remove_old"]).run(dry=dry)
         except UpgradeError as error:
-            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
+            return {**result, **error.as_result()}
         return {**result, **outcome.plain(dry=dry), **changed(outcome.net_changes())}

@@ -57,7 +57,7 @@ class ActionModule(ActionBase):
         try:
             return {**result, "changed": False, **act[options["state"]](options)}
         except UpgradeError as error:
-            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
+            return {**result, **error.as_result()}
 
     def _prepare(self, _options: dict[str, Any]) -> dict[str, Any]:
         if os.environ.get(SIGN) != str(os.getppid()):
@@ -109,12 +109,8 @@ class ActionModule(ActionBase):
             return found
         why = "The time to wait is up" if timed_out else "Nothing can move any more"
         message = f"{why}. {answer['count']}. " + " | ".join(answer["obstacles"])
-        failure = {
-            "code": "timeout" if timed_out else "stuck",
-            "message": message,
-            "details": {"obstacles": answer["obstacles"]},
-        }
-        return {**found, "failed": True, "msg": message, "failure": failure}
+        error = UpgradeError("timeout" if timed_out else "stuck", message, obstacles=answer["obstacles"])
+        return {**found, **error.as_result()}
 
     def _stop(self, options: dict[str, Any]) -> dict[str, Any]:
         folder = _needed(options, "driver")

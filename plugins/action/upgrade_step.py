@@ -51,4 +51,4 @@ class ActionModule(ActionBase):
             )
             return {**result, "changed": False, **answer}
         except UpgradeError as error:
-            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
+            return {**result, **error.as_result()}

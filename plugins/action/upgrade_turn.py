@@ -34,7 +34,7 @@ class ActionModule(ActionBase):
         try:
             return {**result, "changed": False, **act[options["state"]](host, options)}
         except UpgradeError as error:
-            return {**result, "failed": True, "msg": error.message, "failure": error.as_failure()}
+            return {**result, **error.as_result()}
 
     def _begin(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
         if options["hosts"] is None:

@@ -21,7 +21,7 @@ def _telling(work: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return work(*args, **kwargs)
         except UpgradeError as error:
-            raise AnsibleFilterError(error.message) from None
+            raise AnsibleFilterError(error.as_text()) from None
 
     return told
 

@@ -230,7 +230,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             self._set_shared(config)
         except UpgradeError as error:
             # Without the cause, whose words ansible-core 2.19 and later would add to those that are there already.
-            raise AnsibleParserError(f"consul_fleet: {error.message}") from None
+            raise AnsibleParserError(f"consul_fleet: {error.as_text()}") from None
 
     @staticmethod
     def _refuse_odd_token(loader: Any, path: str) -> None:

@@ -135,5 +135,5 @@ class LookupModule(LookupBase):
                 answers = closed_when_unreachable(error, hosts)
         except UpgradeError as error:
             # Not from the error itself, as ansible-core 2.19 and later would tell the sentence twice.
-            raise AnsibleLookupError(f"enable_puppet: {error.message}") from None
+            raise AnsibleLookupError(f"enable_puppet: {error.as_text()}") from None
         return [asdict(answers[name]) if self.get_option("detail") else answers[name].value for name in names]

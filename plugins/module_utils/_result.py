@@ -25,5 +25,5 @@ def end(module: AnsibleModule, act: Callable[[], dict[str, Any]], **always: Any)
         more = {name: error.details.get(name, value) for name, value in always.items()}
         if exception:
             more["exception"] = exception
-        module.fail_json(msg=error.message, failure=error.as_failure(), **more)
+        module.fail_json(msg=error.as_text(), failure=error.as_failure(), **more)
     module.exit_json(**result)

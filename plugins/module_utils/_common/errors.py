@@ -5,7 +5,116 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+# Every code has its section in docs/errors.md.
+Code = Literal[
+    "aborted",
+    "at_work",
+    "bad_check",
+    "bad_connection",
+    "bad_folder",
+    "bad_gate_value",
+    "bad_hook",
+    "bad_instructions",
+    "bad_instructions_file",
+    "bad_lock_file",
+    "bad_metrics_file",
+    "bad_name",
+    "bad_options",
+    "bad_report",
+    "bad_role_pattern",
+    "bad_roles",
+    "bad_service",
+    "bad_upgrade_roles",
+    "bad_version",
+    "budget_spent",
+    "busy",
+    "closed_by_hand",
+    "conflict",
+    "conflicting_rules",
+    "consul_error",
+    "control_plane_first",
+    "data_plane_first",
+    "denied",
+    "driver_fault",
+    "fleet_too_small",
+    "foreign_policy",
+    "foreign_version",
+    "haproxy_refused",
+    "haproxy_unreachable",
+    "in_the_way",
+    "incomparable_versions",
+    "leftover_words",
+    "limited",
+    "lost_lock",
+    "migrating",
+    "missing_library",
+    "missing_option",
+    "missing_step",
+    "newer_schema",
+    "no_cap",
+    "no_driver",
+    "no_instructions",
+    "no_previous_version",
+    "no_reason",
+    "no_rollout",
+    "no_such_tag",
+    "no_watch",
+    "no_way_back",
+    "nobody",
+    "not_admitted",
+    "not_complete",
+    "not_let_through",
+    "not_runnable",
+    "not_running",
+    "not_up",
+    "nothing_to_approve",
+    "older_schema",
+    "once_failed",
+    "once_gone",
+    "other_machine",
+    "overtaken",
+    "post_upgrade_pending",
+    "provider_failed",
+    "provider_gone",
+    "provider_moved",
+    "puppet_disabled",
+    "puppet_failed",
+    "puppet_locked",
+    "puppet_timeout",
+    "redirected",
+    "rollout_under_way",
+    "rules_left_out",
+    "still_busy",
+    "stuck",
+    "taken",
+    "timeout",
+    "tls",
+    "too_few_servers",
+    "too_slow",
+    "unknown_host",
+    "unknown_layout",
+    "unknown_limit",
+    "unknown_names",
+    "unknown_option",
+    "unknown_role",
+    "unknown_server",
+    "unknown_unit",
+    "unknown_variable",
+    "unknown_version",
+    "unplaced_hosts",
+    "unreachable",
+    "unreadable_folder",
+    "unreadable_gate",
+    "unreadable_ledger",
+    "unreadable_provider",
+    "unreadable_schema",
+    "unreadable_version",
+    "unwritten_token",
+    "validation_failed",
+    "went_back",
+]
 
 
 class UpgradeError(Exception):
@@ -16,12 +125,20 @@ class UpgradeError(Exception):
     :param details: the same facts as plain data.
     """
 
-    def __init__(self, code: str, message: str, **details: Any) -> None:
+    def __init__(self, code: Code, message: str, **details: Any) -> None:
         """Keep the sentence, and what it is made of."""
         super().__init__(message)
         self.code = code
         self.message = message
         self.details = details
+
+    def as_text(self) -> str:
+        """Return the message with its code before it, as every failure is shown: ``[bad_version] ...``."""
+        return f"[{self.code}] {self.message}"
+
+    def as_result(self) -> dict[str, Any]:
+        """Return what makes a task fail with this error."""
+        return {"failed": True, "msg": self.as_text(), "failure": self.as_failure()}
 
     def as_failure(self) -> dict[str, Any]:
         """Return the ``failure`` value of a module: code, message and details."""

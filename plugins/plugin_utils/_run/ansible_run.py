@@ -133,7 +133,7 @@ class PlaybookRun:
             self._refuse(error, self._command.again(error.details["variables"], limit=False))
 
     def _refuse(self, error: UpgradeError, command: str) -> None:
-        self._say(error.message)
+        self._say(error.as_text())
         self._say(f"Next: {command}")
         atexit.unregister(self._say_next)
         # What else is raised in a callback, Ansible only warns of.

@@ -21,7 +21,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import LegacyKeys
 from devkit.agent import ROOT
 from devkit.sources import entry, trees, words
-from messages.index import Index
 
 PAGE = (ROOT / "docs/reference.md").read_text()
 PARTS = {match[1]: match[2] for match in re.finditer(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)}
@@ -105,5 +104,11 @@ def test_every_field_of_the_ledger_and_of_records_is_named() -> None:
 
 
 def test_every_entry_of_the_history_is_named_and_no_other() -> None:
-    written = {word for _path, one in Index(trees()).nodes(ast.Dict) for word in words(entry(one, "what"))}
+    written = {
+        word
+        for tree in trees().values()
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Dict)
+        for word in words(entry(one, "what"))
+    }
     assert named("The history") - {"what"} == written

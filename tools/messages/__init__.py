@@ -1,4 +1,0 @@
-# Copyright (c) 2026, the convoy.upgrade authors
-# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-# SPDX-License-Identifier: GPL-3.0-or-later
-"""Write docs/messages.md: every message of a failure, as the sources have it, and where its way out stands."""
