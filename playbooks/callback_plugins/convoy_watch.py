@@ -32,7 +32,7 @@ description:
 author: The convoy.upgrade authors (@convoy-upgrade)
 """
 
-_PREPARES = ("convoy.upgrade.upgrade_driver", "upgrade_driver")
+_PREPARES = ("convoy.upgrade.push_daemon", "push_daemon")
 _NOTIFIES = ("convoy.upgrade.consul_upgrade_notify", "consul_upgrade_notify")
 
 

@@ -68,7 +68,7 @@ options:
 notes:
   - It runs on the controller alone, and needs no connection.
 seealso:
-  - module: convoy.upgrade.upgrade_driver
+  - module: convoy.upgrade.push_daemon
 """
 
 EXAMPLES = r"""

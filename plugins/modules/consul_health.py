@@ -65,7 +65,7 @@ options:
 notes:
   - Renewing a check, or giving it another output, is not reported as a change.
 seealso:
-  - module: convoy.upgrade.consul_upgrade_report
+  - module: convoy.upgrade.consul_upgrade_host_report
 """
 
 EXAMPLES = r"""

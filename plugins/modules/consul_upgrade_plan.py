@@ -156,7 +156,7 @@ options:
     default: ""
 seealso:
   - module: convoy.upgrade.consul_upgrade_info
-  - module: convoy.upgrade.consul_upgrade_report
+  - module: convoy.upgrade.consul_upgrade_host_report
 """
 
 EXAMPLES = r"""

@@ -71,7 +71,7 @@ _ANY_RULES = st.one_of(
 
 Test = TypeVar("Test", bound=Callable[..., None])
 PLAN, INFO, CONTROL = "consul_upgrade_plan", "consul_upgrade_info", "consul_upgrade_control"
-REPORT, HOLDS, GATE = "consul_upgrade_report", "consul_upgrade_hold", "consul_enable_puppet"
+REPORT, HOLDS, GATE = "consul_upgrade_host_report", "consul_upgrade_hold", "consul_enable_puppet"
 STARTS = {"name": "compute2", "version": "2", "state": "started"}
 GO_ON: tuple[str, dict[str, Any]] = (PLAN, {})
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -57,7 +57,7 @@ def _for_a_turn(roles: Roles) -> list[Task]:
     """Return what comes before a host's turn."""
     fleet = {"localhost": "web"}
     begun = plan(version="2.10", instructions=UNLIMITED, fleet=fleet, limit=[])
-    known: Task = {"ansible.builtin.set_fact": {"upgrade_driver": "{{ run.driver }}"}}
+    known: Task = {"ansible.builtin.set_fact": {"upgrade_daemon": "{{ run.driver }}"}}
     return [begun, *composed(roles, "nginx"), prepared(), started(fleet, [*fleet], version="2.10"), known]
 
 
@@ -86,10 +86,10 @@ def _for_a_hook(roles: Roles) -> list[Task]:
 BEFORE = {
     "consul_upgrade_control": _for_control,
     "consul_upgrade_notify": _for_a_hook,
-    "consul_upgrade_report": _for_a_report,
-    "upgrade_driver": _for_a_run,
-    "upgrade_turn": _for_a_turn,
-    "upgrade_step": _for_a_step,
+    "consul_upgrade_host_report": _for_a_report,
+    "push_daemon": _for_a_run,
+    "push_host": _for_a_turn,
+    "push_step": _for_a_step,
 }
 
 

@@ -29,7 +29,7 @@ WARNING = "compute1: two machines have reported under this name, b and a."
 
 def said(state: str, machine: str, version: str = "2", **options: Any) -> Task:
     given = {"name": "compute1", "version": version, "state": state, "machine": machine, **options}
-    return {"convoy.upgrade.consul_upgrade_report": given}
+    return {"convoy.upgrade.consul_upgrade_host_report": given}
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ HOSTILE = "</title><script>document.title='owned'</script><img src=x onerror=\"d
 
 def write(**options: object) -> Task:
     """Return a task that writes a report."""
-    return {"convoy.upgrade.consul_upgrade_chronicle": options}
+    return {"convoy.upgrade.consul_upgrade_rollout_report": options}
 
 
 def rolled(store: Store, consul: RawKV) -> None:

@@ -102,7 +102,7 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
         "ACL support disabled" in run([{"convoy.upgrade.consul_upgrade_acl": {"kind": "viewer", **options}}])[0]["msg"]
     )
     told = {"folder": str(tmp_path), **options}
-    assert not run([{"convoy.upgrade.consul_upgrade_chronicle": told}])[0]["failed"]
+    assert not run([{"convoy.upgrade.consul_upgrade_rollout_report": told}])[0]["failed"]
     # Where there is no rollout, following it ends at once.
     looks = [("schema", options), ("follow", {**options, "kv_prefix": "elsewhere"})]
     looked = run([{f"convoy.upgrade.consul_upgrade_{name}": given} for name, given in looks])

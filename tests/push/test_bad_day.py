@@ -176,7 +176,7 @@ def test_a_host_that_is_held_after_its_run_was_cut_off_is_not_begun_again(fleet:
     fleet.play("upgrade", version="v1", instructions=ONE)
     plan = [
         {"convoy.upgrade.consul_upgrade_plan": {"version": "v2", "instructions": ONE}},
-        {"convoy.upgrade.consul_upgrade_report": {"name": "web1", "version": "v2", "state": "started"}},
+        {"convoy.upgrade.consul_upgrade_host_report": {"name": "web1", "version": "v2", "state": "started"}},
     ]
     play = {"hosts": "localhost", "gather_facts": False, "tasks": plan}
     (fleet.folder / "plan.yml").write_text(json.dumps([play]))

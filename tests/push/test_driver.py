@@ -20,8 +20,8 @@ COMPOSED = {"composition": {"roles": {}}}
 def drive(site: Site, *, watched: bool = True, **options: Any) -> str:
     """Prepare a driver and start it, with a token and as many words as Ansible has; return what was printed."""
     tasks = [
-        {"convoy.upgrade.upgrade_driver": {"state": "prepared"}, "register": "run"},
-        {"convoy.upgrade.upgrade_driver": {**STARTED, **options}},
+        {"convoy.upgrade.push_daemon": {"state": "prepared"}, "register": "run"},
+        {"convoy.upgrade.push_daemon": {**STARTED, **options}},
     ]
     defaults = {
         "group/convoy.upgrade.consul": {"token": "{{ lookup('ansible.builtin.env', 'SITE_TOKEN') }}", "port": 1}

@@ -106,11 +106,11 @@ def _unit_tasks(role: ComposedRole, service: Service, unit: TaskGroup) -> list[d
         # Nothing has begun yet, so there is nothing to record.
         way = {"when": f"'{checkpoint_name(unit.service, unit.point)}' in upgrade_way"} if unit.point else {}
         return [{**tasks, **way, "tags": tags}]
-    told = {"driver": "{{ upgrade_driver }}", "unit": unit.name}
+    told = {"driver": "{{ upgrade_daemon }}", "unit": unit.name}
     every = dict.fromkeys(tuple(dict.fromkeys((*tags, *leaf))) for piece in unit.pieces for leaf in piece.leaves)
     begin: dict[str, Any] = {
         "name": f"Begin {unit.name}",
-        "convoy.upgrade.upgrade_step": {**told, "task_tags": [list(one) for one in every]},
+        "convoy.upgrade.push_step": {**told, "task_tags": [list(one) for one in every]},
         "register": "upgrade_unit",
         "tags": ["always"],
     }
@@ -122,7 +122,7 @@ def _unit_tasks(role: ComposedRole, service: Service, unit: TaskGroup) -> list[d
         found.append(
             {
                 "name": f"End {unit.name}",
-                "convoy.upgrade.upgrade_step": {**told, "state": "done"},
+                "convoy.upgrade.push_step": {**told, "state": "done"},
                 "when": "upgrade_unit.run",
                 "tags": ["always"],
             }

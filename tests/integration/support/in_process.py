@@ -23,12 +23,12 @@ _WAITING = {"consul_upgrade_plan": {"wait", "instructions_file"}}
 _MODULES = {
     "consul_enable_puppet",
     "consul_health",
-    "consul_upgrade_chronicle",
+    "consul_upgrade_rollout_report",
     "consul_upgrade_control",
     "consul_upgrade_hold",
     "consul_upgrade_info",
     "consul_upgrade_plan",
-    "consul_upgrade_report",
+    "consul_upgrade_host_report",
 }
 
 

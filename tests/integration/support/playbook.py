@@ -38,7 +38,7 @@ def info(**options: Any) -> Task:
 
 def report(name: str, version: str, state: str, **options: Any) -> Task:
     """Return a task that reports."""
-    return {"convoy.upgrade.consul_upgrade_report": {"name": name, "version": version, "state": state, **options}}
+    return {"convoy.upgrade.consul_upgrade_host_report": {"name": name, "version": version, "state": state, **options}}
 
 
 def gate(**options: Any) -> Task:

@@ -29,12 +29,12 @@ def composed(roles: Roles, *services: str, role: str = "web") -> list[Task]:
 
 def driver(**options: Any) -> Task:
     """Return a task of the run's driver."""
-    return {"convoy.upgrade.upgrade_driver": {"driver": "{{ run.driver }}", **options}}
+    return {"convoy.upgrade.push_daemon": {"driver": "{{ run.driver }}", **options}}
 
 
 def prepared() -> Task:
     """Return the task that has to come first."""
-    return {"convoy.upgrade.upgrade_driver": {"state": "prepared"}, "register": "run"}
+    return {"convoy.upgrade.push_daemon": {"state": "prepared"}, "register": "run"}
 
 
 def started(fleet: Mapping[str, str], scope: Sequence[str], **options: Any) -> Task:
@@ -50,9 +50,9 @@ def stopped() -> Task:
 
 def turn(state: str, **options: Any) -> Task:
     """Return a task of a host's turn."""
-    return {"convoy.upgrade.upgrade_turn": {"driver": "{{ run.driver }}", "state": state, **options}}
+    return {"convoy.upgrade.push_host": {"driver": "{{ run.driver }}", "state": state, **options}}
 
 
 def step(unit: str, **options: Any) -> Task:
     """Return a task of a host's unit."""
-    return {"convoy.upgrade.upgrade_step": {"driver": "{{ run.driver }}", "unit": unit, **options}}
+    return {"convoy.upgrade.push_step": {"driver": "{{ run.driver }}", "unit": unit, **options}}

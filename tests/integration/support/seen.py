@@ -18,16 +18,16 @@ CONNECTED = (
     "consul_enable_puppet",
     "consul_health",
     "consul_upgrade_acl",
-    "consul_upgrade_chronicle",
+    "consul_upgrade_rollout_report",
     "consul_upgrade_control",
     "consul_upgrade_follow",
     "consul_upgrade_hold",
     "consul_upgrade_info",
     "consul_upgrade_notify",
     "consul_upgrade_plan",
-    "consul_upgrade_report",
+    "consul_upgrade_host_report",
     "consul_upgrade_schema",
-    "upgrade_driver",
+    "push_daemon",
 )
 MODULES = (
     *CONNECTED,
@@ -35,8 +35,8 @@ MODULES = (
     "compose_upgrade_tasks",
     "node_lock",
     "node_validate",
-    "upgrade_step",
-    "upgrade_turn",
+    "push_step",
+    "push_host",
 )
 LOOKUP = "enable_puppet"
 INVENTORY = "consul_fleet"

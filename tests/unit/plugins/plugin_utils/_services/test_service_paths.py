@@ -94,11 +94,11 @@ def test_what_a_point_runs_knows_its_version_and_is_ended_so_that_it_is_not_run_
     (check,) = yaml.safe_load(found["node/step0_validate.yml"])
     assert (check["when"], check["vars"]) == ("'db@2.4' in upgrade_way", {"upgrade_point": "2.4"})
     begin, tasks, end = yaml.safe_load(found["node/step3_upgrade.yml"])[:3]
-    assert begin["convoy.upgrade.upgrade_step"]["unit"] == "upgrade/db@2.4"
+    assert begin["convoy.upgrade.push_step"]["unit"] == "upgrade/db@2.4"
     assert tasks["ansible.builtin.import_role"]["tasks_from"] == "step3_upgrade_to_2.4"
     assert (tasks["name"], tasks["vars"]) == ("Upgrade db to 2.4", {"upgrade_point": "2.4"})
-    assert end["convoy.upgrade.upgrade_step"] == {
-        "driver": "{{ upgrade_driver }}",
+    assert end["convoy.upgrade.push_step"] == {
+        "driver": "{{ upgrade_daemon }}",
         "unit": "upgrade/db@2.4",
         "state": "done",
     }
@@ -168,7 +168,7 @@ def test_the_tasks_of_a_provider_are_run_by_one_host_and_for_it_alone(roles: Rol
     found = files_of(roles.compose({"node": ["cloud"]}), "/composed")
     _begin, run, end = yaml.safe_load(found["node/step3_upgrade.yml"])
     assert run["vars"] == {"upgrade_version_before": "{{ upgrade_providers['cloud'] }}"}
-    assert end["convoy.upgrade.upgrade_step"]["state"] == "done"
+    assert end["convoy.upgrade.push_step"]["state"] == "done"
     assert "vars" not in yaml.safe_load(found["node/post_upgrade.yml"])[1]
 
 

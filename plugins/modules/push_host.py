@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: upgrade_turn
+module: push_host
 short_description: Wait until a host may go, and say how its turn ended
 version_added: 0.2.0
 description:
@@ -27,7 +27,7 @@ attributes:
 options:
   driver:
     description:
-      - Folder of the run, as M(convoy.upgrade.upgrade_driver) returns it.
+      - Folder of the run, as M(convoy.upgrade.push_daemon) returns it.
     type: path
     required: true
   state:
@@ -52,21 +52,21 @@ notes:
   - It runs on the controller alone, and needs no connection.
   - With C(strategy=host_pinned), as many hosts wait at once as there are forks. Ansible needs more of them than hosts may go at once.
 seealso:
-  - module: convoy.upgrade.upgrade_driver
+  - module: convoy.upgrade.push_daemon
 """
 
 EXAMPLES = r"""
 - name: Wait until the host may go
-  convoy.upgrade.upgrade_turn:
-    driver: "{{ upgrade_driver }}"
+  convoy.upgrade.push_host:
+    driver: "{{ upgrade_daemon }}"
     state: begun
-  register: upgrade_turn
+  register: upgrade_admission
 
 - name: Report that it is upgraded
-  convoy.upgrade.upgrade_turn:
-    driver: "{{ upgrade_driver }}"
+  convoy.upgrade.push_host:
+    driver: "{{ upgrade_daemon }}"
     state: ended
-  when: upgrade_turn.go
+  when: upgrade_admission.go
 """
 
 RETURN = r"""

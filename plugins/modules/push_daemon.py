@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: upgrade_driver
+module: push_daemon
 short_description: Start, ask and stop the process that lets hosts through and records where they are
 version_added: 0.2.0
 description:
@@ -106,18 +106,18 @@ notes:
   - It runs on the controller alone, so Consul has to be reachable from there.
   - It needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there by itself.
 seealso:
-  - module: convoy.upgrade.upgrade_turn
-  - module: convoy.upgrade.upgrade_step
+  - module: convoy.upgrade.push_host
+  - module: convoy.upgrade.push_step
 """
 
 EXAMPLES = r"""
 - name: Make a folder for this run
-  convoy.upgrade.upgrade_driver:
+  convoy.upgrade.push_daemon:
     state: prepared
   register: run
 
 - name: Start the driver
-  convoy.upgrade.upgrade_driver:
+  convoy.upgrade.push_daemon:
     state: started
     driver: "{{ run.driver }}"
     version: "2.10"
@@ -127,7 +127,7 @@ EXAMPLES = r"""
     scope: [web1]
 
 - name: Wait until the hosts are upgraded
-  convoy.upgrade.upgrade_driver:
+  convoy.upgrade.push_daemon:
     state: settled
     driver: "{{ run.driver }}"
     scope: [web1]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: consul_upgrade_chronicle
+module: consul_upgrade_rollout_report
 short_description: Write a report of a rollout, as a page, JSON and CSV
 version_added: 0.3.0
 description:
@@ -61,7 +61,7 @@ EXAMPLES = r"""
         global: 1
 
 - name: Write a report of it
-  convoy.upgrade.consul_upgrade_chronicle:
+  convoy.upgrade.consul_upgrade_rollout_report:
     folder: /tmp
 """
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: upgrade_step
+module: push_step
 short_description: Begin a unit of a host's upgrade, and record where the host is
 version_added: 0.2.0
 description:
@@ -29,7 +29,7 @@ attributes:
 options:
   driver:
     description:
-      - Folder of the run, as M(convoy.upgrade.upgrade_driver) returns it.
+      - Folder of the run, as M(convoy.upgrade.push_daemon) returns it.
     type: path
     required: true
   unit:
@@ -53,13 +53,13 @@ options:
 notes:
   - It runs on the controller alone, and needs no connection.
 seealso:
-  - module: convoy.upgrade.upgrade_driver
+  - module: convoy.upgrade.push_daemon
 """
 
 EXAMPLES = r"""
 - name: Begin upgrade/nginx
-  convoy.upgrade.upgrade_step:
-    driver: "{{ upgrade_driver }}"
+  convoy.upgrade.push_step:
+    driver: "{{ upgrade_daemon }}"
     unit: upgrade/nginx
     task_tags: [[step3, upgrade, nginx]]
   register: upgrade_unit

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: consul_upgrade_report
+module: consul_upgrade_host_report
 short_description: Report that a host has started, finished or failed its upgrade
 version_added: 0.1.0
 description:
@@ -104,7 +104,7 @@ seealso:
 
 EXAMPLES = r"""
 - name: Say that this host begins
-  convoy.upgrade.consul_upgrade_report:
+  convoy.upgrade.consul_upgrade_host_report:
     name: compute7
     version: "2.10"
     state: started
@@ -112,7 +112,7 @@ EXAMPLES = r"""
     step: stop
 
 - name: Say that it could not
-  convoy.upgrade.consul_upgrade_report:
+  convoy.upgrade.consul_upgrade_host_report:
     name: compute7
     version: "2.10"
     state: failed
@@ -120,14 +120,14 @@ EXAMPLES = r"""
     error: "apt-get: no space left on device"
 
 - name: Say that it must not be upgraded for now
-  convoy.upgrade.consul_upgrade_report:
+  convoy.upgrade.consul_upgrade_host_report:
     name: compute7
     version: "2.10"
     state: held
     reason: Puppet is disabled here, as its disk is being replaced
 
 - name: Say that it runs the new version
-  convoy.upgrade.consul_upgrade_report:
+  convoy.upgrade.consul_upgrade_host_report:
     name: compute7
     version: "2.10"
     state: upgraded
