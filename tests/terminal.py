@@ -41,7 +41,7 @@ class Terminal:
         """
         self._screen = pyte.HistoryScreen(columns, rows, history=5000, ratio=0.001)
         self._stream = pyte.ByteStream(self._screen)
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self.raw = b""
         # All that a screen has shown so far, for what is there for a moment.
         self.shown: list[str] = []
@@ -65,23 +65,23 @@ class Terminal:
     def _read(self) -> None:
         # The other end is closed with an error.
         with contextlib.suppress(OSError):
-            while news := os.read(self._master, 1 << 16):
-                with self._news:
-                    self.raw += news
-                    self._stream.feed(news)
+            while updates := os.read(self._master, 1 << 16):
+                with self._changed:
+                    self.raw += updates
+                    self._stream.feed(updates)
                     self.shown.append("\n".join(self._screen.display))
-                    self._news.notify_all()
+                    self._changed.notify_all()
 
     @property
     def screen(self) -> str:
         """What is on the screen now."""
-        with self._news:
+        with self._changed:
             return "\n".join(line.rstrip() for line in self._screen.display)
 
     @property
     def cells(self) -> list[list[pyte.screens.Char]]:
         """What is on the screen now, cell by cell."""
-        with self._news:
+        with self._changed:
             return [
                 [line[at] for at in range(self._screen.columns)]
                 for line in map(self._screen.buffer.__getitem__, range(self._screen.lines))
@@ -90,7 +90,7 @@ class Terminal:
     @property
     def text(self) -> str:
         """What has scrolled away, and what is on the screen."""
-        with self._news:
+        with self._changed:
             columns = range(self._screen.columns)
             gone = ["".join(line[at].data for at in columns).rstrip() for line in self._screen.history.top]
             return "\n".join([*gone, *(line.rstrip() for line in self._screen.display)])
@@ -108,7 +108,7 @@ class Terminal:
     @property
     def cursor_is_hidden(self) -> bool:
         """Whether whoever sits there sees no cursor."""
-        with self._news:
+        with self._changed:
             return bool(self._screen.cursor.hidden)
 
     def wait_for(self, found: Callable[[str], object] | str, seconds: float = 90) -> str:
@@ -121,8 +121,8 @@ class Terminal:
             tested = self.screen
             return test(tested)
 
-        with self._news:
-            there = self._news.wait_for(is_there, seconds)
+        with self._changed:
+            there = self._changed.wait_for(is_there, seconds)
         assert there, f"not seen within {seconds} s on:\n{self.text}"
         # Not read anew: the program may be drawing again.
         return tested

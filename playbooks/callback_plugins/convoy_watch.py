@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import run_watch as notices
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import run_watch as notifications
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import lost_hosts
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import PlaybookRun
 
@@ -60,12 +60,12 @@ class CallbackModule(CallbackBase):
         if result._task.action in _PREPARES:
             lost_hosts.remember(result._result)
         elif result._task.action in _NOTIFIES:
-            notices.remember_notifier(result._result)
+            notifications.remember_notifier(result._result)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Wait until all was told."""
         self._run.end(is_well=not stats.failures and not stats.dark)
-        for text in notices.end_notifier():
+        for text in notifications.end_notifier():
             self._display.warning(text)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:  # noqa: ARG002  what Ansible gives
@@ -75,7 +75,7 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Tell the driver of a host that is lost."""
         if not getattr(result._task, "ignore_unreachable", False):
-            why = lost_hosts.tell_lost(result._host.get_name(), result._result)
+            why = lost_hosts.report_lost_host(result._host.get_name(), result._result)
             if why is not None:
                 self._display.warning(why)
 

@@ -48,7 +48,7 @@ class ActionModule(ActionBase):
 
     def _follow(self, options: dict[str, Any]) -> RolloutProgress:
         parent = os.getppid()
-        teller = self._teller(parent)
+        sender = self._sender(parent)
         story = ViewMessages()
         last: RolloutProgress | None = None
         shown = time.monotonic()
@@ -57,23 +57,23 @@ class ActionModule(ActionBase):
                 # ansible-playbook was killed, and nobody is left to show it to.
                 os._exit(1)
             if isinstance(found, ProgressUpdate):
-                last = found.standing
+                last = found.progress
             if found is not None:
                 message = story.message(found)
-                if teller is not None and not teller.tell(message):
-                    teller = None
-                if teller is None and self._say(message["lines"]):
+                if sender is not None and not sender.tell(message):
+                    sender = None
+                if sender is None and self._say(message["lines"]):
                     shown = 0.0
-            if teller is None and last is not None and time.monotonic() - shown >= _SHOW_EVERY:
+            if sender is None and last is not None and time.monotonic() - shown >= _SHOW_EVERY:
                 self._say([story.count + ("" if last.left is None else f"; {about_minutes(last.left)} left")])
                 shown = time.monotonic()
         if last is None:
             raise AssertionError("following ends with what it saw last")
-        if teller is None or not teller.tell({"end": True, "standing": progress_as_data(last)}):
+        if sender is None or not sender.tell({"end": True, "progress": progress_as_data(last)}):
             self._say([ending(last)])
         return last
 
-    def _teller(self, parent: int) -> ViewSender | None:
+    def _sender(self, parent: int) -> ViewSender | None:
         folder = folder_of(parent)
         try:
             return ViewSender(folder) if folder is not None else None

@@ -84,8 +84,8 @@ class ActionModule(ActionBase):
         return {"notifier": folder, "process": process, "untold": []}
 
     def _preview(self, store: Store, sight: RolloutView, hook: Hook, expects: list[str]) -> dict[str, Any]:
-        notices = new_notifications(store, sight, initial_state(store, sight, dry=True))[0]
-        untold = [sight.payload(notice)["text"] for notice in notices]
+        notifications = new_notifications(store, sight, initial_state(store, sight, dry=True))[0]
+        untold = [sight.payload(notification)["text"] for notification in notifications]
         lines = [f"{hook.file} would be called with the events {', '.join(expects)}, and is not, as this is a check."]
         for line in [*lines, *(f"Of what was so far, it would be told: {text}" for text in untold)]:
             self._display.display(line)

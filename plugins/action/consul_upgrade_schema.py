@@ -18,7 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator i
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
     "to": {"type": "int"},
-    "remove_old": {"type": "bool", "default": False},
+    "remove_legacy": {"type": "bool", "default": False},
 }
 
 
@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
         dry = bool(self._task.check_mode)
         try:
             store = Store(read_settings(options.get, os.environ))
-            outcome = Migrator(store, target=options["to"], remove_old=options["remove_old"]).run(dry=dry)
+            outcome = Migrator(store, target=options["to"], remove_legacy=options["remove_legacy"]).run(dry=dry)
         except UpgradeError as error:
             return {**result, **error.as_result()}
         return {**result, **outcome.plain(dry=dry), **changed(outcome.net_changes())}

@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run import scope
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path import allowed_moves, routes
 
 
-def _telling(work: Callable[..., Any]) -> Callable[..., Any]:
+def _raising(work: Callable[..., Any]) -> Callable[..., Any]:
     def told(*args: Any, **kwargs: Any) -> Any:
         try:
             return work(*args, **kwargs)
@@ -32,14 +32,14 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return name -> filter."""
         return {
-            "fleet": _telling(inventory_roles.fleet_of),
-            "stage_order": _telling(inventory_roles.plane_order),
-            "roles_of_stage": _telling(inventory_roles.roles_of_plane),
-            "upgrade_scope": _telling(scope.run_scope),
-            "after_scope": _telling(scope.post_upgrade_scope),
-            "unknown_hosts": _telling(routes.unknown_hosts),
-            "upgrade_ways": _telling(routes.routes_of),
-            "forbidden_moves": _telling(allowed_moves.forbidden_moves),
+            "fleet": _raising(inventory_roles.fleet_of),
+            "stage_order": _raising(inventory_roles.plane_order),
+            "roles_of_stage": _raising(inventory_roles.roles_of_plane),
+            "upgrade_scope": _raising(scope.run_scope),
+            "after_scope": _raising(scope.post_upgrade_scope),
+            "unknown_hosts": _raising(routes.unknown_hosts),
+            "upgrade_ways": _raising(routes.routes_of),
+            "forbidden_moves": _raising(allowed_moves.forbidden_moves),
             "composition_text": status_text.composition_lines,
             "status_text": status_text.status_lines,
             "plan_text": plan_text.plan_lines,

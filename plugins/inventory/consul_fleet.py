@@ -300,7 +300,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         # Those of roles, states and stages are there without a host too, so that a play for one of them finds it.
         names = {self._prefixed("state", state) for state in STATES} | {*stages, *upgrade_roles}
         names = (names | {name for found in groups.values() for name in found}) - {""}
-        _refuse_twins(names, hosts)
+        _refuse_duplicates(names, hosts)
         for name in sorted(names):
             self.inventory.add_group(name)
         for stage, roles in stages.items():
@@ -351,12 +351,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return str(to_safe_group_name(f"{prefix}{name}", force=True, silent=True)) if prefix and name else ""
 
 
-def _refuse_twins(groups: Set[str], hosts: Mapping[str, Any]) -> None:
-    twins = sorted(groups & hosts.keys())
-    if twins:
+def _refuse_duplicates(groups: Set[str], hosts: Mapping[str, Any]) -> None:
+    duplicates = sorted(groups & hosts.keys())
+    if duplicates:
         raise UpgradeError(
             "bad_name",
-            f"{twins[0]!r} is the name of a host and of a group, and Ansible would give the variables of one to the other. "
+            f"{duplicates[0]!r} is the name of a host and of a group, and Ansible would give the variables of one to the other. "
             "Give the host or its role another name, or the groups another prefix.",
         )
 

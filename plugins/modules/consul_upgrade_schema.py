@@ -14,7 +14,7 @@ description:
     the layout; a fleet without it has what JioCloud's own code wrote, which is layout 0.
   - Before a step, all that stands in its way is told at once, each with its key and what to do about it. Nothing is changed meanwhile.
   - A step copies keys to their new places, looks whether all are there, and writes the version last. Old keys are kept until every host
-    has reported through convoy.upgrade, or O(remove_old) asks for their end, so that nodes with older code go on working.
+    has reported through convoy.upgrade, or O(remove_legacy) asks for their end, so that nodes with older code go on working.
   - Every write is a transaction that is safe by itself and checks that the migration is still the only one. One that was killed is finished
     by the next.
   - While it works, planners and operators' words are refused; nodes ask their gates and report as ever, and holds can be set.
@@ -37,7 +37,7 @@ options:
     description:
       - The layout to go to, for tests. Without it, the newest one that this release knows.
     type: int
-  remove_old:
+  remove_legacy:
     description:
       - Remove the old keys now, whoever may still read or write them. Nodes with older code find no gate then, which they take for an open
         one, and are not heard of any more.
@@ -55,7 +55,7 @@ EXAMPLES = r"""
 
 - name: Remove what older code needed, as no node has it any more
   convoy.upgrade.consul_upgrade_schema:
-    remove_old: true
+    remove_legacy: true
 """
 
 RETURN = r"""

@@ -48,7 +48,7 @@ def fleet(size: int) -> Iterator[tuple[str, str]]:
     yield "current_version", "v1"
 
 
-def old_keys(size: int) -> Iterator[tuple[str, str]]:
+def legacy_keys(size: int) -> Iterator[tuple[str, str]]:
     """Return what JioCloud's code has in the old places of such a fleet, with as many gates as it can have."""
     for number in range(1, size + 1):
         yield f"running_version/v1/compute{number}", "1788999999"
@@ -73,7 +73,7 @@ def measure(agent: Agent, size: int) -> Iterator[tuple[str, int, float, float, i
     began = time.perf_counter()
     write_report(store, HostReport("compute1", "v3", "upgraded"))
     yield "one report", store.client.requests, time.perf_counter() - began, _memory(), size
-    agent.kv.load(old_keys(size))
+    agent.kv.load(legacy_keys(size))
     yield f"pass that opens nothing{OLD_KEYS}", *_passes(settings, opens=0), size
     store = Store(settings)
     began = time.perf_counter()

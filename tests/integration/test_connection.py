@@ -157,8 +157,8 @@ def test_nobody_is_followed_elsewhere_with_the_token(code: int) -> None:
                 lambda: client.get("upgrade/ledger"),
                 lambda: client.write([]),
                 client.nodes,
-                lambda: client.tell_agent("check/register", {}),
-                lambda: client.look_out("upgrade/", 1, 1),
+                lambda: client.put_to_agent("check/register", {}),
+                lambda: client.wait_for_change_below("upgrade/", 1, 1),
                 lambda: client.delete_acl("token/x"),
                 lambda: client.renew_session("x"),
             ):

@@ -90,7 +90,7 @@ def test_each_part_can_do_what_it_is_for(guarded: Agent, kv: RawKV) -> None:
     assert acquire(controller, open_session(controller), "compute2") is None
     assert read_fleet(viewer, history=5).snapshot.ledger is not None
     assert read_fleet(viewer).plan.hosts["compute1"].state == "upgraded"
-    seen = (found.standing for found in follow(viewer.settings) if isinstance(found, ProgressUpdate))
+    seen = (found.progress for found in follow(viewer.settings) if isinstance(found, ProgressUpdate))
     assert "paused" in next(seen).notes[0]
     control.resume(controller, control.Command())
     assert next(one for one in seen if not one.notes).state == "running"

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Command as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as Said
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import follow as follow_in_process
@@ -81,7 +81,7 @@ def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows
     seen = []
     for found in follow_in_process(store.settings, hosts, patience=1.5):
         if isinstance(found, ProgressUpdate):
-            seen.append((found.standing.done, found.hosts["compute1"].state))
+            seen.append((found.progress.done, found.hosts["compute1"].state))
         if len(seen) == 1 and isinstance(found, ProgressUpdate):
             report_after(consul, "started")
         elif found is None and seen[-1] == (False, "upgrading"):

@@ -21,7 +21,7 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.fleet import gates, names
-from integration.support.old_fleet import load, old_fleet, old_gates, old_reports
+from integration.support.old_fleet import legacy_gates, legacy_reports, load, old_fleet
 from integration.support.playbook import Runner, Task, plan
 from integration.support.shipped import Shipped, inventory
 from integration.support.words import UNLIMITED
@@ -40,7 +40,7 @@ def test_check_mode_and_diff_show_what_is_done_then_and_a_second_run_changes_not
     before = consul.tree()
     (shown,) = run([schema()], check=True, diff=True)
     assert consul.tree() == before
-    first, second, removed, last = run([schema(), schema(), schema(remove_old=True), schema()], diff=True)
+    first, second, removed, last = run([schema(), schema(), schema(remove_legacy=True), schema()], diff=True)
     assert shown["changed"] and first["changed"]
     assert shown["diff"] == first["diff"]
     assert "running/versions/v673/compute6 = 14283123" in first["diff"]["after"]
@@ -68,7 +68,7 @@ def test_check_mode_and_diff_show_what_is_done_then_and_a_second_run_changes_not
 
 
 def test_wrong_options_and_what_stands_in_the_way_are_told_and_change_nothing(run: Runner, consul: RawKV) -> None:
-    load(consul, {**old_reports(HOSTS), "running_version/stray": "1", **old_gates({"host/compute1": "maybe"})})
+    load(consul, {**legacy_reports(HOSTS), "running_version/stray": "1", **legacy_gates({"host/compute1": "maybe"})})
     before = consul.tree()
     beyond, wrong, refused = run([schema(to=99), schema(to="newest"), schema(to=1)])
     assert beyond["failure"]["code"] == "unknown_layout"
@@ -107,7 +107,7 @@ def test_the_playbook_tells_what_it_did_and_what_is_kept(play: Shipped, consul: 
     assert done.returncode == 0, done.stdout
     assert "Went from layout 0 to 1" in done.stdout
     assert "old keys are kept until 6 hosts (compute1" in done.stdout
-    removed = play("migrate_state", inventory=hosts, remove_old=True)
+    removed = play("migrate_state", inventory=hosts, remove_legacy=True)
     assert "6 old reports removed" not in removed.stdout
     assert "7 old reports removed: running_version/; " in removed.stdout, removed.stdout
     again = play("migrate_state", inventory=hosts)
@@ -146,7 +146,7 @@ def test_a_migrator_may_do_that_and_nothing_else(guarded: Agent) -> None:
     load(kv, {f"cloud/{key}": value for key, value in old_fleet(HOSTS).items()})
     kv.put("cloud/config_version/host/compute1/version", "1")
     token = token_of(guarded, "migrator")
-    Migrator(store_with(guarded, token), remove_old=True).run()
+    Migrator(store_with(guarded, token), remove_legacy=True).run()
     assert kv.get("cloud/upgrade/schema") == b"1"
     assert kv.tree("cloud/running_version/") == {}
     assert gates(kv, "cloud/")["host/compute3"] == "true"

@@ -21,7 +21,7 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, names, seed
 from integration.support.old_fleet import forked
-from integration.support.old_keys import old_answer, old_gates, put_old
+from integration.support.old_keys import legacy_gates, old_answer, put_old
 from integration.support.words import UNLIMITED
 from integration.support.writes import Write, around_writes, die_at_write
 
@@ -39,7 +39,7 @@ def kept(consul: RawKV, closed: Sequence[str] = CLOSED) -> None:
     """A fleet that was migrated and whose old keys are kept: its role is open, and so are its hosts but for some that are paused."""
     of_hosts = {f"host/{host}": "false" if host in closed else "true" for host in FLEET}
     put_old(consul, {"global": "true", "role/compute": "true", **of_hosts})
-    new = {place: value.capitalize() for place, value in old_gates(consul).items()}
+    new = {place: value.capitalize() for place, value in legacy_gates(consul).items()}
     seed(consul, FLEET, gates=new)
     consul.load([*OTHERS.items(), ("upgrade/schema", "1")])
     consul.put("upgrade/migration", json.dumps({"state": "kept", "from": 0, "to": 1}))
@@ -47,7 +47,7 @@ def kept(consul: RawKV, closed: Sequence[str] = CLOSED) -> None:
 
 def are_open(store: Store, consul: RawKV) -> tuple[set[str], set[str]]:
     """Return the hosts that are open to the old code, and to the new one."""
-    old = old_gates(consul)
+    old = legacy_gates(consul)
     return (
         {host for host in FLEET if old_answer(old, host, "compute")},
         {host for host, answer in ask_gate(store, FLEET).items() if answer.value},
@@ -82,14 +82,14 @@ def test_a_rollout_begins_and_opens_nothing_meanwhile(agent: Agent, store: Store
     assert [(one.key, one.before, one.after) for one in dry.changes] == [
         (one.key, one.before, one.after) for one in outcome.changes
     ]
-    assert old_gates(consul) == {"global": "false", **{f"host/{host}": "true" for host in five}, **PAUSED}
+    assert legacy_gates(consul) == {"global": "false", **{f"host/{host}": "true" for host in five}, **PAUSED}
     assert OTHERS.items() <= consul.texts("config_state/").items()
 
 
 def test_it_converges_and_leaves_what_others_set(store: Store, consul: RawKV) -> None:
     kept(consul, closed=[])
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 60}}))
-    assert len(old_gates(consul)) == 61
+    assert len(legacy_gates(consul)) == 61
     for host in FLEET:
         write_report(store, HostReport(host, "2", "upgraded"))
     make_pass(store, PassRequest())
@@ -106,7 +106,7 @@ def test_it_converges_and_leaves_what_others_set(store: Store, consul: RawKV) ->
     around_writes(store, counted)
     assert make_pass(store, PassRequest(converge=True)).plan.complete
     assert writes == 2
-    assert (old_gates(consul), gates(consul)) == ({"global": "true"}, {"global": "true"})
+    assert (legacy_gates(consul), gates(consul)) == ({"global": "true"}, {"global": "true"})
     assert {*OTHERS, "config_state/host/compute5/late"} <= set(consul.tree("config_state/"))
     assert history(consul)[-1]["what"] == "converge"
     assert not make_pass(store, PassRequest(converge=True)).changes
@@ -128,11 +128,11 @@ def test_killed_in_between_the_fleet_is_closed_and_the_same_command_goes_on(
     assert forked(act) == 9
     assert consul.get("current_version") == b"1"
     assert gates(consul)["global"] == gates(consul)["role/compute"] == "false"
-    assert len(old_gates(consul)) == 1 + 40 + len(CLOSED)
+    assert len(legacy_gates(consul)) == 1 + 40 + len(CLOSED)
     outcome = make_pass(store, PassRequest("2", FIVE))
     assert [host for host, one in outcome.hosts().items() if one.state == "held"] == CLOSED
     assert [one.host for one in outcome.openings] == FIRST
-    assert set(old_gates(consul)) == {"global", *PAUSED, *(f"host/{host}" for host in FIRST)}
+    assert set(legacy_gates(consul)) == {"global", *PAUSED, *(f"host/{host}" for host in FIRST)}
 
 
 def test_a_write_whose_reply_is_lost_is_followed_by_another_look(store: Store, consul: RawKV) -> None:
@@ -159,6 +159,6 @@ def test_the_hand_that_closes_all_removes_them_too(store: Store, consul: RawKV) 
     kept(consul)
     dry = reset_gates(store, dry=True)
     assert reset_gates(store) == dry
-    assert (old_gates(consul), gates(consul)) == ({"global": "false", **PAUSED}, {"global": "false"})
+    assert (legacy_gates(consul), gates(consul)) == ({"global": "false", **PAUSED}, {"global": "false"})
     assert OTHERS.items() <= consul.texts("config_state/").items()
     assert f"{GATES}/host/compute1" in {one.key for one in dry}

@@ -21,7 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome im
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
-from integration.support.old_fleet import load, migrated, old_fleet, old_gates, old_reports
+from integration.support.old_fleet import legacy_gates, legacy_reports, load, migrated, old_fleet
 from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
@@ -41,7 +41,7 @@ def reports(consul: RawKV) -> dict[str, str]:
 
 def copies(hosts: list[str], version: str) -> dict[str, str]:
     """Return what old reports are when they are copied."""
-    return {f"running/versions/{key.partition('/')[2]}": value for key, value in old_reports(hosts, version).items()}
+    return {f"running/versions/{key.partition('/')[2]}": value for key, value in legacy_reports(hosts, version).items()}
 
 
 def test_every_key_goes_where_it_belongs_and_the_old_ones_stay(store: Store, consul: RawKV) -> None:
@@ -90,16 +90,16 @@ def test_operators_closed_gates_of_hosts_become_holds_that_say_where_they_came_f
 
 
 def test_a_hold_that_is_there_already_stays_as_it_is(store: Store, consul: RawKV) -> None:
-    load(consul, {**old_reports(HOSTS[:2]), **old_gates({"host/compute1": "False"})})
+    load(consul, {**legacy_reports(HOSTS[:2]), **legacy_gates({"host/compute1": "False"})})
     consul.put("upgrade/hold/host/compute1", '{"reason": "its disk", "by": "ann"}')
-    migrated(store, remove_old=True)
+    migrated(store, remove_legacy=True)
     assert consul.get("upgrade/hold/host/compute1") == b'{"reason": "its disk", "by": "ann"}'
     assert gates(consul) == {}
 
 
 @pytest.mark.parametrize("written", ["true", "TRUE", "false", "False\n", " v674 ", "v600"])
 def test_gates_stay_as_the_status_of_old_code_reads_them(store: Store, consul: RawKV, written: str) -> None:
-    load(consul, {"current_version": "v674", **old_reports(HOSTS[:1])})
+    load(consul, {"current_version": "v674", **legacy_reports(HOSTS[:1])})
     consul.put("config_state/enable_puppet/global", written)
     migrated(store)
     assert gates(consul) == {"global": written}
@@ -119,7 +119,7 @@ def sessions(consul: RawKV) -> set[str]:
     return {one["ID"] for one in json.loads(consul.call("GET", "session/list")[2])}
 
 
-@pytest.mark.parametrize("options", [{}, {"remove_old": True}])
+@pytest.mark.parametrize("options", [{}, {"remove_legacy": True}])
 def test_check_mode_tells_all_that_is_done_then_and_writes_nothing(
     store: Store, consul: RawKV, options: dict[str, Any]
 ) -> None:
@@ -139,7 +139,7 @@ def test_check_mode_tells_all_that_is_done_then_and_writes_nothing(
 
 
 def test_check_mode_shows_every_key_but_the_entry_of_the_history(store: Store, consul: RawKV) -> None:
-    load(consul, old_gates({"global": "True"}))
+    load(consul, legacy_gates({"global": "True"}))
     seed(consul, HOSTS[:3], gates={"global": "True"})
     consul.put("upgrade/ledger", json.dumps({"epoch": 4, "version": "1", "state": "complete", "commit": "abc"}))
     before = consul.texts()
@@ -154,15 +154,15 @@ def test_check_mode_shows_every_key_but_the_entry_of_the_history(store: Store, c
     assert {*told, "upgrade/history/5"} == changed
     # Once more, there is nothing to tell.
     assert migrated(store).real_changes() == []
-    assert [one.key for one in migrated(store, dry=True, remove_old=True).real_changes()] == [
-        one.key for one in migrated(store, remove_old=True).real_changes()
+    assert [one.key for one in migrated(store, dry=True, remove_legacy=True).real_changes()] == [
+        one.key for one in migrated(store, remove_legacy=True).real_changes()
     ]
 
 
 def test_removal_leaves_nothing_but_others_keys_and_the_holds(store: Store, consul: RawKV) -> None:
     load(consul, old_fleet(HOSTS))
     consul.put("config_state/enable_puppet/host/compute2", "False")
-    outcome = migrated(store, remove_old=True)
+    outcome = migrated(store, remove_legacy=True)
     assert consul.tree("running_version/") == {}
     assert set(consul.tree("config_state/")) == {
         "config_state/role/compute/enable_update",
@@ -177,7 +177,7 @@ def test_removal_leaves_nothing_but_others_keys_and_the_holds(store: Store, cons
 def test_gates_that_were_in_their_place_keep_nodes_with_old_code_as_they_were(store: Store, consul: RawKV) -> None:
     consul.put("config_state/enable_puppet/global", "true")
     consul.put("config_state/enable_puppet/host/compute2", "false")
-    for options in ({}, {"remove_old": True}, {}):
+    for options in ({}, {"remove_legacy": True}, {}):
         migrated(store, **options)
         assert gates(consul) == {"global": "true", "host/compute2": "false"}
         assert consul.get("upgrade/hold/host/compute2")
@@ -187,7 +187,7 @@ def test_gates_that_were_in_their_place_keep_nodes_with_old_code_as_they_were(st
 
 
 def test_where_no_host_has_ever_reported_old_gates_are_kept_until_one_does(store: Store, consul: RawKV) -> None:
-    old = old_gates({"global": "True", "role/compute": "False"})
+    old = legacy_gates({"global": "True", "role/compute": "False"})
     load(consul, old)
     for dry in (True, False, False):
         outcome = migrated(store, dry=dry)
@@ -221,13 +221,16 @@ def test_old_keys_go_when_every_host_has_reported_through_convoy(store: Store, c
 
 
 def test_what_old_nodes_said_while_their_keys_were_kept_is_not_lost(store: Store, consul: RawKV) -> None:
-    load(consul, {"current_version": "v674", **old_reports(HOSTS[:4], "v673"), **old_gates({"role/compute": "True"})})
+    load(
+        consul,
+        {"current_version": "v674", **legacy_reports(HOSTS[:4], "v673"), **legacy_gates({"role/compute": "True"})},
+    )
     migrated(store)
     consul.put("running_version/v674/compute2", "1528312345.67")
     consul.delete("running_version/v673/compute2")
     write_report(store, HostReport("compute3", "v674", "upgraded"))
     consul.put("config_state/role/compute/enable_puppet", "False")
-    migrated(store, remove_old=True)
+    migrated(store, remove_legacy=True)
     assert {key for key in reports(consul) if "compute4" not in key} == {
         "running/versions/v673/compute1",
         "running/versions/v674/compute2",
@@ -242,7 +245,7 @@ def test_what_old_nodes_said_while_their_keys_were_kept_is_not_lost(store: Store
 def test_nodes_that_never_stop_writing_old_keys_are_told_and_keep_nobody(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load(consul, old_reports(HOSTS[:3]))
+    load(consul, legacy_reports(HOSTS[:3]))
     migrated(store)
     write, at = store.client.write, 1600000000
 
@@ -253,20 +256,20 @@ def test_nodes_that_never_stop_writing_old_keys_are_told_and_keep_nobody(
         return write(operations)
 
     monkeypatch.setattr(store.client, "write", others_write_too)
-    outcome = migrated(store, remove_old=True)
+    outcome = migrated(store, remove_legacy=True)
     assert outcome.left == ["compute2"]
     assert outcome.summary(dry=False)[-1].startswith("compute2 still wrote old keys while these were removed.")
     assert consul.get("upgrade/migration") is None
     monkeypatch.undo()
     assert migrated(store).real_changes() == []
-    migrated(store, remove_old=True)
+    migrated(store, remove_legacy=True)
     assert consul.tree("running_version/") == {}
 
 
 def test_old_gates_that_are_set_again_and_again_stay_kept_and_are_told(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load(consul, old_gates({"role/compute": "True"}))
+    load(consul, legacy_gates({"role/compute": "True"}))
     migrated(store)
     write, at = store.client.write, 0
 
@@ -277,13 +280,13 @@ def test_old_gates_that_are_set_again_and_again_stay_kept_and_are_told(
         return write(operations)
 
     monkeypatch.setattr(store.client, "write", others_write_too)
-    outcome = migrated(store, remove_old=True)
+    outcome = migrated(store, remove_legacy=True)
     assert (outcome.left, outcome.kept) == ([], 1)
     assert "something wrote them again and again" in outcome.summary(dry=False)[0]
     assert json.loads(consul.get("upgrade/migration") or b"") == KEPT
     monkeypatch.undo()
     assert migrated(store).kept == 1
-    migrated(store, remove_old=True)
+    migrated(store, remove_legacy=True)
     assert consul.tree("config_state/role/") == {}
     assert consul.get("upgrade/migration") is None
 
@@ -291,7 +294,7 @@ def test_old_gates_that_are_set_again_and_again_stay_kept_and_are_told(
 def test_replies_that_are_lost_are_no_reason_to_give_up(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load(consul, old_reports(list(names(compute=450))))
+    load(consul, legacy_reports(list(names(compute=450))))
     migrated(store)
     write = store.client.write
 
@@ -302,7 +305,7 @@ def test_replies_that_are_lost_are_no_reason_to_give_up(
         return answer
 
     monkeypatch.setattr(store.client, "write", loses_each_reply)
-    assert counts(migrated(store, remove_old=True)) == {"old reports removed": 450}
+    assert counts(migrated(store, remove_legacy=True)) == {"old reports removed": 450}
     assert consul.tree("running_version/") == {}
 
 
@@ -328,7 +331,7 @@ def test_where_nothing_of_a_fleet_is_found_it_says_where_it_looked(agent: Agent,
             assert told.startswith(
                 f"Nothing of a fleet was found: Consul at {store.settings.url}, {where}, has no report"
             )
-    load(consul, old_gates({"global": "True"}))
+    load(consul, legacy_gates({"global": "True"}))
     consul.delete("upgrade/schema")
     assert not any("Nothing of a fleet" in line for line in migrated(store_of(agent)).summary(dry=False))
 
@@ -358,7 +361,7 @@ def test_a_fleet_in_the_middle_of_a_rollout_goes_on_with_it(store: Store, consul
     end_holds(store, HoldTargets(hosts=["compute30"]))
     for host in HOSTS[10:29]:
         write_report(store, HostReport(host, "v674", "upgraded"))
-    migrated(store, remove_old=True)
+    migrated(store, remove_legacy=True)
     make_pass(store, PassRequest())
     write_report(store, HostReport("compute30", "v674", "upgraded"))
     assert make_pass(store, PassRequest()).plan.complete
@@ -368,7 +371,7 @@ def test_a_fleet_in_the_middle_of_a_rollout_goes_on_with_it(store: Store, consul
 def test_under_a_prefix_nothing_else_is_touched(agent: Agent, consul: RawKV) -> None:
     keys = old_fleet(HOSTS[:6])
     load(consul, {**keys, **{f"cloud/{key}": value for key, value in keys.items()}})
-    Migrator(Store(Settings(port=agent.http_port, kv_prefix="cloud/")), remove_old=True).run()
+    Migrator(Store(Settings(port=agent.http_port, kv_prefix="cloud/")), remove_legacy=True).run()
     assert {key: value for key, value in consul.texts().items() if not key.startswith("cloud/")} == keys
     assert consul.get("cloud/upgrade/schema") == b"1"
     assert consul.tree("cloud/running_version/") == {}

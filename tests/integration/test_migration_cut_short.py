@@ -26,7 +26,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome im
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names
-from integration.support.old_fleet import forked, killed_at, load, migrate, old_fleet, old_reports, whole, writes_of
+from integration.support.old_fleet import forked, killed_at, legacy_reports, load, migrate, old_fleet, whole, writes_of
 from integration.support.proxy import LOSE_REPLY, LOSE_REQUEST, PASS, LossyProxy
 from integration.support.words import UNLIMITED
 from integration.support.writes import Write, around_writes
@@ -38,7 +38,7 @@ HOSTS = 5000
 LARGE = old_fleet(list(names(compute=HOSTS)))
 # Enough for several transactions of each kind.
 SMALL = old_fleet(list(names(compute=150)))
-REMOVAL = {"remove_old": True}
+REMOVAL = {"remove_legacy": True}
 # So many of the boundaries are drawn.
 _SAMPLE = 2
 
@@ -311,7 +311,7 @@ def test_where_consul_stays_away_that_is_told_and_the_next_run_goes_on(
 @pytest.mark.thorough
 def test_nodes_that_report_meanwhile_are_not_lost(consul: RawKV, settings: Settings) -> None:
     hosts = list(names(compute=200))
-    load(consul, {"current_version": "v674", **old_reports(hosts, "v673")})
+    load(consul, {"current_version": "v674", **legacy_reports(hosts, "v673")})
     over = threading.Event()
     moved: list[str] = []
 

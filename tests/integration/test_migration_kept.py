@@ -9,14 +9,14 @@ import json
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import HostReport as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command as Said
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, names, record
-from integration.support.old_fleet import load, migrated, old_gates, old_reports
+from integration.support.old_fleet import legacy_gates, legacy_reports, load, migrated
 from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
@@ -26,7 +26,7 @@ SILENT = {**UNLIMITED, "health": {"progress_deadline": 60}}
 
 def test_a_host_that_an_operator_put_back_has_not_reported_by_that(store: Store, consul: RawKV) -> None:
     fleet = names(web=2)
-    load(consul, {"current_version": "v1", **old_gates({"global": "True", "host/web1": "True"})})
+    load(consul, {"current_version": "v1", **legacy_gates({"global": "True", "host/web1": "True"})})
     migrated(store)
     make_pass(store, PassRequest("v2", SILENT, fleet=fleet))
     # A node with old code says nothing of its upgrade; its gate was set long ago.
@@ -46,7 +46,10 @@ def test_a_host_that_an_operator_put_back_has_not_reported_by_that(store: Store,
 def test_what_an_old_tool_opened_while_a_rollout_runs_opens_nothing_when_the_old_keys_are_removed(
     store: Store, consul: RawKV, state: str
 ) -> None:
-    load(consul, {"current_version": "v1", **old_reports(list(names(web=4)), "v1"), **old_gates({"role/web": "True"})})
+    load(
+        consul,
+        {"current_version": "v1", **legacy_reports(list(names(web=4)), "v1"), **legacy_gates({"role/web": "True"})},
+    )
     migrated(store)
     make_pass(store, PassRequest("v2", {"rolling_rules": {"global": 1}}))
     set_gate(store, "role", "web", value=False)
@@ -55,8 +58,8 @@ def test_what_an_old_tool_opened_while_a_rollout_runs_opens_nothing_when_the_old
     # By the old tool, and where the state is another one, after a migrator was killed.
     consul.put("config_state/role/web/enable_puppet", "True")
     consul.put("upgrade/migration", json.dumps({"state": state, "from": 0, "to": 1}))
-    shown = migrated(store, dry=True, remove_old=True)
-    done = migrated(store, remove_old=True)
+    shown = migrated(store, dry=True, remove_legacy=True)
+    done = migrated(store, remove_legacy=True)
     assert gates(consul) == closed
     assert {one.key for one in shown.real_changes()} == {one.key for one in done.real_changes()}
     assert not consul.tree("config_state/role/")

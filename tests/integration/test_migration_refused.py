@@ -28,7 +28,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, opened, seed
-from integration.support.old_fleet import load, migrated, old_reports, refusal
+from integration.support.old_fleet import legacy_reports, load, migrated, refusal
 from integration.support.words import UNLIMITED
 from integration.support.writes import Write, around_writes
 
@@ -54,7 +54,7 @@ BAD = {
 def test_all_that_stands_in_the_way_is_told_at_once_and_nothing_is_changed(
     store: Store, consul: RawKV, dry: bool
 ) -> None:
-    load(consul, {**old_reports(HOSTS), **{key: value for key, (value, _why) in BAD.items()}})
+    load(consul, {**legacy_reports(HOSTS), **{key: value for key, (value, _why) in BAD.items()}})
     consul.put("config_state/enable_puppet/role/storage", "True")
     before = consul.tree()
     with pytest.raises(UpgradeError) as caught:
@@ -75,7 +75,7 @@ def test_all_that_stands_in_the_way_is_told_at_once_and_nothing_is_changed(
 
 
 def test_bytes_that_are_no_text_stand_in_the_way(store: Store, consul: RawKV) -> None:
-    load(consul, old_reports(HOSTS[:2]))
+    load(consul, legacy_reports(HOSTS[:2]))
     # A name that is none either: Consul's transactions could not be told of it.
     assert consul.call("PUT", "kv/config_state/role/st%FFrage/enable_puppet", b"True")[0] == 200
     bad = ["current_version", "running_version/v673/compute1", "config_state/role/compute/enable_puppet"]
@@ -87,7 +87,9 @@ def test_bytes_that_are_no_text_stand_in_the_way(store: Store, consul: RawKV) ->
 
 
 def test_mended_as_it_is_told_it_goes_on(store: Store, consul: RawKV) -> None:
-    load(consul, old_reports(HOSTS[:3]) | {"running_version/v674/compute3": "1528312400.00", "running_version/x": "1"})
+    load(
+        consul, legacy_reports(HOSTS[:3]) | {"running_version/v674/compute3": "1528312400.00", "running_version/x": "1"}
+    )
     for one in refusal(store).details["obstacles"]:
         assert consul.delete(one["key"])
     migrated(store)
@@ -96,7 +98,7 @@ def test_mended_as_it_is_told_it_goes_on(store: Store, consul: RawKV) -> None:
 
 @pytest.mark.parametrize("at", [1, 2])
 def test_what_comes_into_the_way_is_told_with_what_was_done_before(store: Store, consul: RawKV, at: int) -> None:
-    load(consul, old_reports(list(names(compute=100))))
+    load(consul, legacy_reports(list(names(compute=100))))
     writes = 0
 
     def somebody_writes(write: Write, operations: Sequence[Any]) -> Any:
@@ -199,8 +201,8 @@ def test_a_planner_that_has_read_before_does_not_write_after(agent: Agent, store
 def test_each_removal_stops_a_planner_that_has_read_before(store: Store, consul: RawKV) -> None:
     seen = set()
     for _removal in range(3):
-        load(consul, old_reports(HOSTS[:1]))
-        migrated(store, remove_old=True)
+        load(consul, legacy_reports(HOSTS[:1]))
+        migrated(store, remove_legacy=True)
         (folder,) = [one for one in consul.entries("upgrade/hold/") if one["Key"] == "upgrade/hold/"]
         seen.add(folder["ModifyIndex"])
     assert len(seen) == 3

@@ -23,13 +23,13 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator i
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names
-from integration.support.old_fleet import killed_at, load, migrate, old_reports, refusal, whole, writes_of
+from integration.support.old_fleet import killed_at, legacy_reports, load, migrate, refusal, whole, writes_of
 from integration.support.writes import Write, around_writes
 
 pytestmark = pytest.mark.one_release
 
 HOSTS = list(names(compute=70))
-REMOVAL = {"remove_old": True}
+REMOVAL = {"remove_legacy": True}
 
 TO_2 = """
 from ....module_utils._consul.operations import Change, compare, compare_and_put, remove
@@ -90,7 +90,7 @@ def settings(agent: Agent, consul: RawKV) -> Settings:  # noqa: ARG001  it wipes
 
 
 def test_all_steps_between_are_made_in_order_by_one_command(settings: Settings, consul: RawKV) -> None:
-    load(consul, old_reports(HOSTS))
+    load(consul, legacy_reports(HOSTS))
     shown = Migrator(Store(settings)).run(dry=True)
     done = Migrator(Store(settings)).run()
     assert [one.step.number for one in done.steps] == [1, 2]
@@ -103,7 +103,7 @@ def test_all_steps_between_are_made_in_order_by_one_command(settings: Settings, 
 
 
 def test_a_layout_may_be_named_and_the_next_run_goes_on_from_there(settings: Settings, consul: RawKV) -> None:
-    load(consul, old_reports(HOSTS))
+    load(consul, legacy_reports(HOSTS))
     migrate(settings, target=1)
     assert consul.get("upgrade/schema") == b"1"
     assert consul.tree("records/") == {}
@@ -123,20 +123,20 @@ def test_a_layout_may_be_named_and_the_next_run_goes_on_from_there(settings: Set
 def test_killed_at_every_boundary_between_and_within_steps_the_next_run_finishes(
     settings: Settings, consul: RawKV
 ) -> None:
-    load(consul, old_reports(HOSTS))
+    load(consul, legacy_reports(HOSTS))
     writes = writes_of(settings, **REMOVAL)
     expected = whole(consul)
     for point in range(1, writes + 1):
         for after in (False, True):
             assert consul.delete("", tree=True)
-            load(consul, old_reports(HOSTS))
+            load(consul, legacy_reports(HOSTS))
             assert killed_at(settings, point, after=after, **REMOVAL)
             migrate(settings, **REMOVAL)
             assert whole(consul) == expected, f"killed {'after' if after else 'before'} {point}"
 
 
 def test_what_stands_in_the_way_of_a_later_step_is_seen_when_it_is_reached(settings: Settings, consul: RawKV) -> None:
-    load(consul, old_reports(HOSTS[:2]) | {"running/versions/v1/web1": "{"})
+    load(consul, legacy_reports(HOSTS[:2]) | {"running/versions/v1/web1": "{"})
     for dry in (True, False):
         with pytest.raises(UpgradeError) as caught:
             Migrator(Store(settings)).run(dry=dry)
@@ -160,7 +160,7 @@ def test_what_stands_in_the_way_of_a_later_step_is_seen_when_it_is_reached(setti
 def test_what_comes_between_looking_and_locking_leaves_old_keys_kept_that_were(
     settings: Settings, consul: RawKV
 ) -> None:
-    load(consul, old_reports(HOSTS[:2]))
+    load(consul, legacy_reports(HOSTS[:2]))
     migrate(settings, target=1)
     before = consul.get("upgrade/migration")
     store, writes = Store(settings), 0
@@ -182,7 +182,7 @@ def test_what_comes_between_looking_and_locking_leaves_old_keys_kept_that_were(
 
 
 def test_planners_that_know_no_layout_2_say_which_release_does(settings: Settings, consul: RawKV) -> None:
-    load(consul, old_reports(HOSTS[:2]))
+    load(consul, legacy_reports(HOSTS[:2]))
     migrate(settings)
     with pytest.raises(UpgradeError) as caught:
         Store(settings).snapshot()

@@ -47,7 +47,10 @@ READERS: dict[str, tuple[Callable[[Store], object], object]] = {
     "info": (lambda store: read_fleet(store, fleet=FLEET).snapshot.current_version, "2"),
     "epochs": (lambda store: store.epochs(), [2, 1]),
     "history": (lambda store: [one["what"] for one in store.events([2])], ["complete"]),
-    "wait": (lambda store: [store.client.look_out(GATE, 0, 1)[0] > 0, store.client.get(GATE).value], [True, b"False"]),  # type: ignore[union-attr]
+    "wait": (
+        lambda store: [store.client.wait_for_change_below(GATE, 0, 1)[0] > 0, store.client.get(GATE).value],
+        [True, b"False"],
+    ),  # type: ignore[union-attr]
 }
 
 

@@ -114,10 +114,10 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
     assert b'"epoch": ' in (secure.agent.kv.get("upgrade/notified") or b"")
     by_options = run([info(**options), ask("compute1", **options)])
     nothing = {"version": "1", "fleet": {"compute1": "compute"}, "composition": {"roles": {}}, "scope": ["compute1"]}
-    driven = [driver(state="started", **nothing, **options), driver(state="settled", scope=["compute1"]), stopped()]
-    driven = run([prepared(), *driven], environ=WATCHED)
-    assert [result["failed"] for result in driven] == [False] * 4, driven.stdout
-    assert driven[2]["done"]
+    done = [driver(state="started", **nothing, **options), driver(state="settled", scope=["compute1"]), stopped()]
+    done = run([prepared(), *done], environ=WATCHED)
+    assert [result["failed"] for result in done] == [False] * 4, done.stdout
+    assert done[2]["done"]
     by_environment = run([info(), ask("compute1")], environ=environ)
     unverified = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": "", "CONSUL_HTTP_SSL_VERIFY": "0"})
     refused = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": secure.other_ca})

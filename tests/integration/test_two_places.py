@@ -14,7 +14,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import HostReport as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command as Said
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import abort, retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, end_holds
@@ -23,7 +23,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, names, seed
-from integration.support.old_keys import old_answer, old_gates, original_answer, original_status, put_old
+from integration.support.old_keys import legacy_gates, old_answer, original_answer, original_status, put_old
 from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
@@ -46,9 +46,9 @@ def kept(store: Store, consul: RawKV) -> Iterator[Store]:
 def alike(consul: RawKV) -> None:
     """See that both kinds of nodes get the same answer, whatever the gates."""
     new = gates(consul)
-    assert {place: value.lower() for place, value in old_gates(consul).items()} == new
+    assert {place: value.lower() for place, value in legacy_gates(consul).items()} == new
     for host in names(compute=3):
-        assert old_answer(old_gates(consul), host, "compute") == old_answer(new, host, "compute")
+        assert old_answer(legacy_gates(consul), host, "compute") == old_answer(new, host, "compute")
 
 
 def answers(store: Store, **hosts: int) -> list[bool]:
@@ -83,7 +83,7 @@ def test_it_costs_no_request_to_look_in_both_places(store: Store, consul: RawKV,
     assert answers(store, compute=count) == [number % 2 == 0 for number in range(1, count + 1)]
     assert store.client.requests - before == 1
     before = store.client.requests
-    assert len(store.snapshot().old_gates.hosts) == (count + 1) // 2
+    assert len(store.snapshot().legacy_gates.hosts) == (count + 1) // 2
     assert store.client.requests - before == 1
 
 
@@ -112,19 +112,19 @@ def test_paused_roles_and_fleets_are_held_after_the_migration_and_no_rollout_ope
     assert [original_answer(consul, host, role) for host, role in fleet.items()] == [False, False, True, True]
     assert original_status(consul, fleet) == {"compute1", "compute2"}
     # The global one is repeated for nodes that look there alone, and is no pause.
-    assert old_gates(consul)["global"] == "False"
+    assert legacy_gates(consul)["global"] == "False"
     assert ask_gate(store, {"web1": "web"})["web1"].value
     end_holds(store, HoldTargets(roles=["compute"]))
-    assert "role/compute" not in old_gates(consul)
+    assert "role/compute" not in legacy_gates(consul)
     make_pass(store, PassRequest())
     assert all(original_answer(consul, host, role) for host, role in fleet.items())
     # Where everything was paused, so is everything: that a rollout closed its gate does not end with the pause.
     consul.put("config_state/global/enable_puppet", "False")
     assert {one.key for one in ask_gate(store, fleet).values()} == {"config_state/global/enable_puppet"}
     assert not make_pass(store, PassRequest("3", {"rolling_rules": {"global": 9}}, replace="2")).openings
-    assert old_gates(consul)["global"] == "False"
+    assert legacy_gates(consul)["global"] == "False"
     end_holds(store, HoldTargets(everything=True))
-    assert old_gates(consul)["global"] == "false"
+    assert legacy_gates(consul)["global"] == "false"
     assert len(make_pass(store, PassRequest()).openings) == 4
     assert ask_gate(store, {"web1": "web"})["web1"].value
 
@@ -175,7 +175,7 @@ def test_a_rollout_is_seen_alike_by_both_kinds_of_nodes(kept: Store, consul: Raw
         else:
             write_report(kept, HostReport(host, "2", "upgraded"))
     assert make_pass(kept, PassRequest("2", rules=UNLIMITED, converge=True)).plan.complete
-    assert old_gates(consul) == {"global": "true"}
+    assert legacy_gates(consul) == {"global": "true"}
     assert gates(consul) == {"global": "true"}
     assert {event["what"] for event in history(consul)} >= {"begin", "open", "converge"}
 
@@ -227,12 +227,12 @@ def test_an_operators_hand_is_in_both(kept: Store, consul: RawKV) -> None:
     assert set_gate(kept, "host", "compute2", value=False) == []
     alike(consul)
     assert len(set_gate(kept, "host", "compute2", value=None, dry=True)) == 2
-    assert old_gates(consul)["host/compute2"] == "false"
+    assert legacy_gates(consul)["host/compute2"] == "false"
     set_gate(kept, "host", "compute2", value=None)
-    assert old_gates(consul) == {"global": "true"}
+    assert legacy_gates(consul) == {"global": "true"}
     set_gate(kept, "role", "compute", value=False)
     assert {one.key for one in reset_gates(kept, dry=True)} == {one.key for one in reset_gates(kept)}
-    assert old_gates(consul) == {"global": "false"}
+    assert legacy_gates(consul) == {"global": "false"}
     assert reset_gates(kept) == []
 
 
@@ -243,7 +243,7 @@ def test_a_hand_that_sets_what_one_place_lacks_sets_that_alone(kept: Store, cons
     assert [(one.key, one.before, one.after) for one in changes] == [(f"{GATES}/host/compute3", None, "false")]
     # The pause is the operator's, and stays when the gate is opened.
     set_gate(kept, "host", "compute3", value=True)
-    assert old_gates(consul)["host/compute3"] == "false"
+    assert legacy_gates(consul)["host/compute3"] == "false"
     assert not ask_gate(kept, {"compute3": "compute"})["compute3"].value
     end_holds(kept, HoldTargets(hosts=["compute3"]))
     assert ask_gate(kept, {"compute3": "compute"})["compute3"].value
@@ -251,11 +251,11 @@ def test_a_hand_that_sets_what_one_place_lacks_sets_that_alone(kept: Store, cons
 
 def test_before_the_migration_a_hand_is_in_both_too_and_elsewhere_in_one(store: Store, consul: RawKV) -> None:
     set_gate(store, "host", "compute1", value=False)
-    assert old_gates(consul) == {}
+    assert legacy_gates(consul) == {}
     put_old(consul, {"global": "True"})
     set_gate(store, "host", "compute2", value=False)
     # As the old code of this fleet spells it.
-    assert old_gates(consul) == {"global": "True", "host/compute2": "False"}
+    assert legacy_gates(consul) == {"global": "True", "host/compute2": "False"}
 
 
 def test_keys_of_others_among_the_old_gates_stay(kept: Store, consul: RawKV) -> None:
@@ -264,7 +264,7 @@ def test_keys_of_others_among_the_old_gates_stay(kept: Store, consul: RawKV) -> 
     set_gate(kept, "host", "compute2", value=False)
     make_pass(kept, PassRequest("2", ONE_BY_ONE))
     assert others.items() <= consul.texts("config_state/").items()
-    assert old_gates(consul) == {"global": "false", "host/compute1": "true"}
+    assert legacy_gates(consul) == {"global": "false", "host/compute1": "true"}
 
 
 def test_a_report_by_the_new_code_ends_an_old_one_with_a_later_time(kept: Store, consul: RawKV) -> None:

@@ -21,7 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.kv import RawKV
 from integration.support.fleet import names
 from integration.support.old_fleet import killed_at, load, migrate, old_fleet, writes_of
-from integration.support.old_keys import old_answer, old_gates, original_answer
+from integration.support.old_keys import legacy_gates, old_answer, original_answer
 from integration.support.playbook import Runner
 from integration.support.playbook import ask_gate as ask_task
 from integration.support.words import UNLIMITED
@@ -155,9 +155,9 @@ def test_nor_while_it_ends_and_while_the_old_keys_are_removed(store: Store, cons
     watchers = Watchers(store, consul, to_its_end=True)
     with watchers.watching():
         migrate(store.settings)
-        assert old_gates(consul)
-        migrate(store.settings, remove_old=True)
-        assert not old_gates(consul)
+        assert legacy_gates(consul)
+        migrate(store.settings, remove_legacy=True)
+        assert not legacy_gates(consul)
     assert not watchers.wrong, watchers.wrong[:5]
 
 

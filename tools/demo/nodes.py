@@ -53,7 +53,7 @@ def live(name: str, role: str, version: str) -> None:
             time.sleep(random.uniform(*_UPGRADE_SECONDS))
             version = wanted_version
             write_report(consul, HostReport(name, version, UPGRADED))
-        index = consul.client.look_out(consul.keys.gates, index, _WAIT_SECONDS)[0]
+        index = consul.client.wait_for_change_below(consul.keys.gates, index, _WAIT_SECONDS)[0]
 
 
 def main() -> None:

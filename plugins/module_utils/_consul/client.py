@@ -198,14 +198,14 @@ class ConsulClient:
 
         return self._retrying(ask)
 
-    def tell_agent(self, what: str, facts: dict[str, Any]) -> None:
+    def put_to_agent(self, what: str, facts: dict[str, Any]) -> None:
         """Tell the agent something of its own node that does no harm when it is told twice, as ``check/register``.
 
         :raises UpgradeError: what :meth:`read` raises.
         """
         self._retrying(lambda: self._checked(self._send("put", f"/v1/agent/{what}", data=json.dumps(facts))))
 
-    def look_out(self, prefix: str, index: int, seconds: float) -> tuple[int, bool]:
+    def wait_for_change_below(self, prefix: str, index: int, seconds: float) -> tuple[int, bool]:
         """Return the index of a prefix as soon as it is above ``index``, or whatever it is after ``seconds``.
 
         A blocking query that brings back next to nothing: names up to the first slash, no values.

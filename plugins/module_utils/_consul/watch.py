@@ -33,14 +33,14 @@ class Watch:
         """Begin with nothing: the first question is asked when somebody waits."""
         self._settings = settings
         self._prefixes = prefixes
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._count = 0
         self._started = False
         self._over = threading.Event()
 
     def mark(self) -> int:
         """Return where the watch is. Taken before something is read, it makes sure that no later change is missed."""
-        with self._news:
+        with self._changed:
             if not self._started:
                 self._started = True
                 for prefix in self._prefixes:
@@ -52,8 +52,8 @@ class Watch:
 
         A Consul that goes away or refuses is a change too: who looks again is told what is wrong.
         """
-        with self._news:
-            return self._news.wait_for(lambda: self._count > mark, seconds)
+        with self._changed:
+            return self._changed.wait_for(lambda: self._count > mark, seconds)
 
     def wake(self) -> None:
         """End all waiting, as a change would."""
@@ -68,7 +68,7 @@ class Watch:
         index, filled = 0, True
         while not self._over.is_set():
             try:
-                found, is_filled = client.look_out(prefix, index, _LONGEST)
+                found, is_filled = client.wait_for_change_below(prefix, index, _LONGEST)
             except UpgradeError:
                 self._tell()
                 client = ConsulClient(self._settings)
@@ -81,6 +81,6 @@ class Watch:
             index, filled = (found if found >= index else 0), is_filled
 
     def _tell(self) -> None:
-        with self._news:
+        with self._changed:
             self._count += 1
-            self._news.notify_all()
+            self._changed.notify_all()

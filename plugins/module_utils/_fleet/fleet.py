@@ -43,7 +43,7 @@ class VersionReport:
     """What a host said it runs: the version, and when (unix seconds, None where the value can't be read).
 
     :param index: the key's ModifyIndex in Consul.
-    :param is_old: whether it stands where the old code put it.
+    :param is_legacy: whether it stands where the old code put it.
     :param published: how many times planners have published a report of this host in the rollout in which they wrote this one.
     :param key: where it was read, as the version in it need not be one; empty for one that was not read.
     """
@@ -51,7 +51,7 @@ class VersionReport:
     version: str
     at: float | None = None
     index: int = field(default=0, compare=False)
-    is_old: bool = field(default=False, compare=False)
+    is_legacy: bool = field(default=False, compare=False)
     published: int = field(default=0, compare=False)
     key: str = field(default="", compare=False)
 
@@ -113,7 +113,7 @@ class HostRecord:
     index: int = field(default=0, compare=False)
 
     @property
-    def has_spoken(self) -> bool:
+    def has_reported(self) -> bool:
         """Whether the host has written in it: what planners and operators write of it has no time of a report."""
         return self.readable and any(state in self.times for state in REPORTED_STATES)
 
@@ -146,9 +146,9 @@ class Snapshot:
     :param version_index: the same for ``current_version``.
     :param gates: those of rollouts.
     :param holds: those that are set, and the pauses of python-jiocloud that are no holds yet.
-    :param old_gates: all those that stand where python-jiocloud keeps operators' pauses.
-    :param old_reports: hosts that have a report where the old code put it.
-    :param driven: hosts that a run of Ansible is at work on.
+    :param legacy_gates: all those that stand where python-jiocloud keeps operators' pauses.
+    :param legacy_reports: hosts that have a report where the old code put it.
+    :param leases: hosts that a run of Ansible is at work on.
     :param providers: name -> what there is of a provider's version.
     :param marks: host -> what planners have seen of its health.
     :param checks: host -> check -> status; None where Consul was not asked.
@@ -168,9 +168,9 @@ class Snapshot:
     records: Mapping[str, HostRecord] = field(default_factory=dict)
     gates: Gates = field(default_factory=Gates)
     holds: Holds = field(default_factory=Holds)
-    old_gates: Gates = field(default_factory=Gates)
-    old_reports: frozenset[str] = frozenset()
-    driven: frozenset[str] = frozenset()
+    legacy_gates: Gates = field(default_factory=Gates)
+    legacy_reports: frozenset[str] = frozenset()
+    leases: frozenset[str] = frozenset()
     providers: Mapping[str, Provider] = field(default_factory=dict)
     marks: Mapping[str, HealthMark] = field(default_factory=dict)
     checks: Mapping[str, Mapping[str, str]] | None = None
@@ -187,9 +187,9 @@ class Snapshot:
     warnings: tuple[str, ...] = ()
 
     @property
-    def has_old_keys(self) -> bool:
+    def has_legacy_keys(self) -> bool:
         """Whether anything stands where only the old code put it."""
-        return bool(self.old_reports) or self.old_gates != Gates()
+        return bool(self.legacy_reports) or self.legacy_gates != Gates()
 
 
 def compile_role_pattern(pattern: str) -> re.Pattern[str]:

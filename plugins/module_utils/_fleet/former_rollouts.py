@@ -23,7 +23,7 @@ FIELDS = ("version", "state", "service", "step", "attempt", "error", "times", "t
 
 def with_former_rollout(before: HostRecord) -> tuple[HostRecord, ...]:
     """Return the former moves of a host that now goes to another version: those so far, and the one that is over."""
-    if not before.has_spoken:
+    if not before.has_reported:
         return before.former
     over = HostRecord(
         before.version,

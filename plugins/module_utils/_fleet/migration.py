@@ -44,6 +44,6 @@ class Migration:
         return self.state != KEPT
 
     @property
-    def keeps_old(self) -> bool:
+    def keeps_legacy_keys(self) -> bool:
         """Whether the switch is over, and gates have to be set in their old places too."""
         return self.state == KEPT

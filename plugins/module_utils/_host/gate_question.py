@@ -87,7 +87,7 @@ def ask_gate(
         else [keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds]
     )
     entries = store.client.read(prefixes)
-    store.distrust_silence(entries, (keys.gates, keys.holds))
+    store.refuse_hidden_keys(entries, (keys.gates, keys.holds))
     snapshot = decode_snapshot(keys, entries)
     refuse_newer(keys, snapshot.schema, snapshot.release)
     current = version if version is not None else snapshot.current_version

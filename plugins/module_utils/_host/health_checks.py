@@ -86,7 +86,7 @@ def publish(
             if before is not None:
                 changes.append(Change(f"check {after.name}", f"{before['Status']} ({before['Notes']})", None))
                 if not dry:
-                    store.client.tell_agent(f"check/deregister/{after.name}", {})
+                    store.client.put_to_agent(f"check/deregister/{after.name}", {})
             continue
         if after.status is None:
             continue
@@ -128,6 +128,6 @@ def _tell(store: Store, check: Check, *, is_new: bool) -> None:
     if is_new:
         # With its status, as it would be critical until the next request.
         facts = {"ID": check.name, "Name": check.name, "TTL": f"{check.ttl or _NEVER}s", "Status": check.status}
-        store.client.tell_agent("check/register", {**facts, "Notes": check.notes})
+        store.client.put_to_agent("check/register", {**facts, "Notes": check.notes})
     said = {"Status": check.status, "Output": check.output or ""}
-    store.client.tell_agent(f"check/update/{check.name}", said)
+    store.client.put_to_agent(f"check/update/{check.name}", said)

@@ -244,9 +244,9 @@ def next_record(before: HostRecord | None, word: HostReport, now: int) -> HostRe
             failures=_with_failure((), said, now),
         )
         return replace(said, reported=word.version if word.state == UPGRADED else None)
-    same_move = before.version == word.version
-    attempt = before.attempt if same_move else 1
-    if word.state == STARTED and same_move and before.state != STARTED:
+    same_rollout = before.version == word.version
+    attempt = before.attempt if same_rollout else 1
+    if word.state == STARTED and same_rollout and before.state != STARTED:
         attempt += 1
     said = replace(said, attempt=attempt, times=before.times, reported=before.reported)
     if word.state == UPGRADED:
@@ -254,17 +254,17 @@ def next_record(before: HostRecord | None, word: HostReport, now: int) -> HostRe
     else:
         # What a push run has finished of this move stays finished, and what it has gone of a path is behind it also on the way
         # to another version. After the upgrade nobody needs either any more.
-        done = before.done if same_move else tuple(filter(is_checkpoint_group, before.done))
+        done = before.done if same_rollout else tuple(filter(is_checkpoint_group, before.done))
         said = replace(said, origin=before.origin, done=done)
-    if same_move:
+    if same_rollout:
         said = replace(said, post=before.post, trail=before.trail, failures=before.failures, former=before.former)
     else:
         said = replace(said, former=with_former_rollout(before))
     unchanged = replace(before, reported=said.reported)
     if said == unchanged:
         return unchanged
-    times = {**(before.times if same_move else {}), word.state: now}
-    if same_move and before.state == word.state == STARTED:
+    times = {**(before.times if same_rollout else {}), word.state: now}
+    if same_rollout and before.state == word.state == STARTED:
         # The next service or step of the same start.
         times[STARTED] = before.times.get(STARTED, now)
     failures = _with_failure(said.failures, said, now)

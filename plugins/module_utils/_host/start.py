@@ -113,7 +113,7 @@ def _read(store: Store, asked: Start, record: str) -> list[KVEntry]:
         entries = store.client.read(prefixes, known=[keys.holds])
     except Conflict:
         entries = store.client.read(prefixes)
-    store.distrust_silence(entries, (keys.gates, keys.holds))
+    store.refuse_hidden_keys(entries, (keys.gates, keys.holds))
     return entries
 
 

@@ -284,7 +284,7 @@ def _judged(one: HostState, found: HealthState) -> HostState:
 def _flying(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostState:
     upgrading = replace(one, state=UPGRADING)
     # Where a run of Ansible is at work on it, that run is what is heard of, as long as it lives.
-    if rules.progress_deadline is None or one.host in snapshot.driven:
+    if rules.progress_deadline is None or one.host in snapshot.leases:
         return upgrading
     record = one.record
     mine = record is not None and (record.version == snapshot.current_version or record.state == STARTED)

@@ -98,7 +98,7 @@ class Notification:
 def everything_sent(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView]) -> SentNotifications:
     """Return where nothing is left to tell: where the first run with a hook begins.
 
-    :param hosts: what :func:`~.standing.watched` returns.
+    :param hosts: what :func:`~.progress.watched` returns.
     """
     ledger = snapshot.ledger
     over = ledger is not None and ledger.state in (COMPLETE, ABORTED)
@@ -133,35 +133,35 @@ def pending_notifications(
     What an operator or a planner did is in the history. That a host failed or somebody's approval is wanted is not, so these
     are told where they are so and were not told.
 
-    :param hosts: what :func:`~.standing.watched` returns.
+    :param hosts: what :func:`~.progress.watched` returns.
     :param entries: of the history, the oldest first, after ``told.epoch``.
     """
-    notices: list[Notification] = []
+    notifications: list[Notification] = []
     all_upgraded = all(view.state == UPGRADED for view in hosts.values())
     last_opening = max((int(entry["epoch"]) for entry in entries if entry.get("what") == "open"), default=0)
     for entry in entries:
         told = replace(_forgotten(told, entry), epoch=max(told.epoch, int(entry["epoch"])))
-        notice = _of_entry(entry, told)
-        if notice is not None:
-            told = notice.after
+        notification = _of_entry(entry, told)
+        if notification is not None:
+            told = notification.after
             # A stage for what those before it have left may have nobody.
-            if notice.event != STAGE or not all_upgraded or told.epoch < last_opening:
-                notices.append(notice)
+            if notification.event != STAGE or not all_upgraded or told.epoch < last_opening:
+                notifications.append(notification)
     at, version = snapshot.now, plan.version or ""
     broken = _broken(hosts)
     known = set(told.broken)
-    news = tuple(host for host in broken if host not in known)
+    updates = tuple(host for host in broken if host not in known)
     # One that begins anew by itself is still the one that was told.
     kept = tuple(host for host in told.broken if host in hosts and hosts[host].state in (*BROKEN, UPGRADING))
-    told = replace(told, broken=(*kept, *news))
-    if news:
-        notices.append(Notification(FAILURE, at, version, told, hosts=news))
+    told = replace(told, broken=(*kept, *updates))
+    if updates:
+        notifications.append(Notification(FAILURE, at, version, told, hosts=updates))
     wanted = _wanted(plan)
     is_new = wanted not in ("", told.approval)
     told = replace(told, approval=wanted)
     if is_new:
-        notices.append(Notification(WANTED, at, version, told, stage=wanted))
-    return notices, told
+        notifications.append(Notification(WANTED, at, version, told, stage=wanted))
+    return notifications, told
 
 
 def _forgotten(told: SentNotifications, entry: Mapping[str, Any]) -> SentNotifications:
@@ -210,13 +210,15 @@ def _wanted(plan: Plan) -> str:
     return str(plan.stage or "") if plan.wants_approval else ""
 
 
-def payload(notice: Notification, snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView]) -> dict[str, Any]:
+def payload(
+    notification: Notification, snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView]
+) -> dict[str, Any]:
     """Return what a hook gets, as plain data. Texts are one line each, and do nothing on a terminal.
 
-    :param hosts: what :func:`~.standing.watched` returns; they are told as they are now, whenever the event was.
+    :param hosts: what :func:`~.progress.watched` returns; they are told as they are now, whenever the event was.
     """
     ledger = snapshot.ledger
-    is_current = ledger is not None and ledger.version == notice.version
+    is_current = ledger is not None and ledger.version == notification.version
     counts: dict[str, dict[str, int]] = {}
     for view in hosts.values():
         of_role = counts.setdefault(view.role, dict.fromkeys(STATES, 0))
@@ -228,28 +230,28 @@ def payload(notice: Notification, snapshot: Snapshot, plan: Plan, hosts: Mapping
             "state": hosts[host].state,
             "error": truncate_middle(sanitize(hosts[host].reason), _MOST_ERROR),
         }
-        for host in notice.hosts[:MOST_FAILURES]
+        for host in notification.hosts[:MOST_FAILURES]
     ]
     found = {
-        "event": notice.event,
-        "version": notice.version,
+        "event": notification.event,
+        "version": notification.version,
         "from_version": (ledger.previous_version if ledger is not None and is_current else None) or "",
         "rollback": bool(ledger is not None and is_current and ledger.rollback),
         "begun_at": _utc(ledger.since) if ledger is not None and is_current else "",
         "begun_by": ledger.who if ledger is not None and is_current else "",
-        "epoch": notice.after.epoch,
-        "at": _utc(notice.at),
-        "by": notice.by,
-        "reason": notice.reason,
-        "stage": notice.stage or (plan.stage or "" if is_current else ""),
-        "outcome": notice.outcome,
-        "cause": notice.cause,
+        "epoch": notification.after.epoch,
+        "at": _utc(notification.at),
+        "by": notification.by,
+        "reason": notification.reason,
+        "stage": notification.stage or (plan.stage or "" if is_current else ""),
+        "outcome": notification.outcome,
+        "cause": notification.cause,
         "hosts": len(hosts),
         "upgraded": sum(of_role[UPGRADED] for of_role in counts.values()),
         "broken": sum(of_role[state] for of_role in counts.values() for state in BROKEN),
         "counts": counts,
         "failures": failures,
-        "more_failures": len(notice.hosts) - len(failures),
+        "more_failures": len(notification.hosts) - len(failures),
     }
     found = {name: sanitize(value) if isinstance(value, str) else value for name, value in found.items()}
     return {**found, "text": _text(found), "next": _next(found)}

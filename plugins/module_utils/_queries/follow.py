@@ -36,7 +36,7 @@ _NOTHING_FOLLOWS = 15.0
 class ProgressUpdate:
     """What a look found, the newest of Consul's indexes in it, and what it had to pass over."""
 
-    standing: RolloutProgress
+    progress: RolloutProgress
     hosts: Mapping[str, HostView]
     index: int
     warnings: tuple[str, ...]
@@ -78,16 +78,16 @@ def _followed(
             time.sleep(_LEAST_PAUSE)
             watch.wait(mark, _LONGEST_SILENCE)
             continue
-        news = _news(view)
-        if before is None or news.hosts != before:
-            before, quiet_since = news.hosts, time.monotonic()
-        yield news
-        if _is_over(news, quiet_since, patience):
+        updates = _update(view)
+        if before is None or updates.hosts != before:
+            before, quiet_since = updates.hosts, time.monotonic()
+        yield updates
+        if _is_over(updates, quiet_since, patience):
             return
         pause = max(_LEAST_PAUSE, (time.monotonic() - began) * (_SHARE - 1))
         wake_at = view.plan.wake_at
         while not watch.wait(mark, min(patience, _LONGEST_SILENCE)):
-            if _is_over(news, quiet_since, patience):
+            if _is_over(updates, quiet_since, patience):
                 return
             yield None
             if wake_at is not None and time.time() > wake_at:
@@ -96,11 +96,11 @@ def _followed(
         time.sleep(max(0.0, began + pause - time.monotonic()))
 
 
-def _is_over(news: ProgressUpdate, quiet_since: float, patience: float) -> bool:
-    return news.standing.over or (news.standing.done and time.monotonic() - quiet_since > patience)
+def _is_over(updates: ProgressUpdate, quiet_since: float, patience: float) -> bool:
+    return updates.progress.over or (updates.progress.done and time.monotonic() - quiet_since > patience)
 
 
-def _news(view: FleetView) -> ProgressUpdate:
+def _update(view: FleetView) -> ProgressUpdate:
     snapshot, plan = view.snapshot, view.plan
     try:
         soak = parse(snapshot.ledger.instructions).health.soak if snapshot.ledger is not None else 0

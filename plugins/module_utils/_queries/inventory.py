@@ -144,15 +144,15 @@ def _warnings(
 ) -> list[str]:
     """Return what is odd about roles that are not in upgrade_roles, of hosts that reported and of nodes that did not."""
 
-    def unheard(role: str) -> str:
+    def unreported(role: str) -> str:
         return f"The role {role!r} is not in upgrade_roles{did_you_mean(role, wanted.stages or ()) or '.'}"
 
     return [
-        f"{unheard(role)} Hosts that reported have it, so they belong to the fleet, and the planner will take their role from "
+        f"{unreported(role)} Hosts that reported have it, so they belong to the fleet, and the planner will take their role from "
         f"their names: {listing(hosts)}. Add it there, or correct it."
         for role, hosts in unknown.items()
     ] + [
-        f"{unheard(role)} Nodes have it by the key {wanted.role_meta!r} of their metadata, and are not part of the fleet: "
+        f"{unreported(role)} Nodes have it by the key {wanted.role_meta!r} of their metadata, and are not part of the fleet: "
         f"{listing(hosts)}."
         for role, hosts in strangers.items()
     ]

@@ -56,9 +56,9 @@ class RolloutView:
         """Where nothing is left to tell."""
         return everything_sent(self.view.snapshot, self.view.plan, self.hosts)
 
-    def payload(self, notice: Notification) -> dict[str, Any]:
+    def payload(self, notification: Notification) -> dict[str, Any]:
         """Return what a hook gets of an event."""
-        return payload(notice, self.view.snapshot, self.view.plan, self.hosts)
+        return payload(notification, self.view.snapshot, self.view.plan, self.hosts)
 
 
 def read_rollout(store: Store, fleet: Mapping[str, str] | None) -> RolloutView:

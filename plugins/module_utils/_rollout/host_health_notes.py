@@ -20,7 +20,7 @@ from .._host_states.states import reported_version
 from .._planner.blockers import BUDGET
 from .._planner.plan import Plan
 from .._rules.instructions import Instructions
-from .._state.codec import encode_mark, mark_flags
+from .._state.codec import encode_health_mark, health_mark_flags
 from .._state.keys import Keys
 from .._state.ledger_writer import MOST_GATES, LedgerWriter
 from .._state.legacy_keys import LegacyKeys
@@ -60,10 +60,12 @@ def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: L
         changes = []
         for host, mark in marks.items():
             before = snapshot.marks.get(host)
-            changes.append(Change(keys.mark(host), encode_mark(before) if before else None, encode_mark(mark)))
+            changes.append(
+                Change(keys.mark(host), encode_health_mark(before) if before else None, encode_health_mark(mark))
+            )
         event = {"what": "health", "hosts": {host: _words(plan, host) for host in marks}}
         operations = [
-            put(keys.mark(host), encode_mark(mark), mark_flags(snapshot.marks.get(host), writer.clock))
+            put(keys.mark(host), encode_health_mark(mark), health_mark_flags(snapshot.marks.get(host), writer.clock))
             for host, mark in marks.items()
         ]
         writer.write(ledger, event, operations, changes)
@@ -164,7 +166,7 @@ def _publication(keys: Keys, snapshot: Snapshot, host: str, record: HostRecord, 
     changes = [Change(key, None, at)]
     if report is not None:
         # One in the old place counts as long as it is later by its clock than what is published now.
-        place = LegacyKeys(keys.prefix) if report.is_old else keys
+        place = LegacyKeys(keys.prefix) if report.is_legacy else keys
         old = report.key or place.report(report.version, host)
         operations.append(remove(old))
         changes.append(Change(old, "" if report.at is None else f"{report.at:.0f}", None))

@@ -30,7 +30,7 @@ try:
         for key in own:
             name = loader.construct_object(key, deep=True)
             if name in names:
-                raise _Twin(name, key.start_mark.line + 1)
+                raise _DuplicateKey(name, key.start_mark.line + 1)
             names.add(name)
         return found
 
@@ -162,20 +162,20 @@ def read_file(path: str) -> dict[str, Any]:
 
 def _json_or_yaml(path: str, text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_no_twins)
+        return json.loads(text, object_pairs_hook=_unique_sources)
     except json.JSONDecodeError as error:
         no_json = f"line {error.lineno}, column {error.colno}: {error.msg}"
         if not HAS_YAML:
             raise _bad(path, f"{no_json} (for YAML, install PyYAML where the module runs)") from error
-    except _Twin as error:
+    except _DuplicateKey as error:
         raise _bad(path, str(error)) from error
     except (RecursionError, ValueError) as error:
         raise _bad(path, _too_large(error)) from error
     try:
         return yaml.load(text, Loader=_StrictLoader)
-    except (yaml.YAMLError, _Twin) as error:
+    except (yaml.YAMLError, _DuplicateKey) as error:
         # What begins like JSON is more likely bad JSON than bad YAML.
-        is_json = text.lstrip().startswith("{") and not isinstance(error, _Twin)
+        is_json = text.lstrip().startswith("{") and not isinstance(error, _DuplicateKey)
         raise _bad(path, no_json if is_json else " ".join(str(error).split())) from error
     except (RecursionError, ValueError) as error:
         raise _bad(path, _too_large(error)) from error
@@ -186,7 +186,7 @@ def _too_large(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else truncate(str(error))
 
 
-class _Twin(Exception):
+class _DuplicateKey(Exception):
     """A key that stands twice in one mapping."""
 
     def __init__(self, key: object, line: int | None = None) -> None:
@@ -194,11 +194,11 @@ class _Twin(Exception):
         super().__init__(f"{where}the key {key!r} stands twice in one mapping; keep one of them")
 
 
-def _no_twins(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+def _unique_sources(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _Twin(key)
+            raise _DuplicateKey(key)
         found[key] = value
     return found
 

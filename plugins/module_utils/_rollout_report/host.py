@@ -68,14 +68,14 @@ def host_report(
     if report is not None and not any(one.phase == DONE for one in turns):
         # It stands there since before the rollout began, or tells by that alone that it is done.
         turns.append(_Turn(int(report.at or begun), DONE))
-    is_told = any(one.phase == DONE for one in turns)
+    is_shown = any(one.phase == DONE for one in turns)
     for at, tells in ((published, True), (at_last, False)):
         if at is not None and record is None and not any(one.phase == DONE for one in turns):
             turns.append(_Turn(at, DONE))
-            is_told = tells
+            is_shown = tells
     last = {one.phase: min(max(one.at, begun), end) for one in turns}
     phases = _phases([one._replace(at=min(max(one.at, begun), end)) for one in turns], begun, end)
-    is_known = is_told or phases[-1].phase != DONE
+    is_known = is_shown or phases[-1].phase != DONE
     return {
         "host": host,
         "role": role,

@@ -57,7 +57,7 @@ def rollout_report(
                 members.get(host, _UNKNOWN),
                 opened.get(host, ()),
                 put_back.get(host, ()),
-                _move(record, version) if is_whole else _former_move(record, version, begun, end),
+                _move(record, version) if is_whole else _former_rollout(record, version, begun, end),
                 report if report is not None and report.version == version else None,
                 begun,
                 end,
@@ -97,7 +97,7 @@ def _move(record: HostRecord | None, version: str) -> HostRecord | None:
     return record if record is not None and record.version == version else None
 
 
-def _former_move(record: HostRecord | None, version: str, begun: int, end: int) -> HostRecord | None:
+def _former_rollout(record: HostRecord | None, version: str, begun: int, end: int) -> HostRecord | None:
     return rollout_within(record, version, begun, end) if record is not None else None
 
 

@@ -157,7 +157,7 @@ def encode_hold(hold: Hold) -> str:
     return json.dumps({name: value for name, value in facts.items() if value}, sort_keys=True)
 
 
-def decode_mark(value: bytes) -> HealthMark | None:
+def decode_health_mark(value: bytes) -> HealthMark | None:
     """Return what planners have seen of a host's health; what can't be read is seen anew."""
     try:
         data = decode_data(value)
@@ -170,12 +170,12 @@ def decode_mark(value: bytes) -> HealthMark | None:
         return None
 
 
-def encode_mark(mark: HealthMark) -> str:
+def encode_health_mark(mark: HealthMark) -> str:
     """Return a mark as it is stored."""
     return json.dumps(mark.plain(), sort_keys=True)
 
 
-def mark_flags(before: HealthMark | None, now: int) -> int:
+def health_mark_flags(before: HealthMark | None, now: int) -> int:
     """Return the number that stands beside a mark: when it was written, and how many times so far."""
     return now << 8 | min(255, (before.written if before is not None else 0) + 1)
 

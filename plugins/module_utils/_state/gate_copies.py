@@ -48,9 +48,9 @@ class GateCopies:
         self._keys = keys
         self._old = LegacyKeys(keys.prefix)
         self._snapshot = snapshot
-        self._is_capital = any(gate.text in (OPEN, CLOSED) for gate in snapshot.old_gates.values())
+        self._is_capital = any(gate.text in (OPEN, CLOSED) for gate in snapshot.legacy_gates.values())
         migration = snapshot.migration
-        self.is_needed = snapshot.old_gates != Gates() or (migration is not None and migration.keeps_old)
+        self.is_needed = snapshot.legacy_gates != Gates() or (migration is not None and migration.keeps_legacy_keys)
 
     @property
     def places(self) -> int:
@@ -73,7 +73,7 @@ class GateCopies:
                 found.append(change)
                 continue
             found.append(replace(change, after=None if change.after is None else _as_json(change.after)))
-            old = self._snapshot.old_gates.at(*place)
+            old = self._snapshot.legacy_gates.at(*place)
             if self._is_paused(place):
                 continue
             after = self._spelled(change.after) if change.after is not None else None
@@ -84,7 +84,7 @@ class GateCopies:
         """Return the changes of old gates that are wiped and have none beside them in the new place."""
         return [
             Change(gate.key, gate.text or "", None)
-            for scope, name, gate in self._old_ones()
+            for scope, name, gate in self._legacy_changes()
             if self._snapshot.gates.at(scope, name) is None
         ]
 
@@ -93,7 +93,7 @@ class GateCopies:
 
         :param is_gone: whether that gate is removed along.
         """
-        old, gate = self._snapshot.old_gates.at(scope, name), self._snapshot.gates.at(scope, name)
+        old, gate = self._snapshot.legacy_gates.at(scope, name), self._snapshot.gates.at(scope, name)
         if old is None or not self._is_paused((scope, name)):
             return None
         if gate is None or is_gone:
@@ -102,7 +102,7 @@ class GateCopies:
         return put(old.key, text, _BY_PLANNER), Change(old.key, old.text or "", text)
 
     def _is_paused(self, place: tuple[str, str | None]) -> bool:
-        old = self._snapshot.old_gates.at(*place)
+        old = self._snapshot.legacy_gates.at(*place)
         return old is not None and old.is_pause(self._snapshot.current_version)
 
     def _in_new_place(self, operation: Operation) -> Operation:
@@ -118,7 +118,7 @@ class GateCopies:
             return []
         if self.wipes(operation):
             # One by one, and never a folder as a whole: settings of others stand there too, or will in a moment.
-            return [remove(gate.key) for _scope, _name, gate in self._old_ones()[-_MOST_AT_ONCE:]]
+            return [remove(gate.key) for _scope, _name, gate in self._legacy_changes()[-_MOST_AT_ONCE:]]
         facts = operation["KV"]
         place = self._place(facts["Key"])
         if place is None or self._is_paused(place):
@@ -135,7 +135,7 @@ class GateCopies:
         another one opens nothing. Most fleets need nothing of this.
         """
         operations = list(operations)
-        early = self._old_ones()[:-_MOST_AT_ONCE] if any(map(self.wipes, operations)) else []
+        early = self._legacy_changes()[:-_MOST_AT_ONCE] if any(map(self.wipes, operations)) else []
         if not early:
             return []
         everywhere = self._keys.gate("global")
@@ -159,7 +159,7 @@ class GateCopies:
 
     def _open_places(self) -> list[tuple[str, str | None]]:
         """Return where hosts without gates of their own may be let through, in either place."""
-        gates, old = self._snapshot.gates, self._snapshot.old_gates
+        gates, old = self._snapshot.gates, self._snapshot.legacy_gates
         roles = [
             name
             for name in {**old.roles, **gates.roles}
@@ -175,9 +175,9 @@ class GateCopies:
         except UpgradeError:
             return False
 
-    def _old_ones(self) -> list[tuple[str, str, GateValue]]:
+    def _legacy_changes(self) -> list[tuple[str, str, GateValue]]:
         """Return the old gates but for pauses and the global one, which is set whenever these are wiped, in the order in which they go."""
-        old, current = self._snapshot.old_gates, self._snapshot.current_version
+        old, current = self._snapshot.legacy_gates, self._snapshot.current_version
         named = (("role", old.roles), ("host", old.hosts))
         return [
             (scope, name, gate) for scope, found in named for name, gate in found.items() if not gate.is_pause(current)

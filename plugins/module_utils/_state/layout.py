@@ -80,7 +80,7 @@ def refuse_to_plan(keys: Keys, snapshot: Snapshot) -> None:
             key=keys.migration,
         )
     # Nothing but the keys themselves tells of the layout that was there before there were versions of it.
-    schema = 0 if snapshot.schema is None and snapshot.has_old_keys else snapshot.schema
+    schema = 0 if snapshot.schema is None and snapshot.has_legacy_keys else snapshot.schema
     if schema is not None and schema < SCHEMA:
         raise UpgradeError(
             "older_schema",

@@ -85,7 +85,7 @@ class LedgerWriter:
         if not self.dry:
             self._send(ledger, event, operations)
         self.ledger = ledger
-        self.changes.append(Change(key, shown_ledger(before) if before else None, shown_ledger(ledger)))
+        self.changes.append(Change(key, ledger_for_diff(before) if before else None, ledger_for_diff(ledger)))
         self.changes.extend(self._mirror.changes(changes))
         if any(map(self._mirror.wipes, operations)):
             self.changes.extend(self._mirror.wiped())
@@ -135,6 +135,6 @@ class LedgerWriter:
         raise Conflict("conflict", "The answer to a write was lost, and it was not done.")
 
 
-def shown_ledger(ledger: Ledger) -> str:
+def ledger_for_diff(ledger: Ledger) -> str:
     """Return a ledger as diff mode shows it: alike in check mode, which commits nothing."""
     return encode_ledger(replace(ledger, commit=""))

@@ -18,7 +18,15 @@ from .._fleet.gates import Gates, GateValue
 from .._fleet.health_marks import Approval, HealthMark
 from .._fleet.holds import PAUSED, PUPPET, Hold, Holds
 from .._fleet.providers import Provider
-from .codec import decode_approval, decode_hold, decode_ledger, decode_mark, decode_version, text_of, version_in_key
+from .codec import (
+    decode_approval,
+    decode_health_mark,
+    decode_hold,
+    decode_ledger,
+    decode_version,
+    text_of,
+    version_in_key,
+)
 from .keys import Keys
 from .legacy_keys import LegacyKeys
 from .migration_codec import decode_migration, decode_schema, release_of
@@ -39,10 +47,10 @@ def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
     warnings: list[str] = []
     reports: dict[str, list[tuple[VersionReport, str]]] = {}
     old = LegacyKeys(keys.prefix)
-    gates, old_gates, holds = _Scoped("gate"), _Scoped("gate"), _Scoped("hold")
-    old_reports: dict[str, list[tuple[VersionReport, str]]] = {}
+    gates, legacy_gates, holds = _Scoped("gate"), _Scoped("gate"), _Scoped("hold")
+    legacy_reports: dict[str, list[tuple[VersionReport, str]]] = {}
     records: dict[str, HostRecord] = {}
-    driven: set[str] = set()
+    leases: set[str] = set()
     marks: dict[str, HealthMark] = {}
     approvals: dict[str, Approval] = {}
     providers: dict[str, Provider] = {}
@@ -61,12 +69,12 @@ def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
         elif key.startswith(old.gates):
             place = old.gate_of(key)
             if place is not None and (place[1] is None or _is_named(place[1])):
-                old_gates.set(*place, GateValue(key, text_of(value), flags, index))
+                legacy_gates.set(*place, GateValue(key, text_of(value), flags, index))
         elif key.startswith(old.reports):
             said = old.report_of(key)
             if said is not None and _is_named(said[1]):
                 report = VersionReport(version_in_key(said[0]), _unix_time(value), index, True, key=key)
-                old_reports.setdefault(said[1], []).append((report, key))
+                legacy_reports.setdefault(said[1], []).append((report, key))
             elif not key.endswith("/"):
                 warnings.append(f"{truncated_repr(key)} is passed over: it is not running_version/<version>/<host>.")
         elif key.startswith(keys.records):
@@ -76,9 +84,9 @@ def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
             elif host and not host.endswith("/"):
                 warnings.append(f"{truncated_repr(key)} is passed over: it is no record of a host.")
         elif key.startswith(keys.drivers):
-            driven.add(key[len(keys.drivers) :])
+            leases.add(key[len(keys.drivers) :])
         elif key.startswith(keys.marks):
-            mark = decode_mark(value)
+            mark = decode_health_mark(value)
             if mark is not None and _is_named(key[len(keys.marks) :]):
                 marks[key[len(keys.marks) :]] = replace(mark, written=flags & 255, written_at=flags >> 8)
         elif key.startswith(keys.providers):
@@ -101,24 +109,24 @@ def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
         elif key == keys.migration:
             found["migration"] = decode_migration(value)
     current = found.get("current_version")
-    in_old_place = Gates(old_gates.everywhere, old_gates.roles, old_gates.hosts)
-    for scope, of, gate in in_old_place.paused(current):
+    in_legacy_place = Gates(legacy_gates.everywhere, legacy_gates.roles, legacy_gates.hosts)
+    for scope, of, gate in in_legacy_place.paused(current):
         if holds.at(scope, of) is None:
             held = (
                 truncate_middle(truncated_repr(gate.text)) if gate.text is not None else "bytes that are not UTF-8 text"
             )
             holds.set(scope, of, Hold(gate.key, f"{gate.key} is {held}, an operator's pause", PAUSED))
     reported = dict(_latest(reports, current, warnings))
-    for host, report in _latest(old_reports, current, warnings):
+    for host, report in _latest(legacy_reports, current, warnings):
         reported[host] = _later(report, reported[host], records.get(host)) if host in reported else report
     return Snapshot(
         reports=reported,
         records=records,
         gates=Gates(gates.everywhere, gates.roles, gates.hosts),
-        old_gates=in_old_place,
-        old_reports=frozenset(old_reports),
+        legacy_gates=in_legacy_place,
+        legacy_reports=frozenset(legacy_reports),
         holds=Holds(holds.everywhere, holds.roles, holds.hosts, own_holds(keys, records)),
-        driven=frozenset(driven),
+        leases=frozenset(leases),
         marks=marks,
         approvals=approvals,
         providers=providers,
@@ -200,6 +208,6 @@ def _later(old: VersionReport, new: VersionReport, record: HostRecord | None) ->
     if (old.version, old.at) == (new.version, new.at):
         # A copy was said when the host said it.
         return replace(new, index=min(old.index, new.index))
-    if is_outdated(old.index, new.index, record.index if record is not None and record.has_spoken else 0):
+    if is_outdated(old.index, new.index, record.index if record is not None and record.has_reported else 0):
         return new
     return max(old, new, key=lambda one: (one.at is not None, one.at or 0, one.index))

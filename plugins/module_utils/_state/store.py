@@ -66,12 +66,12 @@ class Store:
         except Conflict:
             entries = self.client.read(wanted)
         refuse_newer_among(keys, entries)
-        self.distrust_silence(entries, folders)
+        self.refuse_hidden_keys(entries, folders)
         events = self._events(entry for entry in entries if epoch and entry.key == keys.event(epoch))
         commits = {epoch: str(events[0].get("commit", ""))} if events else {}
         return replace(decode_snapshot(keys, entries), now=now, commits=commits)
 
-    def distrust_silence(self, entries: Sequence[KVEntry], folders: Iterable[str]) -> None:
+    def refuse_hidden_keys(self, entries: Sequence[KVEntry], folders: Iterable[str]) -> None:
         """Make sure that the folders that came back empty are empty, and not hidden.
 
         Consul's ACLs leave out of a tree what a token may not read, without a word: an unreadable hold would
@@ -89,9 +89,9 @@ class Store:
             if not any(entry.key.startswith(folder) for entry in entries):
                 self.client.get(f"{folder}global")
             self._readable.add(folder)
-        self._distrust_silence_of_old(entries)
+        self._refuse_hidden_legacy_keys(entries)
 
-    def _distrust_silence_of_old(self, entries: Sequence[KVEntry]) -> None:
+    def _refuse_hidden_legacy_keys(self, entries: Sequence[KVEntry]) -> None:
         # A pause that can't be seen would let a host through. Where a layout is written down, pauses are holds already.
         keys = self.keys
         old = LegacyKeys(keys.prefix)
@@ -124,7 +124,7 @@ class Store:
             found = asked = index
             try:
                 while found <= index and not answered.is_set() and (left := until - time.monotonic()) > 0:
-                    found, is_filled = client.look_out(prefix, asked, min(left, _SECONDS_A_QUESTION))
+                    found, is_filled = client.wait_for_change_below(prefix, asked, min(left, _SECONDS_A_QUESTION))
                     if prefix == old.reports and not is_filled:
                         # Hardly any fleet has them, and of a folder that is not there Consul tells every write as a change.
                         found, asked = index, max(asked, found)

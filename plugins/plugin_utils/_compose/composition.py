@@ -232,16 +232,16 @@ def _role(
             for piece in service.post if step == POST else service.pieces:
                 if piece.step != step:
                     continue
-                twin = (
+                duplicate = (
                     None
                     if is_provider
                     else next((one for one in seen if are_duplicates(one, (entry, service, piece))), None)
                 )
-                if twin is None:
+                if duplicate is None:
                     kept.append(piece)
                 else:
                     dropped.append(
-                        f"{piece.where}: left out of {entry.name}, as {twin[0].name} has the same task ({twin[2].where})."
+                        f"{piece.where}: left out of {entry.name}, as {duplicate[0].name} has the same task ({duplicate[2].where})."
                     )
             # What a service has twice itself is meant.
             if not is_provider:

@@ -16,7 +16,7 @@ def record_index(found: KeysFound, host: str) -> int:
     """
     key = found.keys.record(host)
     entry = found.entries.get(key)
-    return entry.modify_index if entry is not None and decode_record(key, entry.value).has_spoken else 0
+    return entry.modify_index if entry is not None and decode_record(key, entry.value).has_reported else 0
 
 
 def has_active_hosts(found: KeysFound) -> bool:

@@ -24,7 +24,7 @@ from ...module_utils._consul.operations import Change, compare_and_put, put
 from ...module_utils._fleet.migration import KEPT, REMOVING, RUNNING, Migration
 from ...module_utils._state.codec import decode_ledger, encode_ledger, text_of
 from ...module_utils._state.event_codec import encode_event
-from ...module_utils._state.ledger_writer import shown_ledger
+from ...module_utils._state.ledger_writer import ledger_for_diff
 from ...module_utils._state.migration_codec import release_number
 from ...module_utils._state.store import Store, current_user
 from .lock import MigrationLock
@@ -55,10 +55,10 @@ class Migrator:
     """One run.
 
     :param target: the layout to go to; None for the newest.
-    :param remove_old: remove the old keys, whoever may still need them.
+    :param remove_legacy: remove the old keys, whoever may still need them.
     """
 
-    def __init__(self, store: Store, *, target: int | None = None, remove_old: bool = False) -> None:
+    def __init__(self, store: Store, *, target: int | None = None, remove_legacy: bool = False) -> None:
         """Prepare it; nothing is sent yet.
 
         :raises UpgradeError: ``missing_step``, ``unknown_layout``.
@@ -66,7 +66,7 @@ class Migrator:
         self._store = store
         self._keys = store.keys
         self._steps = find_steps()
-        self._remove_old = remove_old
+        self._remove_legacy = remove_legacy
         newest = self._steps[-1].number
         self._target = newest if target is None else target
         if not 1 <= self._target <= newest:
@@ -91,7 +91,7 @@ class Migrator:
             for step in ahead[:1]:
                 validate(step, status.found, is_midway=status.is_under_way)
             if dry:
-                outcome = preview(status, ahead, remove_old=self._remove_old, nothing=self._nothing_there(status))
+                outcome = preview(status, ahead, remove_legacy=self._remove_legacy, nothing=self._nothing_there(status))
                 outcome.changes += self._warning(status, ahead).changes
                 return outcome
             with MigrationLock(self._store) as lock:
@@ -125,8 +125,8 @@ class Migrator:
     def _removes(self, status: MigrationStatus) -> bool:
         """Return whether old keys are to be removed that an earlier run has kept, or that came back since."""
         if status.migration is None:
-            return self._remove_old and bool(status.old_keys(status.schema))
-        return self._remove_old or status.is_over(status.schema)
+            return self._remove_legacy and bool(status.legacy_keys(status.schema))
+        return self._remove_legacy or status.is_over(status.schema)
 
     def _nothing(self, status: MigrationStatus) -> MigrationResult:
         outcome = MigrationResult(
@@ -178,7 +178,7 @@ class Migrator:
                 compare_and_put(keys.ledger, encode_ledger(ledger), entry.modify_index),
                 put(keys.event(ledger.epoch), encode_event(event)),
             ),
-            (Change(keys.ledger, shown_ledger(former), shown_ledger(ledger)),),
+            (Change(keys.ledger, ledger_for_diff(former), ledger_for_diff(ledger)),),
         )
 
     def _go(
@@ -216,7 +216,7 @@ class Migrator:
         """End the migration where nothing is in the middle of anything: it stopped before its first step, or between two."""
         now = self._read()
         if not self._is_midway(before, now):
-            kept = Migration(KEPT, before.origin, now.schema) if now.old_keys(now.schema) else None
+            kept = Migration(KEPT, before.origin, now.schema) if now.legacy_keys(now.schema) else None
             lock.end(kept, [])
 
     def _is_midway(self, before: MigrationStatus, now: MigrationStatus) -> bool:
@@ -248,7 +248,7 @@ class Migrator:
         )
 
     def _after_switch(self, migration: Migration, status: MigrationStatus, step: MigrationStep) -> Migration:
-        removes = status.old_keys(step.number) and (self._remove_old or status.is_over(step.number))
+        removes = status.legacy_keys(step.number) and (self._remove_legacy or status.is_over(step.number))
         return replace(migration, state=REMOVING if removes else KEPT)
 
     def _write_schema(
@@ -256,7 +256,7 @@ class Migrator:
     ) -> None:
         operations = [put(self._keys.schema, str(step.number), release_number(step.release))]
         if after.state == KEPT:
-            lock.end(after if status.old_keys(step.number) else None, operations)
+            lock.end(after if status.legacy_keys(step.number) else None, operations)
         else:
             lock.write(replace(after, phase=f"layout {step.number}"), operations)
 

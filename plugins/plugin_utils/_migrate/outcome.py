@@ -93,7 +93,7 @@ class MigrationResult:
         """Note which of the old keys are there at the end, and that they are kept."""
         key, was = before.found.keys.migration, before.migration
         if self.gave_up or not any(one.moves for one in self.removed):
-            self.kept = after.old_keys(self.schema)
+            self.kept = after.legacy_keys(self.schema)
             self.waiting = after.waiting() if self.kept else []
         now = Migration(KEPT, before.origin, self.schema) if self.kept else None
         texts = [None if one is None else encode_migration(one) for one in (was, now)]
@@ -133,16 +133,16 @@ class MigrationResult:
         if self.gave_up:
             return (
                 f"{plural(self.kept, 'old key')} are kept, as something wrote them again and again while they were removed. Find "
-                "what does, then run this again with remove_old=true."
+                "what does, then run this again with remove_legacy=true."
             )
         if not self.waiting:
             return (
                 f"{plural(self.kept, 'old key')} are kept, as no host has reported through convoy.upgrade yet, so nobody knows "
-                "who needs them. Run this again when hosts have, or with remove_old=true to remove them at once."
+                "who needs them. Run this again when hosts have, or with remove_legacy=true to remove them at once."
             )
         return (
             f"{plural(self.kept, 'old key')} are kept until {plural(len(self.waiting), 'host')} ({listing(self.waiting)}) "
-            "reported through convoy.upgrade. Run this again then, or with remove_old=true to remove them at once. That is also "
+            "reported through convoy.upgrade. Run this again then, or with remove_legacy=true to remove them at once. That is also "
             "the way where one of them runs convoy.upgrade and has nothing new to say: a report that changes nothing is not written."
         )
 

@@ -18,7 +18,7 @@ from .validate import validate
 
 
 def preview(
-    status: MigrationStatus, ahead: Sequence[MigrationStep], *, remove_old: bool, nothing: str
+    status: MigrationStatus, ahead: Sequence[MigrationStep], *, remove_legacy: bool, nothing: str
 ) -> MigrationResult:
     """Return what would be done.
 
@@ -41,7 +41,7 @@ def preview(
         outcome.schema = step.number
     after = replace(status, found=found, schema=outcome.schema)
     is_removing = status.migration is not None and status.migration.state == REMOVING
-    if is_removing or remove_old or after.is_over(outcome.schema):
+    if is_removing or remove_legacy or after.is_over(outcome.schema):
         for step in status.steps[: outcome.schema]:
             done, switched = StepResult(step), replace(found, begun=True, switched=True)
             outcome.removed.append(done)

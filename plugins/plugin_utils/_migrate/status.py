@@ -53,7 +53,7 @@ class MigrationStatus:
         before = self.migration
         return self.schema if before is None or not before.readable else min(before.origin, self.schema)
 
-    def old_keys(self, schema: int) -> int:
+    def legacy_keys(self, schema: int) -> int:
         """Return how many keys of layouts before ``schema`` there are."""
         found = replace(self.found, begun=True, switched=True)
         return sum(len(step.removals(found)) for step in self.steps[:schema])
@@ -70,7 +70,7 @@ class MigrationStatus:
         """
         if self.waiting():
             return False
-        return not self.old_keys(schema) or has_active_hosts(self.found)
+        return not self.legacy_keys(schema) or has_active_hosts(self.found)
 
 
 def read_status(store: Store, steps: Sequence[MigrationStep]) -> MigrationStatus:
@@ -82,7 +82,7 @@ def read_status(store: Store, steps: Sequence[MigrationStep]) -> MigrationStatus
     looked_at = {folder for step in steps for folder in step.folders(keys.prefix)}
     wanted = sorted({keys.schema, keys.migration, keys.ledger, keys.holds, keys.records, *looked_at})
     entries = store.client.read(wanted)
-    store.distrust_silence(entries, [folder for folder in wanted if folder.endswith("/")])
+    store.refuse_hidden_keys(entries, [folder for folder in wanted if folder.endswith("/")])
     # What is asked for by two prefixes comes twice.
     by_key = {entry.key: entry for entry in sorted(entries)}
     schema, migration, number = by_key.get(keys.schema), by_key.get(keys.migration), 0

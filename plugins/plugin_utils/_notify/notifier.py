@@ -92,11 +92,11 @@ def _live(notifier: Notifier, told: SentNotifications, process: int, telling: in
     end = os.open(Path(notifier.folder) / END, os.O_RDONLY | os.O_NONBLOCK)
     os.write(telling, str(os.getpid()).encode())
     os.close(telling)
-    teller = NotificationSender(notifier, told)
-    teller.end_when(lambda: wait_for_exit(process, started or 0))
-    teller.end_when(lambda: _wait_for_word(end))
+    sender = NotificationSender(notifier, told)
+    sender.end_when(lambda: wait_for_exit(process, started or 0))
+    sender.end_when(lambda: _wait_for_word(end))
     try:
-        teller.tell()
+        sender.tell()
     except BaseException:
         # The log is all that is left to say it in.
         traceback.print_exc()
@@ -149,13 +149,13 @@ class NotificationSender:
             if ending and give_up is None:
                 give_up = began + _FOR_ANOTHER
             try:
-                is_told = self._look()
+                is_shown = self._look()
             except UpgradeError as error:
-                is_told = False
+                is_shown = False
                 if ending:
                     self._warn(f"What is left to be told of the rollout was not: {error.message}")
                     break
-            if ending and is_told:
+            if ending and is_shown:
                 break
             if give_up is not None and time.monotonic() > give_up:
                 self._warn(
@@ -181,18 +181,18 @@ class NotificationSender:
             self._is_ours = found is not None
             self._told = found or self._newest_told()
         told = self._without_retried(sight, self._told)
-        notices, after = new_notifications(self._store, sight, told)
+        notifications, after = new_notifications(self._store, sight, told)
         if not self._is_ours:
-            return not notices
-        for notice in notices:
-            event = sight.payload(notice)
+            return not notifications
+        for notification in notifications:
+            event = sight.payload(notification)
             why = self._notifier.hook.call(event)
             if why is not None:
                 self._warn(
-                    f"{self._notifier.hook.file} was called with the event {notice.event} of {event['at']}, and failed: "
+                    f"{self._notifier.hook.file} was called with the event {notification.event} of {event['at']}, and failed: "
                     f"{why.rstrip('.')}. The rollout goes on, and this event is not told again. Mend the file."
                 )
-            self._note(notice.after)
+            self._note(notification.after)
             if not self._is_ours:
                 # Whoever has the lock now tells the rest.
                 return False

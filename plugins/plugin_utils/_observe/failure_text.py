@@ -28,7 +28,7 @@ def failure_text(result: Mapping[str, Any], hidden: bool = False) -> str:
     text = str(result.get("msg") or "it failed without a word").strip()
     for name in ("stderr", "stdout", "module_stderr", "module_stdout"):
         lines = [line.rstrip() for line in str(result.get(name) or "").splitlines() if line.strip()]
-        news = [line for line in lines[-_MOST_LINES:] if line not in text]
-        if news:
-            text = "\n".join([text, *news])
+        updates = [line for line in lines[-_MOST_LINES:] if line not in text]
+        if updates:
+            text = "\n".join([text, *updates])
     return text

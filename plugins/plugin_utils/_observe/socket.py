@@ -58,10 +58,10 @@ def wait_for_view(process: int, index: int, seconds: float) -> None:
     if folder is None or not is_fed(process):
         return
     with contextlib.suppress(OSError):
-        teller = ViewSender(folder)
-        teller.line.settimeout(seconds)
-        teller.tell({"until": index})
-        teller.close()
+        sender = ViewSender(folder)
+        sender.line.settimeout(seconds)
+        sender.tell({"until": index})
+        sender.close()
 
 
 class ViewSender:

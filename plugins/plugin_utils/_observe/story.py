@@ -33,7 +33,7 @@ class ViewMessages:
         self.count = ""
 
     def message(self, found: ProgressUpdate | Unreachable) -> dict[str, Any]:
-        """Return ``lines`` that tell what has changed, the ``count``, and the ``standing`` as plain data.
+        """Return ``lines`` that tell what has changed, the ``count``, and the ``progress`` as plain data.
 
         Of a Consul that is away it has the sentence in ``away``, and no standing.
         """
@@ -48,14 +48,14 @@ class ViewMessages:
         hosts = {
             host: {"role": view.role, "state": view.state, "reason": view.reason} for host, view in found.hosts.items()
         }
-        shown = {"version": found.standing.version, "hosts": hosts}
+        shown = {"version": found.progress.version, "hosts": hosts}
         changes = self._progress.lines(shown)
         self.count = sanitize(running_count(shown))
         # The count stands for itself here.
         return {
             "lines": [sanitize(line) for line in [*lines, *changes[:-1]]],
             "count": self.count,
-            "standing": progress_as_data(found.standing),
+            "progress": progress_as_data(found.progress),
             "index": found.index,
         }
 
@@ -63,16 +63,16 @@ class ViewMessages:
         if self._is_away:
             self._is_away = False
             yield "Consul is back."
-        if self._version and self._version != found.standing.version:
-            yield f"Another rollout has begun: the fleet goes to {found.standing.version} now."
-        self._version = found.standing.version
-        if self._notes != found.standing.notes:
+        if self._version and self._version != found.progress.version:
+            yield f"Another rollout has begun: the fleet goes to {found.progress.version} now."
+        self._version = found.progress.version
+        if self._notes != found.progress.notes:
             gone = any(note.startswith("Nothing opens") for note in self._notes)
-            stays = any(note.startswith("Nothing opens") for note in found.standing.notes)
-            yield from (note for note in found.standing.notes if note not in self._notes)
-            if gone and not stays and not found.standing.over:
+            stays = any(note.startswith("Nothing opens") for note in found.progress.notes)
+            yield from (note for note in found.progress.notes if note not in self._notes)
+            if gone and not stays and not found.progress.over:
                 yield "It goes on."
-            self._notes = found.standing.notes
+            self._notes = found.progress.notes
         for warning in found.warnings:
             if warning not in self._warnings:
                 self._warnings.add(warning)

@@ -49,7 +49,7 @@ class RunView:
         self._is_held = False
         self._screen: Screen | None = None
         self._above: list[_Above] = []
-        self._standing: RolloutProgress | None = None
+        self._progress: RolloutProgress | None = None
         self._count, self._away = "", ""
         self._said_at = 0.0
         self._folder: Path | None = None
@@ -103,7 +103,7 @@ class RunView:
 
     def _listen(self, ear: socket.socket, woken: socket.socket) -> None:
         """Take in what comes, and draw again when nothing does."""
-        tellers: dict[socket.socket, bytes] = {}
+        senders: dict[socket.socket, bytes] = {}
         try:
             with selectors.DefaultSelector() as selector:
                 selector.register(ear, selectors.EVENT_READ)
@@ -114,11 +114,11 @@ class RunView:
                         if one is ear:
                             line, _address = ear.accept()
                             selector.register(line, selectors.EVENT_READ)
-                            tellers[line] = b""
-                        elif isinstance(one, socket.socket) and one in tellers and not self._hear(one, tellers):
+                            senders[line] = b""
+                        elif isinstance(one, socket.socket) and one in senders and not self._hear(one, senders):
                             selector.unregister(one)
                             one.close()
-                            del tellers[one]
+                            del senders[one]
                             self._waiting.pop(one, None)
                             if one is self._feeder:
                                 self._tell_no_more()
@@ -128,18 +128,18 @@ class RunView:
             self._give_up(error)
         finally:
             # However this ends, whoever tells is to know that nobody listens any more.
-            for one in (ear, woken, *tellers):
+            for one in (ear, woken, *senders):
                 one.close()
             if not self._over.is_set():
                 self._tell_no_more()
 
-    def _hear(self, line: socket.socket, tellers: dict[socket.socket, bytes]) -> bool:
+    def _hear(self, line: socket.socket, senders: dict[socket.socket, bytes]) -> bool:
         """Take in what a teller says; return whether it may have more to say."""
         try:
-            news = line.recv(1 << 20)
+            updates = line.recv(1 << 20)
         except OSError:
             return False
-        *messages, tellers[line] = (tellers[line] + news).split(b"\n")
+        *messages, senders[line] = (senders[line] + updates).split(b"\n")
         for text in messages:
             message = json.loads(text)
             if "until" in message:
@@ -152,7 +152,7 @@ class RunView:
         for one in [one for one, index in self._waiting.items() if index <= self._index]:
             del self._waiting[one]
             _answer(one)
-        return bool(news)
+        return bool(updates)
 
     def _act(self, work: Any) -> None:
         """Do something under the lock; where it can't be done, go on in lines."""
@@ -173,19 +173,19 @@ class RunView:
     def _take(self, message: dict[str, Any]) -> None:
         if message.get("end"):
             self._end_drawing()
-            self._standing = None
+            self._progress = None
             self._say_ending(message)
             return
         if message.get("lines"):
             self.say("\n".join(map(with_time, message["lines"])))
             self._said_at = time.monotonic()
         self._away = message.get("away", "")
-        if "standing" in message:
-            self._standing = RolloutProgress.from_plain(message["standing"])
+        if "progress" in message:
+            self._progress = RolloutProgress.from_plain(message["progress"])
             self._count = message["count"]
             if self._folder is not None:
                 (self._folder / FED).write_text("")
-        if self._standing is None:
+        if self._progress is None:
             return
         if self._draws:
             self._draw()
@@ -195,8 +195,8 @@ class RunView:
     def _say_ending(self, message: dict[str, Any]) -> None:
         if message.get("why"):
             self._display.warning(message["why"])
-        elif "standing" in message:
-            self.say(with_time(ending(RolloutProgress.from_plain(message["standing"]))))
+        elif "progress" in message:
+            self.say(with_time(ending(RolloutProgress.from_plain(message["progress"]))))
             if self._folder is not None:
                 (self._folder / FED).write_text(OVER)
 
@@ -210,8 +210,8 @@ class RunView:
             # Who tells it next removes it too.
             if self._folder is not None and (self._folder / FED).read_text() != OVER:
                 (self._folder / FED).unlink()
-        is_cut_off = self._standing is not None
-        self._standing = None
+        is_cut_off = self._progress is not None
+        self._progress = None
         self._act(self._end_drawing)
         if is_cut_off:
             self._act(
@@ -219,7 +219,7 @@ class RunView:
             )
 
     def _tick(self) -> None:
-        if self._standing is None:
+        if self._progress is None:
             return
         if self._draws:
             self._draw()
@@ -227,7 +227,7 @@ class RunView:
             self._say_count()
 
     def _say_count(self) -> None:
-        found = self._standing
+        found = self._progress
         left = (
             ""
             if found is None or found.left is None
@@ -237,7 +237,7 @@ class RunView:
         self._said_at = time.monotonic()
 
     def _draw(self) -> None:
-        if self._standing is None:
+        if self._progress is None:
             raise AssertionError("there is something to draw once something was told")
         if self._is_held:
             return
@@ -245,7 +245,7 @@ class RunView:
             self._stream.flush()
             self._screen = Screen(self._stream)
             self._above = [_Above(self, self._screen, name) for name in ("stdout", "stderr")]
-        self._screen.draw(self._standing, time.time(), self._away)
+        self._screen.draw(self._progress, time.time(), self._away)
 
     def _end_drawing(self) -> None:
         with self._lock:

@@ -94,7 +94,7 @@ class RunAdmission:
         self._asked_at = 0.0
         self._lined_up: set[int] = set()
         self._passed = False
-        self._pulled = [host for host, role in run.fleet.items() if not run.is_driven(role) and host in self._live]
+        self._pulled = [host for host, role in run.fleet.items() if not run.is_pushed(role) and host in self._live]
 
     def close(self) -> None:
         """Watch nothing more."""
@@ -137,7 +137,7 @@ class RunAdmission:
         """Return why hosts are not upgraded, as if this run were for the whole fleet: a sentence for each reason."""
         plan = self._plan(look, None)
         free = {one.host for one in plan.openings}
-        claimed = look.outcome.snapshot.driven
+        claimed = look.outcome.snapshot.leases
 
         def reason(host: str) -> str:
             view = plan.hosts[host]
@@ -197,7 +197,7 @@ class RunAdmission:
         """Wait until as many hosts have asked as Ansible has at work at once, or until no more of them do."""
         while play not in self._lined_up:
             mates = [host for host in self._live if self._play_of.get(host, play) == play]
-            to_ask = sum(1 for host in mates if self._run.is_driven(self._run.fleet.get(host, "")))
+            to_ask = sum(1 for host in mates if self._run.is_pushed(self._run.fleet.get(host, "")))
             left = self._asked_at + _LINE_UP - time.monotonic()
             asked = sum(1 for host in self._asked if self._play_of.get(host, play) == play)
             if left <= 0 or asked >= min(self._run.forks, to_ask):
@@ -261,7 +261,7 @@ class RunAdmission:
             return make_pass(store, request)
 
         mark = self._watcher.mark()
-        outcome = self._pool.stubbornly(act)
+        outcome = self._pool.with_retries(act)
         if outcome.ledger is not None:
             self._epoch, self._commit = outcome.ledger.epoch, outcome.ledger.commit
         self._latest = PassView(outcome, outcome.hosts(), mark)
@@ -331,9 +331,9 @@ class RunAdmission:
         A host that upgrades itself is, and one whose health is still to be seen; one that Ansible upgrades is only if its
         run is still there.
         """
-        claimed = look.outcome.snapshot.driven
+        claimed = look.outcome.snapshot.leases
         return any(
-            not self._run.is_driven(look.hosts[host].role)
+            not self._run.is_pushed(look.hosts[host].role)
             or look.hosts[host].soaking
             or (host in claimed and host not in self._waiting)
             for host in flying

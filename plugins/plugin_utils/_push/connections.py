@@ -43,7 +43,7 @@ class StorePool:
         yield store
         self._idle.put(store)
 
-    def stubbornly(self, act: Callable[[Store], T]) -> T:
+    def with_retries(self, act: Callable[[Store], T]) -> T:
         """Do something that begins by reading, again and again while Consul is away or others write in between.
 
         :raises Unreachable: when the patience is at its end.

@@ -69,12 +69,12 @@ def feed(
         # That of who told it to its end, so that others are not silent if this one fails.
         (folder / FED).unlink(missing_ok=True)
         found = settings()
-        teller = ViewSender(folder)
+        sender = ViewSender(folder)
         reading, writing = os.pipe()
         story = ViewMessages(first)
-        detached(lambda: _live(found, fleet, version, story, teller, writing, folder))
+        detached(lambda: _live(found, fleet, version, story, sender, writing, folder))
         os.close(writing)
-        teller.close()
+        sender.close()
         with os.fdopen(reading, "rb") as told:
             ready, _writing, _failed = select.select([told], [], [], _PATIENCE)
             return bool(ready) and told.read(1) == b"!"
@@ -88,19 +88,19 @@ def _live(
     fleet: Mapping[str, str] | None,
     version: str,
     story: ViewMessages,
-    teller: ViewSender,
+    sender: ViewSender,
     telling: int,
     folder: Path,
 ) -> None:
     log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    close_files_except(teller.line.fileno(), telling, log)
+    close_files_except(sender.line.fileno(), telling, log)
     os.dup2(log, 2)
-    threading.Thread(target=_end_with, args=(teller.line,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(sender.line,), daemon=True).start()
     last = None
     try:
         for found in follow(settings, fleet):
             if isinstance(found, ProgressUpdate):
-                if last is None and found.standing.version != version:
+                if last is None and found.progress.version != version:
                     return
                 is_first, last = last is None, found
             elif last is None:
@@ -108,15 +108,15 @@ def _live(
             else:
                 is_first = False
             if found is not None:
-                teller.tell(story.message(found))
+                sender.tell(story.message(found))
             if is_first:
                 with contextlib.suppress(OSError):
                     # Who asked for it may have gone on by now.
                     os.write(telling, b"!")
         if last is not None:
-            teller.tell({"end": True, "standing": progress_as_data(last.standing)})
+            sender.tell({"end": True, "progress": progress_as_data(last.progress)})
     except UpgradeError as error:
-        teller.tell({"end": True, "why": f"The live view ends, and the rollout goes on: {error.message}"})
+        sender.tell({"end": True, "why": f"The live view ends, and the rollout goes on: {error.message}"})
     except Exception:
         # The log is all that is left to say it in.
         traceback.print_exc()

@@ -106,7 +106,7 @@ class HostRuns:
             found = start(store, Start(host, self._run.fleet[host], self._run.version), started)
             turn.record, turn.index = found.record, found.index
 
-        self._pool.stubbornly(read if self._run.phase == AFTER else start_it)
+        self._pool.with_retries(read if self._run.phase == AFTER else start_it)
         with self._lock:
             self._turns[host] = turn
         return turn
@@ -157,7 +157,7 @@ class HostRuns:
         elif what is not None and what.point:
             self._write(turn)
         if turn.running_once == unit:
-            self._pool.stubbornly(
+            self._pool.with_retries(
                 lambda store: once_for_all.end_once(store, self._session.name, self._run.version, unit, host)
             )
             turn.running_once = None
@@ -180,7 +180,7 @@ class HostRuns:
             )
         else:
             word = HostReport(host, self._run.version, UPGRADED)
-            self._pool.stubbornly(lambda store: write_report(store, word))
+            self._pool.with_retries(lambda store: write_report(store, word))
         self._release(host)
         return "upgraded"
 
@@ -202,7 +202,7 @@ class HostRuns:
         unit, turn.running_once = turn.running_once, None
         if unit is not None:
             session, version = self._session.name, self._run.version
-            self._pool.stubbornly(
+            self._pool.with_retries(
                 lambda store: once_for_all.end_once(store, session, version, unit, turn.host, truncate_error(error))
             )
 
@@ -211,7 +211,7 @@ class HostRuns:
             self._change(turn, lambda before: replace(before, post=POST_FAILED, error=truncate_error(error)))
         else:
             word = HostReport(turn.host, self._run.version, FAILED, turn.service, turn.step, error)
-            self._pool.stubbornly(lambda store: write_report(store, word))
+            self._pool.with_retries(lambda store: write_report(store, word))
 
     def _release(self, host: str) -> None:
         with self._lock:
@@ -263,7 +263,7 @@ class HostRuns:
                 store, self._session.name, version, unit, turn.host, found.index if found else 0
             )
 
-        if not self._pool.stubbornly(take):
+        if not self._pool.with_retries(take):
             return False
         turn.running_once = unit
         return True
@@ -297,7 +297,7 @@ class HostRuns:
         version = self._run.version
         index = 0
         while True:
-            found = self._pool.stubbornly(lambda store: once_for_all.read_state(store, version, unit))
+            found = self._pool.with_retries(lambda store: once_for_all.read_state(store, version, unit))
             if found is None or found.state != once_for_all.RUNNING:
                 return found
             other = self._turns.get(found.host)
@@ -309,7 +309,7 @@ class HostRuns:
             def wait(store: Store, since: int = since) -> int:
                 return store.wait_for_change(since, _LONG, [store.keys.once(version, unit)])
 
-            index = self._pool.stubbornly(wait)
+            index = self._pool.with_retries(wait)
 
     def _write(self, turn: HostRun) -> None:
         """Write where a host is: one request, as what the record holds is known from the last write."""
@@ -352,4 +352,4 @@ class HostRuns:
             written = store.client.write([compare_and_put(key, encode_record(record), turn.index)])
             turn.record, turn.index = record, int(written[0]["ModifyIndex"])
 
-        self._pool.stubbornly(put)
+        self._pool.with_retries(put)

@@ -31,7 +31,7 @@ def remember(result: Mapping[str, Any]) -> None:
         os.environ[_FOLDER] = folder
 
 
-def tell_lost(host: str, result: Mapping[str, Any]) -> str | None:
+def report_lost_host(host: str, result: Mapping[str, Any]) -> str | None:
     """Tell the driver that a host can't be reached; return why that was not possible, None where it was."""
     folder = os.environ.get(_FOLDER)
     if not folder or not (Path(folder) / SOCKET).exists():

@@ -73,7 +73,7 @@ class Providers:
             self._let_go_of_others(host, name)
             index = max(index, found.index, holder.index if holder is not None else 0)
             keys = self._keys(name, holder)
-            index = self._pool.stubbornly(partial(_next_change, since=index, keys=keys))
+            index = self._pool.with_retries(partial(_next_change, since=index, keys=keys))
 
     def finish(self, host: str, unit: RunTaskGroup, done: Collection[str]) -> None:
         """Say that a host is through a unit of a provider.
@@ -168,7 +168,7 @@ class Providers:
 
     def _look(self, name: str, host: str) -> provider.ProviderState:
         session, version = self._session.name, self._run.version
-        found = self._pool.stubbornly(lambda store: provider.read_provider(store, version, name, host, session))
+        found = self._pool.with_retries(lambda store: provider.read_provider(store, version, name, host, session))
         if not found.provider.readable:
             raise UpgradeError("unreadable_provider", f"The provider {name} can't be upgraded: {found.provider.error}")
         return found
@@ -176,7 +176,7 @@ class Providers:
     def _begin(self, host: str, unit: RunTaskGroup, found: provider.ProviderState) -> bool:
         name, version = unit.service, self._run.version
         origin, units = self._origin(name), self._units(host, name)
-        return self._pool.stubbornly(
+        return self._pool.with_retries(
             lambda store: provider.begin_provider(
                 store, self._session.name, version, name, host, unit.name, origin, units, found
             )
@@ -216,7 +216,7 @@ class Providers:
                 origin=self._origin(name),
             )
 
-        if not self._pool.stubbornly(act):
+        if not self._pool.with_retries(act):
             raise UpgradeError(
                 "provider_gone",
                 f"{host} was at the provider {name}, and another host has taken that on, as this run's session with Consul "
@@ -226,7 +226,7 @@ class Providers:
             self._complete.add(name)
 
     def _release(self, host: str, name: str) -> None:
-        self._pool.stubbornly(lambda store: provider.release_provider(store, self._run.version, name, host))
+        self._pool.with_retries(lambda store: provider.release_provider(store, self._run.version, name, host))
 
     def _are_done(self, host: str, name: str, done: Collection[str]) -> bool:
         return all(unit in done for unit in self._units(host, name))

@@ -64,7 +64,7 @@ class PushRun:
     providers: Mapping[str, str] = field(default_factory=dict)
     plays: tuple[tuple[str, ...], ...] = ()
 
-    def is_driven(self, role: str) -> bool:
+    def is_pushed(self, role: str) -> bool:
         """Return whether Ansible upgrades the hosts of a role; others do it themselves."""
         return role in self.units
 

@@ -39,7 +39,7 @@ class RunSession:
 
     def release(self, host: str) -> None:
         """Let a host go, for other runs to take it on."""
-        self._pool.stubbornly(lambda store: store.client.write(leases.release(store, [host])))
+        self._pool.with_retries(lambda store: store.client.write(leases.release(store, [host])))
 
     def check(self, host: str) -> None:
         """Refuse to go on with a host that another run took while Consul was away.

@@ -29,7 +29,7 @@ VARIABLES = frozenset(
         "metrics_file",
         "once",
         "reason",
-        "remove_old",
+        "remove_legacy",
         "replace",
         "report_folder",
         "restart",

@@ -67,15 +67,15 @@ def run_scope(
     open_to = {UPGRADED, HELD} | (set() if retry_failed else {FAILED, LOST})
     missed = [host for host in wanted if host in left_out and hosts[host]["state"] not in (UPGRADED, HELD)]
     wanted = [host for host in wanted if host not in missed]
-    driven = [
+    pushed = [
         host for host in wanted if hosts[host]["role"] in composition["roles"] and hosts[host]["state"] not in open_to
     ]
-    chosen = set(driven)
-    begun = [host for host in driven if hosts[host]["state"] in (UPGRADING, FAILED, LOST) and host not in fresh]
+    chosen = set(pushed)
+    begun = [host for host in pushed if hosts[host]["state"] in (UPGRADING, FAILED, LOST) and host not in fresh]
     waves = [[host for host in wave if host in chosen and host not in begun] for wave in plan["waves"]]
     expected = {host for wave in waves for host in wave}
     # Those that nobody expects to be let through ask all the same, and are told why not.
-    rest = [host for host in driven if host not in expected and host not in set(begun)]
+    rest = [host for host in pushed if host not in expected and host not in set(begun)]
     groups = [wave for wave in [begun, *waves, rest] if wave]
     play = _plays(hosts, wanted, control, order)
     control_waves = [found for wave in groups if (found := [host for host in wave if play[host] == CONTROL])]
@@ -85,9 +85,9 @@ def run_scope(
         CONTROL: [host for wave in control_waves for host in wave],
         "waves": [len(wave) for wave in control_waves],
         DATA: [host for wave in groups for host in wave if play[host] == DATA],
-        "validate": [host for host in driven if host not in set(begun)],
+        "validate": [host for host in pushed if host not in set(begun)],
         "plays": {name: [host for host in wanted if play[host] == name] for name in (FIRST, CONTROL, DATA)},
-        "before": {host: hosts[host]["version"] or "" for host in driven},
+        "before": {host: hosts[host]["version"] or "" for host in pushed},
         "left_out": missed,
     }
 

@@ -18,7 +18,7 @@ _MOST_HOSTS = 20
 
 
 def forbidden_moves(
-    standing: Mapping[str, Any],
+    progress: Mapping[str, Any],
     composition: Mapping[str, Any],
     version: str,
     declared: Mapping[str, object] | None = None,
@@ -30,7 +30,7 @@ def forbidden_moves(
     do not go, and those without services bring themselves there. A host whose version can't be compared is left out, and keeps no
     other from going; where that leaves none that goes, all of these are forbidden.
 
-    :param standing: a result of ``consul_upgrade_plan`` or ``consul_upgrade_info``.
+    :param progress: a result of ``consul_upgrade_plan`` or ``consul_upgrade_info``.
     :param composition: a result of ``compose_upgrade_tasks``.
     :param declared: host -> the version that an operator says it has, where it reported none.
     :param providers: the same for providers.
@@ -46,7 +46,7 @@ def forbidden_moves(
     known: dict[tuple[str, str | None], list[_Refusal]] = {}
     odd: dict[str, str] = {}
     going = False
-    for host, view in standing["hosts"].items():
+    for host, view in progress["hosts"].items():
         role = view["role"]
         if view["held"] or role not in roles:
             continue
@@ -74,7 +74,7 @@ def forbidden_moves(
             for (role, start, why), (services, hosts) in told.items()
             if hosts
         ]
-        + _of_providers(standing, composition, version, declared_versions(providers or {}, PROVIDER_VARIABLE)),
+        + _of_providers(progress, composition, version, declared_versions(providers or {}, PROVIDER_VARIABLE)),
     }
 
 
@@ -99,19 +99,19 @@ def _is_provider(role: Mapping[str, Any], service: str) -> bool:
 
 
 def _of_providers(
-    standing: Mapping[str, Any], composition: Mapping[str, Any], version: str, declared: Mapping[str, str]
+    progress: Mapping[str, Any], composition: Mapping[str, Any], version: str, declared: Mapping[str, str]
 ) -> list[str]:
     """Return why providers may not go to a version: each counts from where it came, and from where it was going.
 
     Those whose hosts are all held do not go either.
     """
-    going = {view["role"] for view in standing["hosts"].values() if not view["held"]}
+    going = {view["role"] for view in progress["hosts"].values() if not view["held"]}
     found: dict[tuple[str, str | None, str], dict[str, None]] = {}
     for role, what in composition["roles"].items():
         for name, ways in _ways(what):
             if role not in going or not _is_provider(what, name):
                 continue
-            told = (standing.get("providers") or {}).get(name, {})
+            told = (progress.get("providers") or {}).get(name, {})
             came = told.get("version") or declared.get(name)
             for start in dict.fromkeys((came, *([told["target"]] if told.get("target") else ()))):
                 why = ways.refusal(start, version, ways.order())

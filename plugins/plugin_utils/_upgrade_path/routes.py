@@ -75,11 +75,11 @@ def routes_of(
     hosts = plan["hosts"]
     paths = _paths(composition)
     declared = declared_versions(declared or {})
-    driven = _driven(run)
+    pushed = _pushed_hosts(run)
     troubles: dict[str, None] = {}
     odd: dict[str, str] = {}
     before = {}
-    for host in driven:
+    for host in pushed:
         own: dict[str, None] = {}
         mine = [path for path in paths.get(hosts[host]["role"], ()) if not path.is_provider]
         others = [one for one in (hosts[host].get("origin"), hosts[host].get("begun")) if one != version]
@@ -88,12 +88,12 @@ def routes_of(
             _way(mine, before[host], {}, version, own)
         if own:
             odd[host] = next(iter(own))
-    if odd and len(odd) == len(driven):
+    if odd and len(odd) == len(pushed):
         troubles = dict.fromkeys(odd.values())
         raise UpgradeError("incomparable_versions", " ".join(troubles), reasons=list(troubles))
-    driven = [host for host in driven if host not in odd]
-    before = {host: before[host] for host in driven}
-    roles = {hosts[host]["role"] for host in driven}
+    pushed = [host for host in pushed if host not in odd]
+    before = {host: before[host] for host in pushed}
+    roles = {hosts[host]["role"] for host in pushed}
     places = _providers(
         plan,
         [path for role in in_order(roles & paths.keys()) for path in paths[role]],
@@ -104,27 +104,27 @@ def routes_of(
     _refuse_unknown(
         {
             host: [path.service for path in paths.get(hosts[host]["role"], ()) if not path.is_provider]
-            for host in driven
+            for host in pushed
         },
         before,
         version,
     )
     # Hosts of one role that come from one version go one way.
     found: dict[tuple[str, str], list[str]] = {}
-    for host in driven:
+    for host in pushed:
         role = hosts[host]["role"]
         if role in paths and (role, before[host]) not in found:
             found[role, before[host]] = _way(paths[role], before[host], places, version, troubles)
     if troubles:
         raise UpgradeError("incomparable_versions", " ".join(troubles), reasons=list(troubles))
-    ways = {host: found[hosts[host]["role"], before[host]] for host in driven if hosts[host]["role"] in paths}
+    ways = {host: found[hosts[host]["role"], before[host]] for host in pushed if hosts[host]["role"] in paths}
     return {
         "before": before,
         "ways": ways,
         "asked": preflight_checkpoints(ways, plan, composition, places),
         "providers": places,
         "left_out": odd,
-        "lines": _lines(found, {host: (hosts[host]["role"], before[host]) for host in driven}, version, places, paths),
+        "lines": _lines(found, {host: (hosts[host]["role"], before[host]) for host in pushed}, version, places, paths),
     }
 
 
@@ -160,7 +160,7 @@ def _start(paths: Iterable[_Path], came: str, others: Iterable[str | None], trou
         return came
 
 
-def _driven(run: Mapping[str, Any]) -> list[str]:
+def _pushed_hosts(run: Mapping[str, Any]) -> list[str]:
     return [*run["controlplane"], *run["dataplane"]]
 
 

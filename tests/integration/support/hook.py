@@ -25,18 +25,18 @@ class Listener:
     def __init__(self, url: str) -> None:
         self.url = url
         self._posted: list[dict[str, Any]] = []
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
 
     def add(self, body: dict[str, Any]) -> None:
         """Take note of what was posted."""
-        with self._news:
+        with self._changed:
             self._posted.append(body)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     @property
     def posted(self) -> list[dict[str, Any]]:
         """All that was posted so far."""
-        with self._news:
+        with self._changed:
             return list(self._posted)
 
     @property
@@ -51,8 +51,8 @@ class Listener:
 
     def wait_for(self, name: str, seconds: float = 90) -> dict[str, Any]:
         """Return the first event of this name, as soon as it is there."""
-        with self._news:
-            found = self._news.wait_for(lambda: name in [one["event"]["event"] for one in self._posted], seconds)
+        with self._changed:
+            found = self._changed.wait_for(lambda: name in [one["event"]["event"] for one in self._posted], seconds)
         assert found, f"{name} did not come within {seconds} s: {self.names}"
         return next(event for event in self.events if event["event"] == name)
 

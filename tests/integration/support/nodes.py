@@ -58,7 +58,7 @@ def be_nodes(
                 if chance.random() < 0.3:
                     break
             if left and not begun:
-                index = store.client.look_out(store.keys.gates, index, 0.5)[0]
+                index = store.client.wait_for_change_below(store.keys.gates, index, 0.5)[0]
         except Unreachable:
             time.sleep(0.1)
 

@@ -26,12 +26,12 @@ from integration.support.writes import Write, around_writes, die_at_write
 BEGAN = 1428312345.67
 
 
-def old_reports(hosts: Sequence[str], version: str = "v673", prefix: str = "") -> dict[str, str]:
+def legacy_reports(hosts: Sequence[str], version: str = "v673", prefix: str = "") -> dict[str, str]:
     """Return what hosts said that they run, as ``update_own_info`` wrote it."""
     return {f"{prefix}running_version/{version}/{host}": f"{BEGAN + at:.2f}" for at, host in enumerate(hosts)}
 
 
-def old_gates(gates: Mapping[str, str], prefix: str = "") -> dict[str, str]:
+def legacy_gates(gates: Mapping[str, str], prefix: str = "") -> dict[str, str]:
     """Return operators' pauses as ``manage_config`` wrote them: ``{"global": "False", "host/compute1": "True"}``."""
     return {f"{prefix}config_state/{place}/enable_puppet": value for place, value in gates.items()}
 
@@ -47,10 +47,10 @@ def old_fleet(hosts: Sequence[str], *, version: str = "v674") -> dict[str, str]:
     pauses = {"global": "True", f"host/{hosts[0]}": "False", f"host/{hosts[-1]}": "false"}
     return {
         "current_version": f"{version}\n",
-        **old_reports(hosts[:third], version),
-        **old_reports(hosts[third:], "v673"),
+        **legacy_reports(hosts[:third], version),
+        **legacy_reports(hosts[third:], "v673"),
         **{f"config_state/enable_puppet/{place}": value for place, value in gates.items()},
-        **old_gates(pauses),
+        **legacy_gates(pauses),
         "config_state/role/compute/enable_update": "True",
         "running_version/": "",
     }

@@ -12,7 +12,7 @@ from devkit.kv import RawKV
 OLD = "config_state"
 
 
-def old_gates(consul: RawKV, prefix: str = "") -> dict[str, str]:
+def legacy_gates(consul: RawKV, prefix: str = "") -> dict[str, str]:
     """Return the gates in the old place: ``{"global": "false", "host/compute1": "true"}``."""
     found = {}
     for key, value in consul.texts(f"{prefix}{OLD}/").items():
@@ -42,7 +42,7 @@ def original_answer(consul: RawKV, host: str, role: str, prefix: str = "") -> bo
     """Return what ``check_puppet`` of python-jiocloud says: not paused in the old place, and not closed in the new one."""
     folder = f"{prefix}{OLD}/enable_puppet/"
     found = {key[len(folder) :]: value for key, value in consul.texts(folder).items()}
-    return old_answer(old_gates(consul, prefix), host, role) and old_answer(found, host, role)
+    return old_answer(legacy_gates(consul, prefix), host, role) and old_answer(found, host, role)
 
 
 def original_status(consul: RawKV, hosts: Mapping[str, str]) -> set[str]:

@@ -76,16 +76,16 @@ class Live:
         self.process = process
         self._results = results
         self._lines: list[str] = []
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self._news:
+            with self._changed:
                 self._lines.append(line)
-                self._news.notify_all()
+                self._changed.notify_all()
 
     @property
     def stdout(self) -> str:
@@ -94,8 +94,8 @@ class Live:
 
     def wait_for(self, *words: str, seconds: float = 30) -> None:
         """Return as soon as it has printed one of these words."""
-        with self._news:
-            found = self._news.wait_for(lambda: any(word in self.stdout for word in words), seconds)
+        with self._changed:
+            found = self._changed.wait_for(lambda: any(word in self.stdout for word in words), seconds)
         assert found, f"none of {words} within {seconds} s in:\n{self.stdout}"
 
     def end(self, seconds: float = 90) -> Played:

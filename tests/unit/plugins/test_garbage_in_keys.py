@@ -25,7 +25,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import SentNotifications
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries import notifications
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import _news
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import _update
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import (
@@ -389,10 +389,10 @@ def _lookup(store: Store) -> None:
 
 
 def _live_view(store: Store) -> None:
-    news = _news(read_fleet(store))
-    _check(ViewMessages().message(news))
+    updates = _update(read_fleet(store))
+    _check(ViewMessages().message(updates))
     drawn = io.StringIO()
-    Console(file=drawn, width=80).print(drawing(news.standing, float(_AT), 80, 24))
+    Console(file=drawn, width=80).print(drawing(updates.progress, float(_AT), 80, 24))
     _check_file(drawn.getvalue())
 
 

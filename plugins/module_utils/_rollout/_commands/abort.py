@@ -105,7 +105,7 @@ def _begun(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
     """
     found = states.read_states(snapshot, members)
     ended = (states.UPGRADED, states.FAILED)
-    return {host for host, one in found.items() if one.has_started or one.state in ended} | set(snapshot.driven)
+    return {host for host, one in found.items() if one.has_started or one.state in ended} | set(snapshot.leases)
 
 
 def _opened_at(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gate: Change) -> int:

@@ -126,7 +126,7 @@ def _refuse_at_work(snapshot: Snapshot, fleet: Mapping[str, str], hosts: Sequenc
     rules = parse(snapshot.ledger.instructions).health if snapshot.ledger is not None else None
     found = states.read_states(snapshot, {host: _role_of(snapshot, fleet, host) for host in hosts}, rules)
     for host, one in found.items():
-        if host in snapshot.driven:
+        if host in snapshot.leases:
             why = "a run of Ansible is at work on it"
         elif one.record is not None and one.record.state == STARTED and one.state not in states.BROKEN:
             why = f"it has begun its upgrade to {one.record.version} and has not ended it"
@@ -159,7 +159,7 @@ def _remove(
         (remove(one.key), Change(one.key, text_of(one.value) or "", None)) for one in entries if one.key not in gates
     ]
     gate = snapshot.gates.hosts.get(host)
-    if gate is not None or host in snapshot.old_gates.hosts:
+    if gate is not None or host in snapshot.legacy_gates.hosts:
         found.insert(0, (remove(gates[0]), Change(gates[0], gate.text or "" if gate is not None else None, None)))
         pause = GateCopies(keys, snapshot).unpaused("host", host, is_gone=True)
         if pause is not None:

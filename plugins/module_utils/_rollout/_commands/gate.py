@@ -33,10 +33,10 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
     :param scope: global, role or host; the latter two with a name.
     :raises UpgradeError: ``bad_name``, ``bad_gate_value``, ``busy``, ``newer_schema``.
     """
-    keys, old_keys = store.keys, LegacyKeys(store.keys.prefix)
+    keys, legacy_keys = store.keys, LegacyKeys(store.keys.prefix)
     place = (scope, check_name(scope, name, "name") if scope != "global" else None)
-    key, old_key = keys.gate(*place), old_keys.gate(*place)
-    wanted = (key, keys.current_version, keys.schema, keys.migration, *old_keys.gate_folders)
+    key, legacy_key = keys.gate(*place), legacy_keys.gate(*place)
+    wanted = (key, keys.current_version, keys.schema, keys.migration, *legacy_keys.gate_folders)
     for _try in range(_MOST_TRIES):
         entries = {entry.key: entry for entry in store.client.read(wanted)}
         snapshot = decode_snapshot(keys, entries.values())
@@ -49,9 +49,9 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
         changes = [one for one in changes if one.before != one.after]
         if not changes:
             return []
-        index, old_index = (entries[one].modify_index if one in entries else 0 for one in (key, old_key))
+        index, legacy_index = (entries[one].modify_index if one in entries else 0 for one in (key, legacy_key))
         if not dry:
-            checks = [compare(old_key, old_index)] if mirror.is_needed else []
+            checks = [compare(legacy_key, legacy_index)] if mirror.is_needed else []
             write = [compare(key, index), remove(key)] if after is None else [compare_and_put(key, after, index)]
             try:
                 store.client.settle([*checks, *mirror.operations(write)])
@@ -69,17 +69,17 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     :returns: what changed; nothing where the closed global gate is the only one already.
     :raises UpgradeError: ``newer_schema``.
     """
-    keys, old_keys = store.keys, LegacyKeys(store.keys.prefix)
+    keys, legacy_keys = store.keys, LegacyKeys(store.keys.prefix)
     everywhere = keys.gate("global")
-    read = store.client.read((keys.gates, keys.current_version, keys.schema, keys.migration, *old_keys.gate_folders))
+    read = store.client.read((keys.gates, keys.current_version, keys.schema, keys.migration, *legacy_keys.gate_folders))
     snapshot = decode_snapshot(keys, read)
     refuse_newer(keys, snapshot.schema, snapshot.release)
     before = {
         entry.key: _shown(entry)
         for entry in read
-        if entry.key.startswith(keys.gates) or old_keys.gate_of(entry.key) is not None
+        if entry.key.startswith(keys.gates) or legacy_keys.gate_of(entry.key) is not None
     }
-    for _scope, _name, pause in snapshot.old_gates.paused(snapshot.current_version):
+    for _scope, _name, pause in snapshot.legacy_gates.paused(snapshot.current_version):
         del before[pause.key]
     mirror = GateCopies(keys, snapshot)
     closed = {one.key: one.after for one in mirror.changes([Change(everywhere, None, CLOSED)])}

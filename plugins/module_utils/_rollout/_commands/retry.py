@@ -95,7 +95,7 @@ def retry(store: Store, word: Command, hosts: Sequence[str] | None = None, *, dr
 def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
     """Return whether a host has begun to go to another version than the wanted one, or was not admitted, and no run is at work on it."""
     record = snapshot.records.get(host)
-    if record is None or host in snapshot.driven:
+    if record is None or host in snapshot.leases:
         return False
     elsewhere = record.version != snapshot.current_version
     return view.state == states.UPGRADING and record.state == STARTED and (elsewhere or view.unadmitted)

@@ -258,8 +258,8 @@ def test_the_connection_is_the_nearest_sshd_above(tmp_path: Path) -> None:
     sshd = tmp_path / "sshd"
     sshd.symlink_to("/bin/sh")
     code = (
-        "import os; from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import connection_process; "
-        "print(connection_process())"
+        "import os; from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import ssh_connection_pid; "
+        "print(ssh_connection_pid())"
     )
     script = f"echo $$; sh -c '\"{sys.executable}\" -c \"$0\"; :' '{code}'; :"
     done = subprocess.run([sshd, "-c", script], capture_output=True, text=True, check=False)

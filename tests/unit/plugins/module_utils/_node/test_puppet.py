@@ -124,7 +124,7 @@ def test_a_run_whose_caller_was_killed_is_waited_for_until_puppet_itself_has_end
     slow = script(tmp_path, f"touch {tmp_path}/begun; sleep 1.5; touch {tmp_path}/ended")
     code = (
         "import sys; from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet; "
-        "puppet._OWN_LOCK = sys.argv[1]; puppet.run_puppet(puppet.Wish(executable=sys.argv[2], manifest='site.pp'))"
+        "puppet._OWN_LOCK = sys.argv[1]; puppet.run_puppet(puppet.PuppetOptions(executable=sys.argv[2], manifest='site.pp'))"
     )
     caller = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "own"), slow])
     while not (tmp_path / "begun").exists():

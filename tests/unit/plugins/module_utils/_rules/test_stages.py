@@ -13,6 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.stage_progress import carried_over
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.caps import Cap
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.stages import Stage, parse_stages
 from fleets import NEW, Fleet, fleet
@@ -250,7 +251,7 @@ def stages(*names: str) -> tuple[Stage, ...]:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "kept", "carried_over"),
+    ("before", "after", "kept", "expected"),
     [
         # What is still to come may change.
         ("a1 b2 c3", "a1 b2 d4", {"number": 1, "done_at": 7}, {"number": 1, "done_at": 7}),
@@ -266,6 +267,6 @@ def stages(*names: str) -> tuple[Stage, ...]:
     ],
 )
 def test_other_stages_begin_at_the_first_that_is_not_what_it_was(
-    before: str, after: str, kept: dict[str, int], carried_over: dict[str, int]
+    before: str, after: str, kept: dict[str, int], expected: dict[str, int]
 ) -> None:
-    assert carried_over(stages(*before.split()), stages(*after.split()), kept) == carried_over
+    assert carried_over(stages(*before.split()), stages(*after.split()), kept) == expected

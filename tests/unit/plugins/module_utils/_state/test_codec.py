@@ -17,13 +17,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, STATES, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.codec import (
     decode_approval,
+    decode_health_mark,
     decode_hold,
     decode_ledger,
-    decode_mark,
     decode_version,
     encode_approval,
+    encode_health_mark,
     encode_ledger,
-    encode_mark,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.event_codec import decode_event, encode_event
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.record_codec import decode_record, encode_record
@@ -320,12 +320,16 @@ def test_reasons_in_the_history_have_room_in_a_transaction_whatever_they_are(hos
     ],
 )
 def test_a_mark_comes_back_as_it_was(mark: HealthMark) -> None:
-    assert decode_mark(encode_mark(mark).encode()) == mark
-    assert read({"upgrade/health/compute1": encode_mark(mark).encode()}).marks == {"compute1": mark}
+    assert decode_health_mark(encode_health_mark(mark).encode()) == mark
+    assert read({"upgrade/health/compute1": encode_health_mark(mark).encode()}).marks == {"compute1": mark}
 
 
 def test_a_mark_is_stored_with_all_that_it_says() -> None:
-    assert json.loads(encode_mark(HealthMark("2.0", None))) == {"version": "2.0", "since": None, "upgraded": False}
+    assert json.loads(encode_health_mark(HealthMark("2.0", None))) == {
+        "version": "2.0",
+        "since": None,
+        "upgraded": False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -339,7 +343,7 @@ def test_a_mark_is_stored_with_all_that_it_says() -> None:
     ],
 )
 def test_what_a_mark_lacks_makes_it_say_less(value: bytes, mark: HealthMark) -> None:
-    assert decode_mark(value) == mark
+    assert decode_health_mark(value) == mark
 
 
 UNREADABLE = [b"", b"{", b"[]", b"7", b"null", b"{}", NOT_TEXT]

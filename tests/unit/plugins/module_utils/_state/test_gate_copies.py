@@ -29,7 +29,7 @@ def mirror(text: str | None = None, *, state: str | None = None) -> GateCopies:
     """Return one for a fleet that has a global gate in the old place, as it is repeated there."""
     old = Gates(GateValue(OLD_GLOBAL, text, 1)) if text is not None else Gates()
     migration = Migration(state) if state is not None else None
-    return GateCopies(KEYS, Snapshot(old_gates=old, migration=migration))
+    return GateCopies(KEYS, Snapshot(legacy_gates=old, migration=migration))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,9 @@ def test_values_are_spelled_as_the_fleet_spells_them() -> None:
 def test_an_operators_pause_is_never_written_over(text: str) -> None:
     found = GateCopies(
         KEYS,
-        Snapshot(old_gates=Gates(GateValue(OLD_GLOBAL, text), hosts={"compute1": old_gate("host", "compute1", text)})),
+        Snapshot(
+            legacy_gates=Gates(GateValue(OLD_GLOBAL, text), hosts={"compute1": old_gate("host", "compute1", text)})
+        ),
     )
     opened = [put(KEYS.gate("global"), "true"), put(KEYS.gate("host", "compute1"), "true")]
     assert found.operations(opened) == opened
@@ -104,7 +106,7 @@ def wiped(value: str) -> list[Operation]:
 def test_the_old_gates_are_wiped_with_the_others_and_one_by_one() -> None:
     hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(39)}
     old = Gates(GateValue(OLD_GLOBAL, "true"), {"web": old_gate("role", "web")}, hosts)
-    found = GateCopies(KEYS, Snapshot(old_gates=old))
+    found = GateCopies(KEYS, Snapshot(legacy_gates=old))
     removed = [remove(one.key) for one in (*old.roles.values(), *hosts.values())]
     given = wiped("False")
     closed = [put(KEYS.gate("global"), "false"), put(OLD_GLOBAL, "false", flags=1)]
@@ -121,15 +123,15 @@ def test_of_more_than_a_transaction_takes_the_others_go_before_it_behind_closed_
     roles = {"web": old_gate("role", "web"), "db": GateValue("cloud/config_state/role/db/enable_puppet", "false", 1)}
     old = Gates(GateValue(OLD_GLOBAL, "true"), roles, hosts)
     new = Gates(GateValue(KEYS.gate("global"), "True"), {"cache": GateValue(KEYS.gate("role", "cache"), "True")})
-    found = GateCopies(KEYS, Snapshot(gates=new, old_gates=old))
+    found = GateCopies(KEYS, Snapshot(gates=new, legacy_gates=old))
     given = wiped("False")
     pieces = found.ahead(given)
     assert all(len(piece.operations) <= 62 for piece in pieces)
     early = [operation for piece in pieces for operation in piece.operations]
     closes = [put(KEYS.gate("global"), "false", flags=1), put(OLD_GLOBAL, "false", flags=1)]
     for role in ("web", "cache"):
-        old_key = f"cloud/config_state/role/{role}/enable_puppet"
-        closes += [put(KEYS.gate("role", role), "false", flags=1), put(old_key, "false", flags=1)]
+        legacy_key = f"cloud/config_state/role/{role}/enable_puppet"
+        closes += [put(KEYS.gate("role", role), "false", flags=1), put(legacy_key, "false", flags=1)]
     assert sorted(map(str, early[:6])) == sorted(map(str, closes))
     assert early[:2] == closes[:2]
     late = found.operations(given)[1:-2]

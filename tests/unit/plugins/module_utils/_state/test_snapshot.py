@@ -30,12 +30,12 @@ def read(*entries: tuple[str, str]) -> Snapshot:
 def test_old_keys_are_known_as_such() -> None:
     found = read((OLD.report("1", "compute1"), "100"), (OLD.gate("host", "compute2"), "true"))
     assert found.reports == {"compute1": VersionReport("1", 100.0)}
-    assert found.reports["compute1"].is_old
-    assert found.old_reports == {"compute1"}
-    assert found.old_gates == Gates(hosts={"compute2": GateValue(OLD.gate("host", "compute2"), "true")})
+    assert found.reports["compute1"].is_legacy
+    assert found.legacy_reports == {"compute1"}
+    assert found.legacy_gates == Gates(hosts={"compute2": GateValue(OLD.gate("host", "compute2"), "true")})
     assert (found.gates, found.holds) == (Gates(), Holds())
-    assert found.has_old_keys
-    assert not read((KEYS.report("1", "compute1"), "100"), (KEYS.gate("global"), "True")).has_old_keys
+    assert found.has_legacy_keys
+    assert not read((KEYS.report("1", "compute1"), "100"), (KEYS.gate("global"), "True")).has_legacy_keys
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_old_keys_are_known_as_such() -> None:
 )
 def test_keys_of_others_among_the_gates_are_no_old_keys(key: str) -> None:
     found = read((f"cloud/{key}", "1"))
-    assert not found.has_old_keys
+    assert not found.has_legacy_keys
     assert not found.warnings
 
 
@@ -51,7 +51,7 @@ def test_folders_are_nobodys_and_strays_among_the_reports_are_told() -> None:
     found = read(
         (OLD.reports, ""), (f"{OLD.gates}host/", ""), (f"{OLD.gates}host/compute1/", ""), (f"{OLD.reports}stray", "1")
     )
-    assert not found.has_old_keys
+    assert not found.has_legacy_keys
     assert found.warnings == (
         "'cloud/running_version/stray' is passed over: it is not running_version/<version>/<host>.",
     )
@@ -59,7 +59,7 @@ def test_folders_are_nobodys_and_strays_among_the_reports_are_told() -> None:
 
 def test_a_copy_was_said_when_the_host_said_it() -> None:
     found = read((OLD.report("1", "compute1"), "100"), (KEYS.report("1", "compute1"), "100")).reports["compute1"]
-    assert (found.version, found.at, found.index, found.is_old) == ("1", 100.0, 5, False)
+    assert (found.version, found.at, found.index, found.is_legacy) == ("1", 100.0, 5, False)
 
 
 @pytest.mark.parametrize(

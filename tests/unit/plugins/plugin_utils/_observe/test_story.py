@@ -24,28 +24,28 @@ FOUND = RolloutProgress(
 PAUSED = "Nothing opens: the rollout is paused by ann"
 
 
-def news(found: RolloutProgress = FOUND, *warnings: str, **states: str) -> ProgressUpdate:
+def updates(found: RolloutProgress = FOUND, *warnings: str, **states: str) -> ProgressUpdate:
     hosts = {host: HostView("web", None, state, "1", "because") for host, state in states.items()}
     return ProgressUpdate(found, hosts, 7, warnings)
 
 
 def test_changes_are_lines_and_the_count_stands_for_itself() -> None:
     story = ViewMessages()
-    first = story.message(news(web1="upgrading", web2="pending"))
-    second = story.message(news(web1="upgraded", web2="upgrading"))
+    first = story.message(updates(web1="upgrading", web2="pending"))
+    second = story.message(updates(web1="upgraded", web2="upgrading"))
 
     assert first["lines"] == ["web1 is upgrading: because"]
     assert second["lines"] == ["web1 upgrading -> upgraded", "web2 pending -> upgrading: because"]
     assert second["count"] == story.count == "-- 2: web 1/2; 1 upgrading, 0 waiting"
     assert second["index"] == 7
-    assert RolloutProgress.from_plain(json.loads(json.dumps(second))["standing"]) == FOUND
+    assert RolloutProgress.from_plain(json.loads(json.dumps(second))["progress"]) == FOUND
 
 
 def test_a_pass_that_was_made_before_the_first_look_is_told_with_it() -> None:
     view = {"role": "web", "state": "upgrading", "reason": "let through now"}
     story = ViewMessages({"version": "2", "hosts": {"web1": view}})
 
-    assert story.message(news(web1="upgraded"))["lines"] == [
+    assert story.message(updates(web1="upgraded"))["lines"] == [
         "web1 is upgrading: let through now",
         "web1 upgrading -> upgraded",
     ]
@@ -53,9 +53,9 @@ def test_a_pass_that_was_made_before_the_first_look_is_told_with_it() -> None:
 
 def test_what_begins_to_stop_it_and_ends_is_told_once() -> None:
     story = ViewMessages()
-    stopped = news(replace(FOUND, notes=(PAUSED,)))
+    stopped = updates(replace(FOUND, notes=(PAUSED,)))
 
-    assert [story.message(one)["lines"] for one in (news(), stopped, stopped, news(), news())] == [
+    assert [story.message(one)["lines"] for one in (updates(), stopped, stopped, updates(), updates())] == [
         [],
         [PAUSED],
         [],
@@ -66,9 +66,9 @@ def test_what_begins_to_stop_it_and_ends_is_told_once() -> None:
 
 def test_another_rollout_is_told() -> None:
     story = ViewMessages()
-    story.message(news())
+    story.message(updates())
 
-    assert story.message(news(replace(FOUND, version="3")))["lines"] == [
+    assert story.message(updates(replace(FOUND, version="3")))["lines"] == [
         "Another rollout has begun: the fleet goes to 3 now."
     ]
 
@@ -82,13 +82,13 @@ def test_a_consul_that_is_away_is_told_once_and_so_is_its_return() -> None:
         "Consul at http://there can't be reached: refused. What is shown is of the time before; it is asked again."
     ]
     assert second == {"lines": [], "away": "Consul at http://there can't be reached: refused."}
-    assert story.message(news())["lines"] == ["Consul is back."]
+    assert story.message(updates())["lines"] == ["Consul is back."]
 
 
 def test_warnings_are_told_once() -> None:
     story = ViewMessages()
 
-    assert [story.message(news(FOUND, "no such host"))["lines"] for _each in range(2)] == [
+    assert [story.message(updates(FOUND, "no such host"))["lines"] for _each in range(2)] == [
         ["Warning: no such host"],
         [],
     ]
@@ -96,7 +96,9 @@ def test_warnings_are_told_once() -> None:
 
 def test_nothing_in_it_acts_on_a_terminal() -> None:
     flight = HostProgress("web\x1b[2J", "web", "ng\x9binx", "st\nop", "at work", None)
-    message = ViewMessages().message(news(replace(FOUND, flights=(flight,), notes=("a\x07b",)), "c\rd", web1="failed"))
+    message = ViewMessages().message(
+        updates(replace(FOUND, flights=(flight,), notes=("a\x07b",)), "c\rd", web1="failed")
+    )
 
     def texts(value: object) -> list[str]:
         if isinstance(value, dict):

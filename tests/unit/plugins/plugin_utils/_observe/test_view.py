@@ -39,11 +39,11 @@ ME = os.getpid()
 
 
 def told(*lines: str, index: int = 7) -> dict[str, Any]:
-    standing = {**asdict(FOUND), "at": time.time()}
+    progress = {**asdict(FOUND), "at": time.time()}
     return {
         "lines": list(lines),
         "count": "-- 2: web 1/2; 1 upgrading, 0 waiting",
-        "standing": standing,
+        "progress": progress,
         "index": index,
     }
 
@@ -89,10 +89,10 @@ def gone(condition: Any) -> None:
 def test_lines_come_with_the_count_and_what_is_left(
     view: RunView, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    teller = ViewSender(tmp_path)
+    sender = ViewSender(tmp_path)
     assert not is_fed(ME)
     assert is_unfed(ME)
-    assert teller.tell(told("web1 upgrading -> upgraded"))
+    assert sender.tell(told("web1 upgrading -> upgraded"))
     assert is_fed(ME)
     assert not is_unfed(ME)
     assert not is_fed(ME + 1)
@@ -108,10 +108,10 @@ def test_lines_come_with_the_count_and_what_is_left(
 def test_when_it_was_told_to_the_end_nobody_tells_it_again_by_themselves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    teller = ViewSender(tmp_path)
-    teller.tell(told())
-    teller.tell({"end": True, "standing": {**asdict(FOUND), "state": "complete"}})
-    teller.close()
+    sender = ViewSender(tmp_path)
+    sender.tell(told())
+    sender.tell({"end": True, "progress": {**asdict(FOUND), "state": "complete"}})
+    sender.close()
     # Another one that comes may tell it, as of the tasks after the upgrade.
     another = ViewSender(tmp_path)
     assert another.tell(told(index=9))
@@ -122,10 +122,10 @@ def test_when_it_was_told_to_the_end_nobody_tells_it_again_by_themselves(
 
 @pytest.mark.usefixtures("view")
 def test_who_comes_after_its_end_and_fails_leaves_the_lines_to_others(tmp_path: Path) -> None:
-    teller = ViewSender(tmp_path)
-    teller.tell(told())
-    teller.tell({"end": True, "standing": {**asdict(FOUND), "state": "complete"}})
-    teller.close()
+    sender = ViewSender(tmp_path)
+    sender.tell(told())
+    sender.tell({"end": True, "progress": {**asdict(FOUND), "state": "complete"}})
+    sender.close()
     assert is_fed(ME)
     assert not feed(ME, lambda: settings_from({"port": "none"}), None, "2")
     assert not is_fed(ME)
@@ -133,23 +133,23 @@ def test_who_comes_after_its_end_and_fails_leaves_the_lines_to_others(tmp_path: 
 
 @pytest.mark.usefixtures("view")
 def test_when_who_tells_it_is_gone_others_show_their_lines_again(tmp_path: Path) -> None:
-    teller = ViewSender(tmp_path)
-    teller.tell(told())
-    teller.close()
+    sender = ViewSender(tmp_path)
+    sender.tell(told())
+    sender.close()
     gone(lambda: is_fed(ME))
     assert is_unfed(ME)
 
 
 @pytest.mark.usefixtures("view")
 def test_one_can_wait_until_something_is_shown(tmp_path: Path) -> None:
-    teller = ViewSender(tmp_path)
-    teller.tell(told(index=7))
+    sender = ViewSender(tmp_path)
+    sender.tell(told(index=7))
     waiting = threading.Thread(target=wait_for_view, args=(ME, 8, 20))
     began = time.monotonic()
     waiting.start()
     time.sleep(0.2)
     assert waiting.is_alive()
-    teller.tell(told(index=8))
+    sender.tell(told(index=8))
     waiting.join(10)
     assert time.monotonic() - began < 10
     # And not for ever.
@@ -175,11 +175,11 @@ def test_a_drawing_gives_the_outputs_back(tmp_path: Path) -> None:
     screen, before = Screen(), sys.stdout
     view = RunView(Display(), screen)
     view.open(str(tmp_path))
-    teller = ViewSender(tmp_path)
-    teller.tell(told())
+    sender = ViewSender(tmp_path)
+    sender.tell(told())
     assert "█" in screen.getvalue()
     view.close()
-    assert not teller.tell(told())
+    assert not sender.tell(told())
     assert sys.stdout is before
 
 
@@ -189,8 +189,8 @@ def test_many_lines_cost_one_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stdout", screen)
     view = RunView(Display(), screen)
     view.open(str(tmp_path))
-    teller = ViewSender(tmp_path)
-    teller.tell(told())
+    sender = ViewSender(tmp_path)
+    sender.tell(told())
     shown = len(screen.getvalue())
     view.say("\n".join(["first", "", *(f"line {number}" for number in range(100)), ""]))
     text = screen.getvalue()[shown:]
@@ -206,8 +206,8 @@ def test_what_breaks_in_one_output_gives_back_the_other(tmp_path: Path, monkeypa
     monkeypatch.setattr(sys, "stderr", err)
     view = RunView(Display(), screen)
     view.open(str(tmp_path))
-    teller = ViewSender(tmp_path)
-    teller.tell(told())
+    sender = ViewSender(tmp_path)
+    sender.tell(told())
     # Nobody draws meanwhile.
     with view._lock:
         assert sys.stderr is not err
@@ -224,14 +224,14 @@ def test_nothing_is_drawn_over_a_question(tmp_path: Path) -> None:
     screen = Screen()
     view = RunView(Display(), screen)
     view.open(str(tmp_path))
-    teller = ViewSender(tmp_path)
-    teller.tell(told())
+    sender = ViewSender(tmp_path)
+    sender.tell(told())
     view.hold()
     shown = len(screen.getvalue())
-    teller.tell(told())
+    sender.tell(told())
     assert len(screen.getvalue()) == shown
     view.go_on()
-    teller.tell(told())
+    sender.tell(told())
     assert "█" in screen.getvalue()[shown:]
     view.close()
 
@@ -263,11 +263,11 @@ def test_a_terminal_that_breaks_is_left_alone_and_lines_go_on(
     screen = Screen()
     view = RunView(Display(), screen)
     view.open(str(tmp_path))
-    teller = ViewSender(tmp_path)
-    assert teller.tell(told())
+    sender = ViewSender(tmp_path)
+    assert sender.tell(told())
     screen.breaks = True
-    assert teller.tell(told())
-    assert teller.tell(told("web1 upgrading -> upgraded"))
+    assert sender.tell(told())
+    assert sender.tell(told("web1 upgrading -> upgraded"))
     shown = capsys.readouterr()
     assert "the line was cut" in shown.err
     assert "web1 upgrading -> upgraded" in shown.out

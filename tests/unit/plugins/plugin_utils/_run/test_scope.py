@@ -55,13 +55,13 @@ def test_those_that_have_begun_go_first_then_the_waves_then_those_that_nobody_ex
     }
 
 
-@pytest.mark.parametrize(("retry", "driven"), [(False, ["compute3"]), (True, ["compute1", "compute2", "compute3"])])
-def test_failed_and_lost_hosts_go_when_they_are_tried_again(retry: bool, driven: list[str]) -> None:
+@pytest.mark.parametrize(("retry", "pushed"), [(False, ["compute3"]), (True, ["compute1", "compute2", "compute3"])])
+def test_failed_and_lost_hosts_go_when_they_are_tried_again(retry: bool, pushed: list[str]) -> None:
     fleet = plan([["compute3"]], compute1="failed", compute2="lost", compute3="pending", control1="held")
     found = run_scope(fleet, ROLES, COMPOSITION, retry_failed=retry)
-    assert (found["dataplane"], found["controlplane"]) == (driven, [])
+    assert (found["dataplane"], found["controlplane"]) == (pushed, [])
     assert found["validate"] == ["compute3"]
-    assert found["before"] == {host: "" if host == "compute2" else "1" for host in driven}
+    assert found["before"] == {host: "" if host == "compute2" else "1" for host in pushed}
 
 
 @pytest.mark.parametrize(

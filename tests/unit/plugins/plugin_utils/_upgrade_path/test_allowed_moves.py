@@ -18,7 +18,7 @@ def host(version: str | None, role: str = "web", begun: str | None = None, *, he
     return {"role": role, "version": version, "begun": begun, "held": held}
 
 
-def standing(**hosts: dict[str, Any]) -> dict[str, Any]:
+def progress(**hosts: dict[str, Any]) -> dict[str, Any]:
     return {"hosts": hosts}
 
 
@@ -34,18 +34,18 @@ ODD = (
 
 def test_a_host_whose_version_can_not_be_compared_keeps_no_other_from_going() -> None:
     found = forbidden_moves(
-        standing(web1=host("v673"), web2=host("2.8", begun="v673"), web3=host("2.8")), COMPOSITION, "2.10"
+        progress(web1=host("v673"), web2=host("2.8", begun="v673"), web3=host("2.8")), COMPOSITION, "2.10"
     )
     assert (found["hosts"], found["reasons"], [*found["left_out"]]) == ([], [], ["web1", "web2"])
     # Where all the others are there already, or held, none is left that goes.
     done = {"web2": host("2.10"), "web3": host("2.8", held=True)}
-    alone = forbidden_moves(standing(web1=host("v673"), **done), COMPOSITION, "2.10")
+    alone = forbidden_moves(progress(web1=host("v673"), **done), COMPOSITION, "2.10")
     assert (alone["hosts"], alone["left_out"]) == (["web1"], {})
     assert alone["reasons"] == [f"web1 (v673): app, lib of the role web: {ODD}."]
 
 
 def test_all_that_may_not_go_are_told_at_once_those_with_the_same_reason_together() -> None:
-    fleet = standing(
+    fleet = progress(
         web1=host("2.2"), web2=host("2.8"), web3=host(None), web4=host("2.2"), web5=host("2.12"), web6=host("v673")
     )
     assert forbidden_moves(fleet, COMPOSITION, "2.10") == {
@@ -62,12 +62,12 @@ def test_all_that_may_not_go_are_told_at_once_those_with_the_same_reason_togethe
 
 
 def test_those_that_are_held_there_already_or_without_services_are_left_out() -> None:
-    fleet = standing(web1=host("2.2", held=True), web2=host("2.10"), puppet1=host("2.2", "puppet"))
+    fleet = progress(web1=host("2.2", held=True), web2=host("2.10"), puppet1=host("2.2", "puppet"))
     assert forbidden_moves(fleet, COMPOSITION, "2.10") == {"hosts": [], "left_out": {}, "reasons": []}
 
 
 def test_a_host_that_is_midway_counts_from_both_ends() -> None:
-    fleet = standing(web1=host("2.8", begun="2.10"), web2=host("2.8", begun="2.9"), web3=host("2.8"))
+    fleet = progress(web1=host("2.8", begun="2.10"), web2=host("2.8", begun="2.9"), web3=host("2.8"))
     assert forbidden_moves(fleet, COMPOSITION, "2.10")["hosts"] == []
     back = forbidden_moves(fleet, COMPOSITION, "2.8")
     assert back["hosts"] == ["web1", "web2"]
@@ -75,23 +75,23 @@ def test_a_host_that_is_midway_counts_from_both_ends() -> None:
 
 
 def test_what_is_declared_counts_for_those_that_never_reported() -> None:
-    fleet = standing(web1=host(None), web2=host(None), web3=host("2.2"))
+    fleet = progress(web1=host(None), web2=host(None), web3=host("2.2"))
     declared = {"web1": "2.8", "web2": "2.2", "web3": "2.8"}
     assert forbidden_moves(fleet, COMPOSITION, "2.10", declared)["hosts"] == ["web2", "web3"]
 
 
 def test_what_was_declared_when_a_host_began_counts_until_it_reports() -> None:
     midway = {**host(None, begun="2.10"), "origin": "2.2"}
-    found = forbidden_moves(standing(web1=midway, web2=host(None)), COMPOSITION, "2.10", {"web1": "2.8", "web2": "2.8"})
+    found = forbidden_moves(progress(web1=midway, web2=host(None)), COMPOSITION, "2.10", {"web1": "2.8", "web2": "2.8"})
     assert found["hosts"] == ["web1"]
 
 
 def test_a_composition_of_an_older_release_says_nothing() -> None:
-    assert forbidden_moves(standing(web1=host("2.2")), {"roles": {"web": {}}}, "2.10")["hosts"] == []
+    assert forbidden_moves(progress(web1=host("2.2")), {"roles": {"web": {}}}, "2.10")["hosts"] == []
 
 
 def test_many_hosts_are_named_up_to_twenty_and_listed_all() -> None:
-    fleet = standing(**{f"web{number}": host("2.2") for number in range(1, 31)})
+    fleet = progress(**{f"web{number}": host("2.2") for number in range(1, 31)})
     found = forbidden_moves(fleet, COMPOSITION, "2.10")
     assert len(found["hosts"]) == 30
     assert "web20 and 10 more (2.2): app of the role web" in found["reasons"][0]

@@ -14,9 +14,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_write
 from fleets import KEYS, OLD, Fleet, fleet
 
 
-def closing(site: Fleet, *driven: str) -> list[tuple[str, str | None, str | None]]:
+def closing(site: Fleet, *leases: str) -> list[tuple[str, str | None, str | None]]:
     """Return the gates that an abort writes, in order: name, before, after."""
-    snapshot = replace(site.snapshot(), driven=frozenset(driven))
+    snapshot = replace(site.snapshot(), leases=frozenset(leases))
     found = abort._to_close(KEYS, snapshot, site.members)
     return [(one.key.removeprefix(KEYS.gates), one.before, one.after) for one in found]
 

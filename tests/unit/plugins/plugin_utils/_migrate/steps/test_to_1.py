@@ -213,8 +213,8 @@ def test_whatever_it_finds_it_comes_to_an_end_that_has_no_work_left(
 ) -> None:
     keys: dict[str, str | bytes] = {"current_version": "v2 ", **({"upgrade/ledger": "{}"} if has_ledger else {})}
     keys |= {f"{folder}/{version}/{host}": str(at) for (folder, version, host), at in reports.items()}
-    for (is_old, place), value in gates.items():
-        keys[f"config_state/{place}/enable_puppet" if is_old else f"config_state/enable_puppet/{place}"] = value
+    for (is_legacy, place), value in gates.items():
+        keys[f"config_state/{place}/enable_puppet" if is_legacy else f"config_state/enable_puppet/{place}"] = value
     now = found(keys, begun=begun)
     if STEP.obstacles(now):
         return

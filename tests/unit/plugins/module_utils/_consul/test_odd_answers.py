@@ -14,7 +14,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul import clie
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import Command as Report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as Report
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet

@@ -24,8 +24,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.codec import (
     decode_approval,
+    decode_health_mark,
     decode_hold,
-    decode_mark,
     encode_ledger,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.record_codec import decode_record
@@ -226,5 +226,5 @@ def test_no_json_stops_the_reader_of_records_and_holds_marks_and_approvals(data:
 
     assert decode_record("k", value).state in RECORD_STATES
     assert decode_hold("k", value).key == "k"
-    assert isinstance(decode_mark(value), HealthMark | None)
+    assert isinstance(decode_health_mark(value), HealthMark | None)
     assert isinstance(decode_approval(value), Approval | None)
