@@ -33,8 +33,8 @@ class FilterModule:
         """Return name -> filter."""
         return {
             "fleet": _raising(inventory_roles.fleet_of),
-            "stage_order": _raising(inventory_roles.plane_order),
-            "roles_of_stage": _raising(inventory_roles.roles_of_plane),
+            "plane_order": _raising(inventory_roles.plane_order),
+            "roles_of_plane": _raising(inventory_roles.roles_of_plane),
             "upgrade_scope": _raising(scope.run_scope),
             "after_scope": _raising(scope.post_upgrade_scope),
             "unknown_hosts": _raising(routes.unknown_hosts),

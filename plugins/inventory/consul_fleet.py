@@ -15,7 +15,7 @@ description:
     kind is in the inventory, so a node has to report by the name that it has in the catalog.
   - The file has to be called C(consul_fleet.yml), or end with C(.consul_fleet.yml). C(.yaml) does as well.
   - A host is in the group of its role, which is called like the role. Further groups tell its version
-    (C(version_2_10)), its state (C(state_upgraded)) and its stage (C(stage_controlplane)). Signs that can't be part of a
+    (C(version_2_10)), its state (C(state_upgraded)) and its plane (C(plane_controlplane)). Signs that can't be part of a
     group's name become C(_) there.
   - The role is that in O(roles), else that in the metadata of the node (O(role_meta)), else that in the host's name
     (O(role_pattern)).
@@ -57,10 +57,10 @@ options:
     type: str
   upgrade_roles:
     description:
-      - The roles that the fleet has. Maps each to a dictionary with its C(stage) (V(controlplane) or V(dataplane)) and its
+      - The roles that the fleet has. Maps each to a dictionary with its C(plane) (V(controlplane) or V(dataplane)) and its
         C(services).
       - It is set as the variable C(upgrade_roles), by which the playbooks know the fleet. Without it there are no groups for
-        stages, and any role is one of the fleet.
+        planes, and any role is one of the fleet.
       - A node with another role that never reported is none of the fleet, so a Consul server that is called C(consul1) is not
         taken for a host of the role C(consul).
     type: dict
@@ -70,7 +70,7 @@ options:
       - What to do with nodes of the catalog that never reported and have no role, or none of O(upgrade_roles). Consul's own
         servers are such nodes.
       - V(ignore) leaves them out, and names them with C(-v). V(group) puts them into the group C(unplaced), and into none for
-        roles, stages or states. V(fail) refuses the inventory.
+        roles, planes or states. V(fail) refuses the inventory.
       - A host that reported is never left out. If it has no role, that is an error, except with V(group).
     type: str
     choices: [ignore, group, fail]
@@ -93,9 +93,9 @@ options:
       - What the names of groups for states begin with. Empty for no such groups.
     type: str
     default: state_
-  stage_prefix:
+  plane_prefix:
     description:
-      - What the names of groups for stages begin with. Empty for no such groups.
+      - What the names of groups for planes begin with. Empty for no such groups.
     type: str
     default: stage_
 notes:
@@ -120,8 +120,8 @@ EXAMPLES = r"""
 # ansible-playbook playbooks/upgrade.yml -i fleet.consul_fleet.yml -e version=2.10
 plugin: convoy.upgrade.consul_fleet
 upgrade_roles:
-  controller: {stage: controlplane}
-  compute: {stage: dataplane}
+  controller: {plane: controlplane}
+  compute: {plane: dataplane}
 ---
 # Nodes that tell their role by their metadata (node_meta in the configuration of their agents).
 plugin: convoy.upgrade.consul_fleet
@@ -135,9 +135,9 @@ role_pattern: '^[^-]+-([a-z]+)'      # for those without: cloud1-compute-7 is a 
 roles:
   gateway.example.com: network       # for this one alone
 upgrade_roles:
-  controller: {stage: controlplane}
-  network: {stage: controlplane}
-  compute: {stage: dataplane}
+  controller: {plane: controlplane}
+  network: {plane: controlplane}
+  compute: {plane: dataplane}
 unplaced: fail
 ---
 # Read Consul once in ten minutes, and group by what the nodes tell of themselves.
@@ -179,7 +179,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory 
     survey_fleet,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import STAGES, plane_order
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import PLANES, plane_order
 
 UNPLACED = "unplaced"
 
@@ -256,7 +256,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             roles=_plain(self.get_option("roles") or {}),
             role_meta=str(self.get_option("role_meta") or ""),
             role_pattern=str(self.get_option("role_pattern") or "") or None,
-            stages={role: (what or {}).get("stage") for role, what in upgrade_roles.items()} or None,
+            planes={role: (what or {}).get("plane") for role, what in upgrade_roles.items()} or None,
             unplaced=str(self.get_option("unplaced")),
             address=str(self.get_option("address")),
         )
@@ -295,17 +295,17 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 self.inventory.set_variable("all", f"upgrade_consul_{option}", self._connection(option))
 
     def _add(self, hosts: Mapping[str, dict[str, Any]], upgrade_roles: Mapping[str, Any]) -> None:
-        stages = self._stage_groups(upgrade_roles)
+        planes = self._plane_groups(upgrade_roles)
         groups = {host: self._groups_of(facts) for host, facts in hosts.items()}
-        # Those of roles, states and stages are there without a host too, so that a play for one of them finds it.
-        names = {self._prefixed("state", state) for state in STATES} | {*stages, *upgrade_roles}
+        # Those of roles, states and planes are there without a host too, so that a play for one of them finds it.
+        names = {self._prefixed("state", state) for state in STATES} | {*planes, *upgrade_roles}
         names = (names | {name for found in groups.values() for name in found}) - {""}
         _refuse_duplicates(names, hosts)
         for name in sorted(names):
             self.inventory.add_group(name)
-        for stage, roles in stages.items():
+        for plane, roles in planes.items():
             for role in roles:
-                self.inventory.add_child(stage, role)
+                self.inventory.add_child(plane, role)
         strict = self.get_option("strict")
         for host, facts in hosts.items():
             for group in groups[host]:
@@ -320,11 +320,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             self._add_host_to_composed_groups(self.get_option("groups"), variables, host, strict)
             self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, host, strict)
 
-    def _stage_groups(self, upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
-        """Return the group of each stage, with the roles in it."""
+    def _plane_groups(self, upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
+        """Return the group of each plane, with the roles in it."""
         found: dict[str, list[str]] = {}
-        if upgrade_roles and self.get_option("stage_prefix"):
-            found = {self._prefixed("stage", stage): [] for stage in STAGES}
+        if upgrade_roles and self.get_option("plane_prefix"):
+            found = {self._prefixed("plane", plane): [] for plane in PLANES}
         for role, what in upgrade_roles.items():
             if _role_group(role) != role:
                 raise UpgradeError(
@@ -332,9 +332,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                     f"upgrade_roles.{role}: Ansible is set to call the group {_role_group(role)!r} (force_valid_group_names), "
                     "and the playbooks look for one that is called like the role. Set that to ignore, or rename the role.",
                 )
-            stage = self._prefixed("stage", (what or {}).get("stage"))
-            if stage:
-                found[stage].append(role)
+            plane = self._prefixed("plane", (what or {}).get("plane"))
+            if plane:
+                found[plane].append(role)
         return found
 
     def _groups_of(self, facts: Mapping[str, Any]) -> list[str]:

@@ -36,7 +36,7 @@ attributes:
 options:
   upgrade_roles:
     description:
-      - Maps each role to a dictionary with its C(stage) and C(services).
+      - Maps each role to a dictionary with its C(plane) and C(services).
       - A service is the name of an Ansible role, or a dictionary with C(service), the name of the role, C(name), what it is
         called here, and C(vars), variables for its tasks. So one role can serve several services of a host.
       - A dictionary may also have C(versions), C(allowed_from) and C(allow_downgrade), which take the place of those that the service
@@ -76,7 +76,7 @@ EXAMPLES = r"""
   convoy.upgrade.compose_upgrade_tasks:
     upgrade_roles:
       web:
-        stage: dataplane
+        plane: dataplane
         services:
           - nginx
           - service: nginx
@@ -98,13 +98,13 @@ files:
   type: list
   elements: str
 roles:
-  description: The roles that have services, each with its stage, its services in their order, C(ways), which of
+  description: The roles that have services, each with its plane, its services in their order, C(ways), which of
     their versions may go to which, and its units.
   returned: success
   type: dict
   sample:
     web:
-      stage: dataplane
+      plane: dataplane
       services:
         nginx: convoy.upgrade.nginx
       paths:
@@ -122,7 +122,7 @@ roles:
           tasks: 2
       dropped: []
 role_order:
-  description: Maps roles to those that go before them, from the stages and from what services require.
+  description: Maps roles to those that go before them, from the planes and from what services require.
   returned: success
   type: dict
 reasons:

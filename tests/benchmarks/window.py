@@ -56,7 +56,7 @@ def site_of(folder: Path, agent: Agent, hosts: Sequence[str], cap: int) -> Site:
     folder.mkdir()
     site = Site(folder, agent)
     site.service("app", STEPS)
-    site.inventory({"web": {"stage": "dataplane", "services": ["app"]}}, {"web": hosts})
+    site.inventory({"web": {"plane": "dataplane", "services": ["app"]}}, {"web": hosts})
     (folder / "bare.yml").write_text(BARE.format(cap=cap))
     return site
 

@@ -72,7 +72,7 @@ BUDGET = Rules(
     {("controller",): 2, DATA: 6, ("web",): 2},
     budgets={ALL: 4, DATA: 1, ("web",): 2},
 )
-STAGES = Rules(
+PLANES = Rules(
     {
         "rolling_rules": {"global": 3, "roles": {"data": 6}},
         **_ORDER,
@@ -83,8 +83,8 @@ STAGES = Rules(
     stage_soak=1,
 )
 WIDER = Rules(
-    {**STAGES.instructions, "stages": [{"name": "canary", "hosts": 2, "soak": 1, "approve": True}, {"name": "rest"}]},
-    STAGES.caps,
+    {**PLANES.instructions, "stages": [{"name": "canary", "hosts": 2, "soak": 1, "approve": True}, {"name": "rest"}]},
+    PLANES.caps,
     canary=2,
     stage_soak=1,
 )
@@ -137,7 +137,7 @@ KINDS = (
     Kind("caps", (CAPS,), insisting=True),
     Kind("health", (HEALTH,), dying=0.08, words=("pause", "retry")),
     Kind("budget", (BUDGET,), failing=0.25, words=("pause", "retry", "retry")),
-    Kind("stages", (STAGES, WIDER), words=("pause", "approve", "approve", "change")),
+    Kind("stages", (PLANES, WIDER), words=("pause", "approve", "approve", "change")),
     Kind("soak", (SOAK,), words=("pause", "retry")),
     Kind("changes", (LOOSE, CAPS, FROZEN, SHUT), words=("pause", "change", "change", "change", "abort")),
 )

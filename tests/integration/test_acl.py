@@ -296,7 +296,7 @@ def test_the_playbooks_of_operators_show_no_token(tmp_path: Path, guarded: Agent
     # What is refused comes from one of two modules.
     for token, code in ([(UNKNOWN, 2)] if name in ("hold", "pause") else []) + [(MASTER, 0)]:
         (tmp_path / "group_vars" / "all.yml").write_text(json.dumps({"upgrade_consul_token": token}))
-        roles = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
+        roles = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}}
         given = {"inventory": inventory(hosts), "upgrade_roles": roles, **PLAYBOOKS[name]}
         done = play(name, "-vvvvv", "--diff", **given)
         assert done.returncode == code, done.stdout

@@ -116,7 +116,7 @@ def pipeline(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_pipeline_sees_a_line_for_each_mistake_and_the_exit_code(tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text("rolling_rules: {global: two}\nrolling_rulez: {}\nhealth: {soak: 1y}\n")
     (tmp_path / "inventory.yml").write_text(
-        "all:\n  children: {web: {hosts: {web1: }}}\n  vars:\n    upgrade_roles: {web: {stage: dataplane}}\n"
+        "all:\n  children: {web: {hosts: {web1: }}}\n  vars:\n    upgrade_roles: {web: {plane: dataplane}}\n"
         "    instructions: {rolling_rules: {global: 1}, stages: [{hosts: 100%, soak: 1h}]}\n"
     )
 

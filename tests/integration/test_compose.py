@@ -68,7 +68,7 @@ def roles(tmp_path: Path) -> Roles:
 def upgrade_roles() -> dict[str, Any]:
     web = {"service": "web", "vars": {"web_name": "first"}}
     other = {"service": "web", "name": "web-2", "vars": {"web_name": "second", "web_more": "{{ 1 + 1 }}"}}
-    return {"node": {"stage": "dataplane", "services": [web, other, "db"]}, "puppet": {"stage": "dataplane"}}
+    return {"node": {"plane": "dataplane", "services": [web, other, "db"]}, "puppet": {"plane": "dataplane"}}
 
 
 def compose(folder: Path, roles: Roles, **options: Any) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def test_what_is_refused_says_so_and_writes_nothing(run: Runner, roles: Roles, t
         [
             compose(one, roles, upgrade_roles={"node": {"services": ["bad"]}}),
             compose(one, roles, upgrade_roles={"node": {"services": ["nowhere"]}}),
-            compose(one, roles, upgrade_roles={"node": {"stage": "x"}}),
+            compose(one, roles, upgrade_roles={"node": {"plane": "x"}}),
             compose(one, roles, hosts={"node": []}),
         ]
     )

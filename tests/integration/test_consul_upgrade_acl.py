@@ -114,7 +114,7 @@ def test_a_controllers_token_is_enough_for_playbooks_with_a_hook(tmp_path: Path,
     (tmp_path / "group_vars/all.yml").write_text(json.dumps(consul))
     play = Shipped(tmp_path, guarded)
     with listening() as chat:
-        given = {"inventory": inventory(fleet), "upgrade_roles": {"compute": {"stage": "dataplane"}}, "by": "ann"}
+        given = {"inventory": inventory(fleet), "upgrade_roles": {"compute": {"plane": "dataplane"}}, "by": "ann"}
         given |= {"upgrade_notify": str(example(tmp_path)), "chat_webhook": chat.url}
         for name, more in (("approve", {}), ("abort", {"reason": "enough"})):
             done = play(name, "-vvvvv", **more, **given)

@@ -22,7 +22,7 @@ from integration.support.shelf import Shelf
 from integration.support.words import UNLIMITED
 from thorough import quick
 
-ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane", "services": []}}
+ROLES = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane", "services": []}}
 STATES = {f"state_{name}" for name in ("upgraded", "failed", "lost", "upgrading", "held", "pending")}
 
 
@@ -43,9 +43,9 @@ def test_nodes_and_reports_make_one_inventory(shelf: Shelf, consul: RawKV, catal
         "state_upgraded": ["compute2"],
     }
     assert listed.children == {
-        "all": sorted({*STATES, "stage_controlplane", "stage_dataplane", "ungrouped", "version_2_10", "version_2_8"}),
-        "stage_controlplane": ["controller"],
-        "stage_dataplane": ["compute"],
+        "all": sorted({*STATES, "plane_controlplane", "plane_dataplane", "ungrouped", "version_2_10", "version_2_8"}),
+        "plane_controlplane": ["controller"],
+        "plane_dataplane": ["compute"],
     }
     assert listed.shared == {"upgrade_roles": ROLES}
     compute1 = {key: value for key, value in listed.hosts["compute1"].items() if key != "upgrade_roles"}
@@ -168,7 +168,7 @@ def test_consuls_own_view_of_its_agents_is_told(shelf: Shelf, agent: Agent, cata
 @pytest.mark.one_release
 def test_prefixes_of_groups(shelf: Shelf, consul: RawKV) -> None:
     seed(consul, ["compute1"], "2.8-rc.1")
-    prefixes = {"version_prefix": "runs-", "state_prefix": "is_", "stage_prefix": "in_"}
+    prefixes = {"version_prefix": "runs-", "state_prefix": "is_", "plane_prefix": "in_"}
     assert shelf(upgrade_roles=ROLES, **prefixes).groups == {
         "compute": ["compute1"], "runs_2_8_rc_1": ["compute1"], "is_upgraded": ["compute1"],
     }  # fmt: skip
@@ -179,7 +179,7 @@ def test_prefixes_of_groups(shelf: Shelf, consul: RawKV) -> None:
 
 def test_a_role_keeps_its_name_as_the_name_of_its_group(shelf: Shelf, consul: RawKV) -> None:
     seed(consul, ["ceph1"])
-    given = {"roles": {"ceph1": "ceph-osd"}, "upgrade_roles": {"ceph-osd": {"stage": "dataplane"}}}
+    given = {"roles": {"ceph1": "ceph-osd"}, "upgrade_roles": {"ceph-osd": {"plane": "dataplane"}}}
     assert shelf(**given).groups["ceph-osd"] == ["ceph1"]
     refusal = shelf.refusal(environ={"ANSIBLE_TRANSFORM_INVALID_GROUP_CHARS": "always"}, **given)
     assert "upgrade_roles.ceph-osd: Ansible is set to call the group 'ceph_osd' (force_valid_group_names)" in refusal
@@ -253,10 +253,10 @@ def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: S
         2,
         [
             ({"upgrade_role": {}}, "upgrade_role: there is no such option; did you mean 'upgrade_roles'?"),
-            ({"upgrade_roles": {"compute": {"stage": "data"}}}, "upgrade_roles.compute.stage: 'data' is no stage"),
+            ({"upgrade_roles": {"compute": {"plane": "data"}}}, "upgrade_roles.compute.plane: 'data' is no plane"),
             (
-                {"upgrade_roles": {"compute": {"stge": 1}}},
-                "upgrade_roles.compute.stge: unknown key; did you mean 'stage'?",
+                {"upgrade_roles": {"compute": {"plne": 1}}},
+                "upgrade_roles.compute.plne: unknown key; did you mean 'plane'?",
             ),
             ({"roles": {"gw": "computer"}, "upgrade_roles": ROLES}, "roles.gw: 'computer' is not in upgrade_roles"),
             ({"role_pattern": "("}, "role_pattern: '(' is no regular expression"),

@@ -34,7 +34,7 @@ from integration.support.proxy import LossyProxy
 from integration.support.shipped import Shipped, inventory
 from terminal import Terminal
 
-ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
+ROLES = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}}
 RULES = {"rolling_rules": {"global": "unlimited", "roles": {"controller": 1, "compute": 2}}}
 HOSTS = names(controller=1, compute=3)
 # Between two looks it may go all the way.

@@ -151,7 +151,7 @@ def test_a_place_where_no_file_can_be_is_refused(store: Store, tmp_path: Path, p
 def test_the_playbook_writes_it(play: Shipped, store: Store, consul: RawKV, tmp_path: Path) -> None:
     begin(store, consul)
     file = tmp_path / "c.prom"
-    roles = {role: {"stage": "dataplane"} for role in ("compute", "controller")}
+    roles = {role: {"plane": "dataplane"} for role in ("compute", "controller")}
 
     ran = play("metrics", inventory={"compute": ["compute9"]}, upgrade_roles=roles, metrics_file=str(file))
 

@@ -29,7 +29,7 @@ from integration.support.push import WATCHED
 from integration.support.shipped import Shipped, inventory
 
 FLEET = names(controller=1, compute=2)
-ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
+ROLES = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}}
 MORE: dict[str, Any] = {"inventory": inventory(FLEET), "upgrade_roles": ROLES}
 STAGED = {
     "rolling_rules": {"global": "unlimited"},

@@ -21,7 +21,7 @@ from integration.support.shipped import Shipped, inventory
 from integration.support.words import UNLIMITED
 from thorough import quick
 
-ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
+ROLES = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}}
 RULES = {"rolling_rules": {"global": 1, "roles": {"compute": 2}}}
 
 
@@ -109,8 +109,8 @@ def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: Raw
                 "'computer' is no host, role or group of this fleet; did you mean 'compute'?",
             ),
             (
-                {"version": "2", "upgrade_roles": {"compute": {"stage": "data"}}},
-                "upgrade_roles.compute.stage: 'data' is no stage",
+                {"version": "2", "upgrade_roles": {"compute": {"plane": "data"}}},
+                "upgrade_roles.compute.plane: 'data' is no plane",
             ),
             (
                 {"version": "2", "upgrade_roles": {"computer": {}}},
@@ -214,7 +214,7 @@ def test_an_inventory_that_could_not_be_read_is_not_taken_for_an_empty_one(
 def test_an_upgrade_takes_the_place_of_another_one_where_it_names_that(play: Shipped, consul: RawKV) -> None:
     hosts = names(compute=3)
     seed(consul, hosts)
-    given: dict[str, Any] = {"inventory": inventory(hosts), "upgrade_roles": {"compute": {"stage": "dataplane"}}}
+    given: dict[str, Any] = {"inventory": inventory(hosts), "upgrade_roles": {"compute": {"plane": "dataplane"}}}
     begun = play("upgrade", version="2", instructions=RULES, upgrade_wait_timeout=1, **given)
     assert begun.returncode == 2, begun.stdout
     before = consul.tree()
@@ -257,7 +257,7 @@ def test_a_single_pass_ends_well_where_the_rules_were_obeyed(play: Shipped, stor
     assert ledger(consul)["state"] == "running"
 
     before = consul.tree()
-    pushed = {"compute": {"stage": "dataplane", "services": ["shop"]}}
+    pushed = {"compute": {"plane": "dataplane", "services": ["shop"]}}
     for name in ("upgrade", "rollback"):
         refused = play(name, **given, upgrade_roles=pushed)
         assert refused.returncode == 2

@@ -21,7 +21,7 @@ from integration.support.words import UNLIMITED
 from thorough import quick
 
 FLEET = names(controller=1, compute=3)
-ROLES = {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}}
+ROLES = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}}
 RULES = {"rolling_rules": {"global": 1}}
 MORE = {"inventory": inventory(FLEET), "upgrade_roles": ROLES}
 

@@ -80,7 +80,7 @@ class Fleet:
         inventory = self.lab.inventory()
         inventory["all"]["vars"].update(
             {
-                "upgrade_roles": {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}},
+                "upgrade_roles": {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}},
                 **self.settings,
                 **variables,
             }

@@ -26,7 +26,7 @@ def fleet(make_fleet: MakeFleet) -> Fleet:
     """A host with systemd, one without, and one whose name does not tell its role."""
     fleet = make_fleet(ROLES, plain=["compute2"])
     fleet.consul.put("current_version", "v1")
-    fleet.write_inventory(upgrade_roles={role: {"stage": "dataplane"} for role in ROLES.values()})
+    fleet.write_inventory(upgrade_roles={role: {"plane": "dataplane"} for role in ROLES.values()})
     return fleet
 
 

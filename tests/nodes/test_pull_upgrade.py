@@ -106,13 +106,13 @@ def test_an_inventory_from_consul_is_all_that_ansible_and_the_playbooks_need(fle
     facts = {
         "plugin": "convoy.upgrade.consul_fleet",
         "host": fleet.lab.environ["CONSUL_HTTP_ADDR"].partition(":")[0],
-        "upgrade_roles": {"controller": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}},
+        "upgrade_roles": {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}},
     }
     source.write_text(yaml.safe_dump(facts))
     given = fleet.lab.inventory()["all"]["vars"]
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
     environ |= {"ANSIBLE_HOME": str(fleet.folder / "home"), "ANSIBLE_NOCOLOR": "1"}
-    ping = [RUNTIME / "bin/ansible", "-i", source, "stage_dataplane", "-m", "ping", "-e", json.dumps(given)]
+    ping = [RUNTIME / "bin/ansible", "-i", source, "plane_dataplane", "-m", "ping", "-e", json.dumps(given)]
     done = subprocess.run(ping, capture_output=True, text=True, env=environ, cwd=fleet.folder, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count('"ping": "pong"') == 3

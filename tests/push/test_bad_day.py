@@ -22,7 +22,7 @@ ONE: dict[str, Any] = {"rolling_rules": {"global": "unlimited", "roles": {"web":
 @pytest.fixture
 def fleet(site: Site) -> Site:
     site.service("app", ["prepare", "upgrade"], meta="---\nallow_downgrade: true\n")
-    site.inventory({"web": {"stage": "dataplane", "services": ["app"]}}, {"web": WEB})
+    site.inventory({"web": {"plane": "dataplane", "services": ["app"]}}, {"web": WEB})
     return site
 
 

@@ -13,17 +13,17 @@ import pytest
 
 from .site import Ended, Site, kill, most_at_once, spans, wait_for
 
-ROLES = {"web": {"stage": "dataplane", "services": ["app"]}}
+ROLES = {"web": {"plane": "dataplane", "services": ["app"]}}
 STEPS = ["prepare", "stop", "upgrade", "upgrade,once", "start", "verify"]
 TASKS = ["app/prepare", "app/stop", "app/upgrade", "app/upgrade-once", "app/start", "app/verify"]
 RULES = {"rolling_rules": {"global": "unlimited", "roles": {"web": 1}}}
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("stage", ["controlplane", "dataplane"])
-def test_a_controller_that_is_killed_at_every_step_goes_on_where_it_was(site: Site, stage: str) -> None:
+@pytest.mark.parametrize("plane", ["controlplane", "dataplane"])
+def test_a_controller_that_is_killed_at_every_step_goes_on_where_it_was(site: Site, plane: str) -> None:
     site.service("app", STEPS, after=["after"])
-    site.inventory({"web": {"stage": stage, "services": ["app"]}}, {"web": ["web1", "web2"]})
+    site.inventory({"web": {"plane": plane, "services": ["app"]}}, {"web": ["web1", "web2"]})
     site.sleep(1.0)
     for number, task in enumerate([*TASKS, "app/after"]):
         process = site.start("upgrade", version="v1", instructions=RULES)
@@ -64,7 +64,7 @@ def test_of_two_runs_for_the_same_role_the_second_takes_what_the_first_has_not(s
 def test_two_runs_for_different_roles_keep_to_the_cap_of_the_fleet(site: Site) -> None:
     site.service("app", ["upgrade", "verify"])
     site.service("store", ["upgrade", "verify"])
-    roles = {"web": {"stage": "dataplane", "services": ["app"]}, "cache": {"stage": "dataplane", "services": ["store"]}}
+    roles = {"web": {"plane": "dataplane", "services": ["app"]}, "cache": {"plane": "dataplane", "services": ["store"]}}
     hosts = {"web": ["web1", "web2", "web3"], "cache": ["cache1", "cache2", "cache3"]}
     site.inventory(roles, hosts)
     site.sleep(0.4)

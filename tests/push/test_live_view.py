@@ -12,8 +12,8 @@ import pytest
 from .site import Site
 
 ROLES = {
-    "controller": {"stage": "controlplane", "services": ["api"]},
-    "web": {"stage": "dataplane", "services": ["app"]},
+    "controller": {"plane": "controlplane", "services": ["api"]},
+    "web": {"plane": "dataplane", "services": ["app"]},
 }
 CAPS = {"rolling_rules": {"global": "unlimited", "roles": {"controller": 1, "web": 2}}}
 LIVE = {"ANSIBLE_STDOUT_CALLBACK": "convoy.upgrade.rollout"}

@@ -10,7 +10,7 @@ from integration.support.hook import example, listening
 
 from .site import Site
 
-ROLES = {"web": {"stage": "dataplane", "services": ["app"]}}
+ROLES = {"web": {"plane": "dataplane", "services": ["app"]}}
 # What it prints looks like a template, and is none.
 TASKS = """\
 ---

@@ -36,7 +36,7 @@ def lab() -> Iterator[Lab]:
 def site(lab: Lab, tmp_path: Path) -> Site:
     site = Site(tmp_path, lab)
     site.service("app", STEPS, after=["after"])
-    site.inventory({"web": {"stage": "dataplane", "services": ["app"]}}, {"web": HOSTS})
+    site.inventory({"web": {"plane": "dataplane", "services": ["app"]}}, {"web": HOSTS})
     return site
 
 

@@ -11,9 +11,9 @@ import yaml
 from .site import Site, wait_for
 
 ROLES = {
-    "controller": {"stage": "controlplane", "services": ["api"]},
-    "web": {"stage": "dataplane", "services": ["app"]},
-    "cache": {"stage": "dataplane", "services": ["store"]},
+    "controller": {"plane": "controlplane", "services": ["api"]},
+    "web": {"plane": "dataplane", "services": ["app"]},
+    "cache": {"plane": "dataplane", "services": ["store"]},
 }
 HOSTS = {"controller": ["controller1"], "web": ["web1", "web2"], "cache": ["cache1"]}
 
@@ -120,7 +120,7 @@ def test_a_role_that_nobody_has_is_refused(fleet: Site) -> None:
 @pytest.mark.thorough
 def test_hosts_that_upgrade_themselves_are_let_through_beside_those_that_ansible_upgrades(site: Site) -> None:
     site.service("app", ["upgrade"])
-    roles = {"web": {"stage": "dataplane", "services": ["app"]}, "compute": {"stage": "dataplane"}}
+    roles = {"web": {"plane": "dataplane", "services": ["app"]}, "compute": {"plane": "dataplane"}}
     site.inventory(roles, {"web": ["web1"], "compute": ["compute1", "compute2"]})
     process = site.start(
         "upgrade", version="v1", instructions={"rolling_rules": {"global": "unlimited", "roles": {"compute": 1}}}
@@ -140,8 +140,8 @@ def test_another_planner_host_than_localhost_upgrades_the_whole_fleet(site: Site
     site.service("api", ["validate", "upgrade"])
     site.service("app", ["validate", "upgrade"], after=["after"])
     roles = {
-        "controller": {"stage": "controlplane", "services": ["api"]},
-        "web": {"stage": "dataplane", "services": ["app"]},
+        "controller": {"plane": "controlplane", "services": ["api"]},
+        "web": {"plane": "dataplane", "services": ["app"]},
     }
     site.inventory(roles, {"controller": ["controller1"], "web": ["web1"], "operators": ["deploy1"]})
     rules = {"rolling_rules": {"global": 1}}

@@ -13,7 +13,7 @@ import pytest
 from .site import Site, kill, wait_for
 
 PATH = {"2.4": ["upgrade"], "2.6": ["upgrade"], "2.8": ["upgrade"], "2.10": ["upgrade"]}
-ROLES = {"db": {"stage": "dataplane", "services": ["db"]}}
+ROLES = {"db": {"plane": "dataplane", "services": ["db"]}}
 
 
 def reports(site: Site, **versions: str) -> None:
@@ -29,11 +29,11 @@ def at(*versions: str) -> list[str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("stage", ["dataplane", "controlplane"])
-def test_hosts_at_four_versions_go_their_own_ways(site: Site, stage: str) -> None:
+@pytest.mark.parametrize("plane", ["dataplane", "controlplane"])
+def test_hosts_at_four_versions_go_their_own_ways(site: Site, plane: str) -> None:
     site.service("db", ["stop", "upgrade", "start"], path=PATH)
     hosts = {"db1": "2.2", "db2": "2.6", "db3": "2.8", "db4": "2.9.1"}
-    site.inventory({"db": {"stage": stage, "services": ["db"]}}, {"db": [*hosts]})
+    site.inventory({"db": {"plane": plane, "services": ["db"]}}, {"db": [*hosts]})
     reports(site, **hosts)
     shown = site.play("upgrade", version="2.10")
     own = {"db1": ("2.4", "2.6", "2.8", "2.10"), "db2": ("2.8", "2.10"), "db3": ("2.10",), "db4": ("2.10",)}
@@ -96,7 +96,7 @@ def test_a_check_of_a_point_that_is_behind_a_host_is_not_asked_again(site: Site)
 def test_after_a_way_back_that_failed_the_way_up_begins_where_that_led(site: Site) -> None:
     site.service("db", ["upgrade", "start"], path=PATH)
     site.inventory(
-        {"db": {"stage": "dataplane", "services": [{"service": "db", "allow_downgrade": True}]}}, {"db": ["db1"]}
+        {"db": {"plane": "dataplane", "services": [{"service": "db", "allow_downgrade": True}]}}, {"db": ["db1"]}
     )
     reports(site, db1="2.10")
     broken = site.fail("db1", "db/start")
@@ -115,12 +115,12 @@ def test_after_a_way_back_that_failed_the_way_up_begins_where_that_led(site: Sit
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("stage", ["dataplane", "controlplane"])
+@pytest.mark.parametrize("plane", ["dataplane", "controlplane"])
 def test_a_controller_that_is_killed_on_the_way_goes_on_after_the_last_point_that_was_finished(
-    site: Site, stage: str
+    site: Site, plane: str
 ) -> None:
     site.service("db", ["upgrade"], path=PATH)
-    site.inventory({"db": {"stage": stage, "services": ["db"]}}, {"db": ["db1", "db2"]})
+    site.inventory({"db": {"plane": plane, "services": ["db"]}}, {"db": ["db1", "db2"]})
     reports(site, db1="2.2", db2="2.6")
     site.sleep(1.5)
     for version in ("2.4", "2.8"):
@@ -143,7 +143,7 @@ def test_a_controller_that_is_killed_on_the_way_goes_on_after_the_last_point_tha
 def test_hosts_of_unknown_version_are_refused_until_it_is_declared(site: Site) -> None:
     site.service("db", ["upgrade"], path={"2.4": ["validate", "upgrade"], "2.6": ["validate", "upgrade"]})
     site.service("app", ["upgrade"])
-    roles: dict[str, Any] = {**ROLES, "web": {"stage": "dataplane", "services": ["app"]}}
+    roles: dict[str, Any] = {**ROLES, "web": {"plane": "dataplane", "services": ["app"]}}
     fleet = {"db": ["db1", "db2", "db3"], "web": ["web1"]}
     site.inventory(roles, fleet)
     reports(site, db1="2.4")

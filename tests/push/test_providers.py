@@ -14,8 +14,8 @@ from .site import Site, kill, wait_for
 
 PATH = {"2.4": ["upgrade"], "2.6": ["upgrade"]}
 ROLES = {
-    "controller": {"stage": "controlplane", "services": ["api", "cloud"]},
-    "web": {"stage": "dataplane", "services": ["cloud", "app"]},
+    "controller": {"plane": "controlplane", "services": ["api", "cloud"]},
+    "web": {"plane": "dataplane", "services": ["cloud", "app"]},
 }
 HOSTS = {"controller": ["controller1", "controller2"], "web": ["web1", "web2"]}
 EVERY = [host for hosts in HOSTS.values() for host in hosts]
@@ -81,7 +81,7 @@ def test_one_that_fails_stops_all_who_wait_and_goes_on_after_the_last_point_that
     site.service("cloud", ["prepare", "upgrade"], path=PATH, provider=True)
     site.service("app", ["stop", "upgrade"])
     hosts = ["web1", "web2", "web3"]
-    site.inventory({"web": {"stage": "dataplane", "services": ["app", "cloud"]}}, {"web": hosts})
+    site.inventory({"web": {"plane": "dataplane", "services": ["app", "cloud"]}}, {"web": hosts})
     site.consul.put("upgrade/providers/cloud", json.dumps({"version": "2.2"}))
     broken = [site.fail(host, "cloud@2.6/upgrade") for host in hosts]
     shown = site.play("upgrade", version="2.6", code=2)
@@ -114,7 +114,7 @@ def test_a_host_that_fails_elsewhere_leaves_the_provider_to_the_next_one(site: S
     site.service("app", ["prepare", "stop", "upgrade"])
     site.service("cloud", ["prepare", "upgrade"], provider=True)
     hosts = ["web1", "web2"]
-    site.inventory({"web": {"stage": "dataplane", "services": ["app", "cloud"]}}, {"web": hosts})
+    site.inventory({"web": {"plane": "dataplane", "services": ["app", "cloud"]}}, {"web": hosts})
     # Nobody has to know where one without a path comes from.
     broken = site.fail("web1", "app/stop")
     rules = {"rolling_rules": {"global": "unlimited", "roles": {"web": 2}}}
@@ -132,7 +132,7 @@ def test_a_host_that_fails_elsewhere_leaves_the_provider_to_the_next_one(site: S
 def test_what_a_host_once_wrote_of_it_is_not_believed_where_it_has_gone_elsewhere_since(site: Site) -> None:
     site.service("app", ["start"])
     site.service("cloud", ["upgrade"], provider=True)
-    site.inventory({"web": {"stage": "dataplane", "services": ["cloud", "app"]}}, {"web": ["web1"]})
+    site.inventory({"web": {"plane": "dataplane", "services": ["cloud", "app"]}}, {"web": ["web1"]})
     broken = site.fail("web1", "app/start")
     site.play("upgrade", version="2.6", code=2)
     assert (provider(site)["version"], site.record("web1")["state"]) == ("2.6", "failed")
@@ -150,7 +150,7 @@ def test_what_a_host_once_wrote_of_it_is_not_believed_where_it_has_gone_elsewher
 def test_one_without_anything_to_do_on_the_way_has_the_new_version_all_the_same(site: Site) -> None:
     site.service("app", ["upgrade"])
     site.service("cloud", [], path={"2.4": ["upgrade"]}, provider=True)
-    site.inventory({"web": {"stage": "dataplane", "services": ["cloud", "app"]}}, {"web": ["web1", "web2"]})
+    site.inventory({"web": {"plane": "dataplane", "services": ["cloud", "app"]}}, {"web": ["web1", "web2"]})
     site.consul.put("upgrade/providers/cloud", '{"version": "2.4"}')
     site.play("upgrade", version="2.6")
     assert not of_provider(site)

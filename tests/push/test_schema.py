@@ -58,7 +58,7 @@ def site(lab: Lab, tmp_path: Path) -> Site:
         (role / path).parent.mkdir(parents=True)
         (role / path).write_text(f"---\n{text}")
     (tmp_path / "migrations").mkdir()
-    roles = {"web": {"stage": "dataplane", "services": ["shop_schema", "app"]}}
+    roles = {"web": {"plane": "dataplane", "services": ["shop_schema", "app"]}}
     site.inventory(roles, {"database": ["db1"], "web": ["web1", "web2"]})
     return site
 

@@ -17,8 +17,8 @@ from .site import Site, most_at_once, spans, wait_for
 CONTROLLERS = ["controller1", "controller2", "controller3"]
 WEB = [f"web{number}" for number in range(1, 6)]
 ROLES = {
-    "controller": {"stage": "controlplane", "services": ["balancer", "api", "database"]},
-    "web": {"stage": "dataplane", "services": ["app"]},
+    "controller": {"plane": "controlplane", "services": ["balancer", "api", "database"]},
+    "web": {"plane": "dataplane", "services": ["app"]},
 }
 CAPS = {"rolling_rules": {"global": "unlimited", "roles": {"controller": 2, "web": 2}}}
 
@@ -96,8 +96,8 @@ def test_hosts_of_several_roles_in_a_wave_take_each_step_together(site: Site) ->
     site.service("app", steps)
     site.service("store", steps)
     roles = {
-        "api": {"stage": "controlplane", "services": ["app"]},
-        "db": {"stage": "controlplane", "services": ["store"]},
+        "api": {"plane": "controlplane", "services": ["app"]},
+        "db": {"plane": "controlplane", "services": ["store"]},
     }
     site.inventory(roles, {"api": ["api1", "api2"], "db": ["db1"]})
     site.play("upgrade", version="v1")
@@ -110,7 +110,7 @@ def test_hosts_of_several_roles_in_a_wave_take_each_step_together(site: Site) ->
 @pytest.mark.thorough
 def test_services_are_told_where_a_host_comes_from_and_goes_to(site: Site) -> None:
     site.service("app", ["validate", "upgrade"], after=["after"])
-    site.inventory({"web": {"stage": "dataplane", "services": ["app"]}}, {"web": ["web1", "web2"]})
+    site.inventory({"web": {"plane": "dataplane", "services": ["app"]}}, {"web": ["web1", "web2"]})
     site.play("upgrade", version="v1")
     assert {one.version for one in site.entries() if one.task != "app/after"} == {"none>v1"}
     site.play("upgrade", version="v2.10")
@@ -163,7 +163,7 @@ def test_what_no_log_hides_of_a_failure_is_told_nowhere(site: Site) -> None:
         tasks.write(
             "- name: Fail\n  ansible.builtin.shell: echo s3$(echo cret); false\n  no_log: true\n  tags: upgrade\n"
         )
-    site.inventory({"web": {"stage": "dataplane", "services": ["vault"]}}, {"web": ["web1"]})
+    site.inventory({"web": {"plane": "dataplane", "services": ["vault"]}}, {"web": ["web1"]})
     shown = site.play("upgrade", version="v1", code=2)
     record = site.record("web1")
     assert (record["state"], record["step"]) == ("failed", "upgrade")
@@ -209,7 +209,7 @@ def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Si
     # It can be reached until its connection is changed by the first step.
     lost = {"ansible_connection": "{{ 'ssh' if lookup('ansible.builtin.fileglob', gone) else 'local' }}"}
     lost |= {"gone": str(site.log / "fail-gone"), "ansible_host": "127.0.0.1", "ansible_port": 1}
-    roles = {"web": {"stage": "dataplane", "services": ["app"]}}
+    roles = {"web": {"plane": "dataplane", "services": ["app"]}}
     site.inventory(roles, {"web": ["web1", "web2", "web3"]}, web1=lost)
     site.sleep(1.5, "web1")
     process = site.start(
@@ -237,7 +237,7 @@ def test_hosts_go_in_the_order_of_the_plan_whichever_asks_first(site: Site) -> N
     # Before each task of the first one, Ansible has to find out what takes a while.
     slow = {"ansible_connection": "{{ lookup('ansible.builtin.pipe', 'sleep 0.4; echo local') }}"}
     hosts, controllers = ["web1", "web2", "web3", "web4"], ["controller1", "controller2"]
-    roles = {stage: {"stage": f"{stage}plane", "services": ["app"]} for stage in ("control", "data")}
+    roles = {plane: {"plane": f"{plane}plane", "services": ["app"]} for plane in ("control", "data")}
     site.inventory(roles, {"control": controllers, "data": hosts}, web1=slow)
     # No more forks than hosts ask in the end: those that went before in a wave are none of them.
     rules = {"rolling_rules": {"global": "unlimited", "roles": {"data": 1}}}

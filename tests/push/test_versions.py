@@ -12,7 +12,7 @@ import pytest
 from .site import Site
 
 WEB = ["web1", "web2", "web3"]
-ROLES = {"web": {"stage": "dataplane", "services": ["app"]}, "db": {"stage": "dataplane", "services": ["store"]}}
+ROLES = {"web": {"plane": "dataplane", "services": ["app"]}, "db": {"plane": "dataplane", "services": ["store"]}}
 HOSTS = {"web": WEB, "db": ["db1"]}
 
 
@@ -135,7 +135,7 @@ def test_a_host_that_failed_midway_goes_back_only_if_its_services_can(fleet: Sit
     shown = refused(fleet, "rollback", reason="it is slow")
     assert "1 of 4 hosts may not go to v1. web1 (v2): app of the role web: it can't go back from v2 to v1" in shown
     # Who runs the fleet has the last word.
-    roles = {**ROLES, "web": {"stage": "dataplane", "services": [{"service": "app", "allow_downgrade": True}]}}
+    roles = {**ROLES, "web": {"plane": "dataplane", "services": [{"service": "app", "allow_downgrade": True}]}}
     fleet.inventory(roles, HOSTS)
     broken.unlink()
     fleet.play("rollback", reason="it is slow")

@@ -75,10 +75,10 @@ SHOP = {
 }
 
 ROLES: dict[str, Any] = {
-    "database": {"stage": "controlplane", "services": ["repositories", "haproxy", "postgresql", "keystone"]},
-    "controller": {"stage": "controlplane", "services": ["repositories", "haproxy", "keystone"]},
-    "cache": {"stage": "dataplane", "services": ["repositories", "redis"]},
-    "web": {"stage": "dataplane", "services": ["repositories", "nginx", "shop", "haproxy_backend"]},
+    "database": {"plane": "controlplane", "services": ["repositories", "haproxy", "postgresql", "keystone"]},
+    "controller": {"plane": "controlplane", "services": ["repositories", "haproxy", "keystone"]},
+    "cache": {"plane": "dataplane", "services": ["repositories", "redis"]},
+    "web": {"plane": "dataplane", "services": ["repositories", "nginx", "shop", "haproxy_backend"]},
 }
 HOSTS = {"controller1": "database", "controller2": "controller", "cache1": "cache", **dict.fromkeys(WEB, "web")}
 VARIABLES = {

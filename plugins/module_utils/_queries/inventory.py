@@ -35,7 +35,7 @@ class InventoryOptions:
     :param roles: host -> role. Wins over what Consul tells.
     :param role_meta: the key of a node's metadata that holds its role, empty for none.
     :param role_pattern: places by their names those that are left; None for the pattern of the ledger.
-    :param stages: role -> stage, for all roles that the fleet has; None where nobody says which these are.
+    :param planes: role -> plane, for all roles that the fleet has; None where nobody says which these are.
     :param unplaced: what becomes of hosts without a role: ``ignore``, ``group`` or ``fail``.
     :param address: which address of a node to use: ``lan``, ``wan``, or ``name`` for none.
     """
@@ -43,7 +43,7 @@ class InventoryOptions:
     roles: Mapping[str, Any] = field(default_factory=dict)
     role_meta: str = "role"
     role_pattern: str | None = None
-    stages: Mapping[str, str | None] | None = None
+    planes: Mapping[str, str | None] | None = None
     unplaced: str = IGNORE
     address: str = LAN
 
@@ -94,7 +94,7 @@ def combine(
     left_out: list[str] = []
     for host in in_order({*members, *without}):
         if host in members:
-            facts = _facts(plan, states[host], (wanted.stages or {}).get(members[host]))
+            facts = _facts(plan, states[host], (wanted.planes or {}).get(members[host]))
         elif wanted.unplaced == GROUP:
             facts = _no_facts(reported[host].version if host in reported else None)
         else:
@@ -123,7 +123,7 @@ def _place(
         role = given.get(host) or told or role_by_name(host, pattern)
         if role is None or not (host in seen or _can_report(host)):
             without.append(host)
-        elif wanted.stages is None or role in wanted.stages:
+        elif wanted.planes is None or role in wanted.planes:
             roles[host] = role
         elif host in seen:
             roles[host] = role
@@ -145,7 +145,7 @@ def _warnings(
     """Return what is odd about roles that are not in upgrade_roles, of hosts that reported and of nodes that did not."""
 
     def unreported(role: str) -> str:
-        return f"The role {role!r} is not in upgrade_roles{did_you_mean(role, wanted.stages or ()) or '.'}"
+        return f"The role {role!r} is not in upgrade_roles{did_you_mean(role, wanted.planes or ()) or '.'}"
 
     return [
         f"{unreported(role)} Hosts that reported have it, so they belong to the fleet, and the planner will take their role from "
@@ -163,11 +163,11 @@ def _given_roles(wanted: InventoryOptions) -> dict[str, str]:
     for host, role in wanted.roles.items():
         name = check_name("host", host, "roles")
         given[name] = check_name("role", role, f"roles.{host}")
-        if wanted.stages is not None and role not in wanted.stages:
+        if wanted.planes is not None and role not in wanted.planes:
             raise UpgradeError(
                 "bad_roles",
-                f"roles.{host}: {role!r} is not in upgrade_roles{did_you_mean(given[name], wanted.stages) or '.'} "
-                f"Known are: {listing(in_order(wanted.stages), 10) or 'none'}.",
+                f"roles.{host}: {role!r} is not in upgrade_roles{did_you_mean(given[name], wanted.planes) or '.'} "
+                f"Known are: {listing(in_order(wanted.planes), 10) or 'none'}.",
             )
     return given
 
@@ -196,7 +196,7 @@ def _refuse_unplaced(without: list[str], seen: set[str], wanted: InventoryOption
             hosts=reported,
         )
     if without and wanted.unplaced == FAIL:
-        among = " that is in upgrade_roles" if wanted.stages is not None else ""
+        among = " that is in upgrade_roles" if wanted.planes is not None else ""
         raise UpgradeError(
             "unplaced_hosts",
             f"No role for {listing(without)}: the node is in Consul's catalog, and {rules} tells one{among}. Name it in roles "
@@ -218,12 +218,12 @@ def _plan(
     return make_plan(snapshot, members, Instructions()), Instructions()
 
 
-def _facts(plan: Plan, state: HostState, stage: str | None) -> Facts:
+def _facts(plan: Plan, state: HostState, plane: str | None) -> Facts:
     view = plan.hosts[state.host]
     return {
         "role": view.role,
         "group": view.group,
-        "stage": stage,
+        "plane": plane,
         "state": view.state,
         "version": view.version,
         "reason": view.reason,
@@ -234,7 +234,7 @@ def _facts(plan: Plan, state: HostState, stage: str | None) -> Facts:
 
 
 def _no_facts(version: str | None) -> Facts:
-    names = ("role", "group", "stage", "state", "version", "reason", "gate", "gate_key", "hold")
+    names = ("role", "group", "plane", "state", "version", "reason", "gate", "gate_key", "hold")
     return dict.fromkeys(names) | {"version": version, "reason": "it has no role, so it is not part of the fleet"}
 
 

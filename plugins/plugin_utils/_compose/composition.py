@@ -35,7 +35,7 @@ class ComposedRole:
     """
 
     name: str
-    stage: str | None
+    plane: str | None
     services: tuple[tuple[ServiceEntry, Service], ...]
     units: tuple[TaskGroup, ...]
     dropped: tuple[str, ...]
@@ -61,7 +61,7 @@ class Composition:
         return {
             "roles": {
                 role.name: {
-                    "stage": role.stage,
+                    "plane": role.plane,
                     "services": {entry.name: service.role for entry, service in role.services},
                     "paths": {
                         entry.name: _path(entry, service)
@@ -116,12 +116,12 @@ def compose(
     warnings = list(requires.warnings)
     needs = {
         role: RoleNeeds(
-            (upgrade_roles[role] or {}).get("stage"), [entry.name for entry, _service in services], requires.by_use
+            (upgrade_roles[role] or {}).get("plane"), [entry.name for entry, _service in services], requires.by_use
         )
         for role, services in listed.items()
     }
     composed = {
-        role: _role(role, needs[role].stage, services, requires.by_use) for role, services in listed.items() if services
+        role: _role(role, needs[role].plane, services, requires.by_use) for role, services in listed.items() if services
     }
     for one in composed.values():
         if not any(unit.step in STEPS[1:] for unit in one.units):
@@ -205,7 +205,7 @@ def _requires(
 
 def _role(
     name: str,
-    stage: str | None,
+    plane: str | None,
     services: Sequence[tuple[ServiceEntry, Service]],
     requires: Mapping[str, Sequence[str]],
 ) -> ComposedRole:
@@ -247,7 +247,7 @@ def _role(
             if not is_provider:
                 seen += [(entry, service, piece) for piece in kept]
             units += task_groups(step, entry.name, kept, provider=is_provider and step != POST)
-    return ComposedRole(name, stage, tuple(ordered), tuple(units), tuple(dropped))
+    return ComposedRole(name, plane, tuple(ordered), tuple(units), tuple(dropped))
 
 
 def _refuse_too_many(roles: Mapping[str, ComposedRole]) -> None:

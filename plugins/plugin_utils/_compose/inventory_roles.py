@@ -12,15 +12,15 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import did_you_mean, in_order, listing
 
 # The control plane goes first.
-STAGES = ("controlplane", "dataplane")
+PLANES = ("controlplane", "dataplane")
 
-_KEYS = ("stage", "services")
+_KEYS = ("plane", "services")
 
 
 def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return host -> role.
 
-    :param upgrade_roles: role -> its stage and services.
+    :param upgrade_roles: role -> its plane and services.
     :param groups: Ansible's ``groups``.
     :raises UpgradeError: ``bad_upgrade_roles`` for a host in two of the roles, or where no role has a host.
     """
@@ -46,29 +46,29 @@ def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str
 
 
 def plane_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the ``role_order`` that follows from the stages: roles of the data plane wait for the control plane's.
+    """Return the ``role_order`` that follows from the planes: roles of the data plane wait for the control plane's.
 
     :raises UpgradeError: ``bad_upgrade_roles``.
     """
     check_roles(upgrade_roles)
-    first = [name for name, what in upgrade_roles.items() if (what or {}).get("stage") == STAGES[0]]
+    first = [name for name, what in upgrade_roles.items() if (what or {}).get("plane") == PLANES[0]]
     return {
-        name: list(first) for name, what in upgrade_roles.items() if first and (what or {}).get("stage") == STAGES[1]
+        name: list(first) for name, what in upgrade_roles.items() if first and (what or {}).get("plane") == PLANES[1]
     }
 
 
-def roles_of_plane(upgrade_roles: Mapping[str, Any], stage: str) -> list[str]:
-    """Return the roles of a stage; those without one go with the data plane.
+def roles_of_plane(upgrade_roles: Mapping[str, Any], plane: str) -> list[str]:
+    """Return the roles of a plane; those without one go with the data plane.
 
     :raises UpgradeError: ``bad_upgrade_roles``.
     """
     check_roles(upgrade_roles)
-    control = [name for name, what in upgrade_roles.items() if (what or {}).get("stage") == STAGES[0]]
-    return control if stage == STAGES[0] else [name for name in upgrade_roles if name not in control]
+    control = [name for name, what in upgrade_roles.items() if (what or {}).get("plane") == PLANES[0]]
+    return control if plane == PLANES[0] else [name for name in upgrade_roles if name not in control]
 
 
 def check_roles(upgrade_roles: object) -> None:
-    """Refuse what does not map roles to their stage and services.
+    """Refuse what does not map roles to their plane and services.
 
     :raises UpgradeError: ``bad_upgrade_roles``.
     """
@@ -79,16 +79,16 @@ def check_roles(upgrade_roles: object) -> None:
     for role, what in upgrade_roles.items():
         where = f"upgrade_roles.{role}"
         if what is not None and not isinstance(what, Mapping):
-            raise UpgradeError("bad_upgrade_roles", f"{where}: {what!r} is no mapping with a stage and services.")
+            raise UpgradeError("bad_upgrade_roles", f"{where}: {what!r} is no mapping with a plane and services.")
         for key in what or ():
             if key not in _KEYS:
                 raise UpgradeError(
                     "bad_upgrade_roles",
                     f"{where}.{key}: unknown key{did_you_mean(str(key), _KEYS) or '.'} Known are: {', '.join(_KEYS)}.",
                 )
-        stage = (what or {}).get("stage")
-        if stage is not None and stage not in STAGES:
+        plane = (what or {}).get("plane")
+        if plane is not None and plane not in PLANES:
             raise UpgradeError(
                 "bad_upgrade_roles",
-                f"{where}.stage: {stage!r} is no stage{did_you_mean(str(stage), STAGES) or '.'} Stages are: {', '.join(STAGES)}.",
+                f"{where}.plane: {plane!r} is no plane{did_you_mean(str(plane), PLANES) or '.'} Planes are: {', '.join(PLANES)}.",
             )

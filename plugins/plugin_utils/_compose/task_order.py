@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...module_utils._common.errors import UpgradeError
-from .inventory_roles import STAGES
+from .inventory_roles import PLANES
 
 
 @dataclass(frozen=True, slots=True)
 class RoleNeeds:
     """What a role has, for the order among roles.
 
-    :param stage: controlplane, dataplane or None.
+    :param plane: controlplane, dataplane or None.
     :param services: the names of its services, in the order in which they are listed.
     :param requires: service -> the services that have to be upgraded before it.
     """
 
-    stage: str | None
+    plane: str | None
     services: Sequence[str]
     requires: Mapping[str, Sequence[str]]
 
@@ -90,7 +90,7 @@ def refuse_cycle(requires: Mapping[str, Sequence[str]], where: Mapping[str, str]
 
 
 def order_among_roles(roles: Mapping[str, RoleNeeds]) -> RoleOrdering:
-    """Return the order among roles that follows from the stages and from what their services require.
+    """Return the order among roles that follows from the planes and from what their services require.
 
     A service that is required counts where the role has it itself; only one that it lacks is waited for elsewhere.
 
@@ -98,9 +98,9 @@ def order_among_roles(roles: Mapping[str, RoleNeeds]) -> RoleOrdering:
     """
     reasons: dict[str, dict[str, str]] = {role: {} for role in roles}
     for role, what in roles.items():
-        if what.stage == STAGES[1]:
+        if what.plane == PLANES[1]:
             for other, that in roles.items():
-                if that.stage == STAGES[0]:
+                if that.plane == PLANES[0]:
                     reasons[role][other] = f"{role} is of the data plane, and {other} of the control plane"
         own = set(what.services)
         for service in what.services:
@@ -113,7 +113,7 @@ def order_among_roles(roles: Mapping[str, RoleNeeds]) -> RoleOrdering:
     groups = _circles({role: list(found) for role, found in reasons.items()})
     lockstep = [group for group in groups if len(group) > 1]
     for group in lockstep:
-        if any(roles[role].stage != STAGES[0] for role in group):
+        if any(roles[role].plane != PLANES[0] for role in group):
             raise _circle(group, reasons)
     together = {role: group for group in lockstep for role in group}
     order: dict[str, list[str]] = {}

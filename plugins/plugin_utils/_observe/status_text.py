@@ -237,8 +237,8 @@ def composition_lines(result: Mapping[str, Any]) -> list[str]:
     """
     lines = [f"Composed in {result['folder']}:"] if result.get("folder") else []
     for role, what in result["roles"].items():
-        stage = f" ({what['stage']})" if what["stage"] else ""
-        lines.append(f"{role}{stage}:")
+        plane = f" ({what['plane']})" if what["plane"] else ""
+        lines.append(f"{role}{plane}:")
         steps: dict[str, list[str]] = {}
         for unit in what["units"]:
             once = ", one host for all" if unit["once"] or unit.get("provider") else ""

@@ -12,10 +12,10 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import did_you_mean, listing
 from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import REVERSED
-from .._compose.inventory_roles import STAGES
+from .._compose.inventory_roles import PLANES
 from .._services.steps import POST
 
-_CONTROL = STAGES[0]
+_CONTROL = PLANES[0]
 # The plays of a run, as its playbooks name them.
 FIRST, CONTROL, DATA = "dataplane_first", "controlplane", "dataplane"
 
@@ -57,7 +57,7 @@ def run_scope(
             "unknown_role",
             f"role: no host has the role {role!r}{did_you_mean(role, roles) or '.'} The roles are {listing(sorted(roles), 10) or 'none'}.",
         )
-    control = {name for name, what in upgrade_roles.items() if (what or {}).get("stage") == _CONTROL}
+    control = {name for name, what in upgrade_roles.items() if (what or {}).get("plane") == _CONTROL}
     wanted = [host for host, view in hosts.items() if _is_wanted(host, view, control, part, role, limit)]
     # What the plan would let through now has not begun yet.
     fresh = {one["host"] for one in plan["transitions"] if one["from"] == PENDING}
@@ -190,7 +190,7 @@ def post_upgrade_scope(
     plan: Mapping[str, Any], composition: Mapping[str, Any], upgrade_roles: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the hosts that have tasks after the upgrade, in the order in which they go."""
-    control = {name for name, what in upgrade_roles.items() if (what or {}).get("stage") == _CONTROL}
+    control = {name for name, what in upgrade_roles.items() if (what or {}).get("plane") == _CONTROL}
     roles = {name for name, what in composition["roles"].items() if any(unit["step"] == POST for unit in what["units"])}
     having = [host for host, view in plan["hosts"].items() if view["role"] in roles]
     is_reversed = plan.get("rollback_order") == REVERSED

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from strategies import any_fleets
 
 Node = dict[str, Any]
-STAGES = {"controller": "controlplane", "compute": "dataplane", "tools": None}
+PLANES = {"controller": "controlplane", "compute": "dataplane", "tools": None}
 
 
 def node(name: str, address: str = "10.0.0.1", **meta: str) -> Node:
@@ -62,19 +62,19 @@ def test_a_host_of_the_catalog_the_reports_or_the_records_is_there_in_natural_or
 def test_all_that_is_told_of_a_host() -> None:
     there = fleet(compute=2).held("host/compute2").gated("Flase", "host/compute1").snapshot()
     catalog = {**node("compute1", rack="7"), "TaggedAddresses": {"lan": "10.0.0.7"}}
-    found = look(there, catalog, health={"compute1": "passing"}, stages=STAGES)
+    found = look(there, catalog, health={"compute1": "passing"}, planes=PLANES)
     gate = "config_state/enable_puppet/"
     reason = found.hosts["compute1"].pop("reason")
     assert "holds 'Flase'" in reason
     assert "no cap limits role compute" in reason
     assert found.hosts == {
         "compute1": {
-            "role": "compute", "group": None, "stage": "dataplane", "state": "pending", "version": OLD,
+            "role": "compute", "group": None, "plane": "dataplane", "state": "pending", "version": OLD,
             "gate": "unreadable", "gate_key": f"{gate}host/compute1", "hold": None, "address": "10.0.0.7", "registered": True,
             "datacenter": "dc1", "meta": {"rack": "7"}, "health": "passing",
         },
         "compute2": {
-            "role": "compute", "group": None, "stage": "dataplane", "state": "held", "version": OLD,
+            "role": "compute", "group": None, "plane": "dataplane", "state": "held", "version": OLD,
             "reason": "held by ann since noon: RAM test (ends when the key upgrade/hold/host/compute2 is deleted)",
             "gate": "closed", "gate_key": f"{gate}global",
             "hold": "held by ann since noon: RAM test (ends when the key upgrade/hold/host/compute2 is deleted)",
@@ -120,7 +120,7 @@ def test_a_node_without_a_role_is_ignored_grouped_or_refused() -> None:
 
 def test_where_the_roles_are_known_nodes_of_others_are_none_of_the_fleet() -> None:
     catalog = [node("compute1"), node("consul1"), node("gw", role="computer")]
-    found = look(nobody(), *catalog, stages=STAGES)
+    found = look(nobody(), *catalog, planes=PLANES)
     assert roles(found) == {"compute1": "compute"}
     assert found.left_out == ["consul1", "gw"]
     assert found.warnings == [
@@ -130,19 +130,19 @@ def test_where_the_roles_are_known_nodes_of_others_are_none_of_the_fleet() -> No
     assert roles(look(nobody(), *catalog)) == {"compute1": "compute", "consul1": "consul", "gw": "computer"}
     assert (
         "tells one that is in upgrade_roles. Name it"
-        in refusal(nobody(), *catalog, stages=STAGES, unplaced="fail").message
+        in refusal(nobody(), *catalog, planes=PLANES, unplaced="fail").message
     )
 
 
 def test_a_host_that_reported_is_never_left_out() -> None:
     there = Fleet({}).running(OLD, "enigma", "network1").snapshot()
-    error = refusal(there, stages=STAGES)
+    error = refusal(there, planes=PLANES)
     assert error.details == {"hosts": ["enigma"]}
     assert "No role for enigma: the host reported to Consul, and neither roles nor the key 'role'" in error.message
     assert error.message.endswith("set unplaced to group, or remove its keys if it is gone.")
-    found = look(there, stages=STAGES, roles={"enigma": "tools"})
+    found = look(there, planes=PLANES, roles={"enigma": "tools"})
     assert roles(found) == {"enigma": "tools", "network1": "network"}
-    assert found.hosts["network1"]["stage"] is None
+    assert found.hosts["network1"]["plane"] is None
     assert found.warnings == [
         "The role 'network' is not in upgrade_roles. Hosts that reported have it, so they belong to the fleet, and the planner "
         "will take their role from their names: network1. Add it there, or correct it."
@@ -163,7 +163,7 @@ def test_a_node_whose_name_can_be_no_key_is_none_of_the_fleet() -> None:
     ("wanted", "catalog", "sentence"),
     [
         (
-            {"roles": {"gw": "computer"}, "stages": STAGES},
+            {"roles": {"gw": "computer"}, "planes": PLANES},
             [],
             "roles.gw: 'computer' is not in upgrade_roles; did you mean 'compute'? Known are: compute, controller, tools.",
         ),

@@ -12,7 +12,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.unknow
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.stages import Stage
 
 MEMBERS = {"compute1": "compute", "web1": "web"}
-STAGES = (Stage("canary"), Stage("rest"))
+PLANES = (Stage("canary"), Stage("rest"))
 
 
 def held(*names: str) -> Holds:
@@ -23,13 +23,13 @@ def held(*names: str) -> Holds:
 
 def test_what_fits_somebody_is_no_warning() -> None:
     snapshot = Snapshot(holds=held("global", "role/web", "host/compute1"), approvals={"canary": Approval("ann", 0, "")})
-    assert unknown_targets(snapshot, MEMBERS, STAGES) == ()
+    assert unknown_targets(snapshot, MEMBERS, PLANES) == ()
 
 
 def test_what_fits_nobody_is_told_along_with_what_may_be_meant() -> None:
     approvals = {"canry": Approval("ann", 0, ""), "x": Approval("ann", 0, "")}
     snapshot = Snapshot(holds=held("role/wbe", "host/compute", "host/gone9", "role/web"), approvals=approvals)
-    assert unknown_targets(snapshot, MEMBERS, STAGES) == (
+    assert unknown_targets(snapshot, MEMBERS, PLANES) == (
         "host/compute holds no host; did you mean 'compute1'?",
         "host/gone9 holds no host.",
         "role/wbe holds no role; did you mean 'web'?",

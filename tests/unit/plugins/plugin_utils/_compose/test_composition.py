@@ -170,7 +170,7 @@ def test_a_service_that_is_listed_twice_is_one(roles: Roles) -> None:
 
 
 def test_roles_without_services_upgrade_themselves_and_are_in_no_composition(roles: Roles) -> None:
-    found = roles.compose({"node": None, "other": {"stage": "dataplane"}, "third": {"services": []}})
+    found = roles.compose({"node": None, "other": {"plane": "dataplane"}, "third": {"services": []}})
     assert (dict(found.roles), found.warnings) == ({}, ())
 
 
@@ -196,7 +196,7 @@ def test_requirements_between_roles_become_their_order(roles: Roles) -> None:
 def test_control_roles_that_need_each_other_go_together(roles: Roles) -> None:
     for name, requires in (("a", "b"), ("b", ""), ("c", "d"), ("d", "")):
         roles.simple(name, "stop", requires=requires)
-    stage = {"stage": "controlplane"}
+    stage = {"plane": "controlplane"}
     found = roles.compose({"x": {**stage, "services": ["a", "d"]}, "y": {**stage, "services": ["b", "c"]}}).plain()
     assert (found["lockstep"], found["role_order"], found["reasons"]) == ([["x", "y"]], {}, {"x": {}, "y": {}})
 
@@ -339,7 +339,7 @@ def test_every_service_of_the_collection_can_be_composed_beside_all_others() -> 
     folder = Path(__file__).resolve().parents[5] / "roles"
     names = sorted({tasks.parents[1].name for tasks in folder.glob("*/tasks/*upgrade_tasks.yml")})
     assert len(names) > 10
-    roles = {"x": {"stage": "controlplane", "services": names}}
+    roles = {"x": {"plane": "controlplane", "services": names}}
     composition = compose(roles, lambda name: folder / name.rpartition(".")[2], [str(folder)], {"x": 1})
     assert {unit.service for unit in composition.roles["x"].units} == set(names)
     assert composition.warnings == ()

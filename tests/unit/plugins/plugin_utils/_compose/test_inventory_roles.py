@@ -12,9 +12,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import fleet_of, plane_order
 
 ROLES: dict[str, Any] = {
-    "controller": {"stage": "controlplane", "services": ["haproxy"]},
-    "database": {"stage": "controlplane"},
-    "compute": {"stage": "dataplane"},
+    "controller": {"plane": "controlplane", "services": ["haproxy"]},
+    "database": {"plane": "controlplane"},
+    "compute": {"plane": "dataplane"},
     "tools": None,
 }
 
@@ -34,21 +34,21 @@ def test_the_data_plane_waits_for_the_whole_control_plane() -> None:
 
 
 def test_a_data_plane_alone_waits_for_nobody() -> None:
-    assert plane_order({"compute": {"stage": "dataplane"}}) == {}
+    assert plane_order({"compute": {"plane": "dataplane"}}) == {}
 
 
 @pytest.mark.parametrize(
     ("roles", "sentence"),
     [
         (["compute"], "upgrade_roles: ['compute'] does not map roles to what they are."),
-        ({"compute": "dataplane"}, "upgrade_roles.compute: 'dataplane' is no mapping with a stage and services."),
+        ({"compute": "dataplane"}, "upgrade_roles.compute: 'dataplane' is no mapping with a plane and services."),
         (
-            {"compute": {"stge": 1}},
-            "upgrade_roles.compute.stge: unknown key; did you mean 'stage'? Known are: stage, services.",
+            {"compute": {"plne": 1}},
+            "upgrade_roles.compute.plne: unknown key; did you mean 'plane'? Known are: plane, services.",
         ),
         (
-            {"compute": {"stage": "dataplan"}},
-            "upgrade_roles.compute.stage: 'dataplan' is no stage; did you mean 'dataplane'? Stages are: controlplane, dataplane.",
+            {"compute": {"plane": "dataplan"}},
+            "upgrade_roles.compute.plane: 'dataplan' is no plane; did you mean 'dataplane'? Planes are: controlplane, dataplane.",
         ),
     ],
 )

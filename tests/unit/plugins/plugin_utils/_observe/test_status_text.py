@@ -179,8 +179,8 @@ def test_a_composition_is_told_step_by_step() -> None:
     found = {
         "folder": "/composed",
         "roles": {
-            "node": {"stage": "dataplane", "units": units, "dropped": ["x: left out."]},
-            "empty": {"stage": None, "units": [], "dropped": []},
+            "node": {"plane": "dataplane", "units": units, "dropped": ["x: left out."]},
+            "empty": {"plane": None, "units": [], "dropped": []},
         },
         "reasons": {"node": {"core": "web requires db, which core has"}},
         "lockstep": [["a", "b"]],

@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import post_upgrade_scope, run_scope
 
-ROLES: dict[str, Any] = {"control": {"stage": "controlplane"}, "compute": {"stage": "dataplane"}, "puppet": None}
+ROLES: dict[str, Any] = {"control": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}, "puppet": None}
 COMPOSITION = {"roles": {"control": {"units": [{"step": "post_upgrade"}]}, "compute": {"units": [{"step": "stop"}]}}}
 
 
@@ -114,7 +114,7 @@ def test_hosts_with_tasks_after_the_upgrade_stand_with_the_control_plane_first()
 def test_what_the_plan_would_let_through_now_is_checked_first() -> None:
     found = plan([["web1"]], web1="upgrading", web2="upgrading")
     found["transitions"] = [{"host": "web1", "from": "pending"}]
-    scope = run_scope(found, {"web": {"stage": "dataplane"}}, {"roles": {"web": {}}})
+    scope = run_scope(found, {"web": {"plane": "dataplane"}}, {"roles": {"web": {}}})
     assert scope["validate"] == ["web1"]
     assert scope["dataplane"] == ["web2", "web1"]
 
