@@ -12,8 +12,8 @@ from .._common.errors import UpgradeError
 from .._common.names import check_name, check_version
 from .._common.sanitize import sanitize, truncate_middle
 from .._consul.client import KVEntry, Operation
-from .._consul.errors import Conflict
 from .._consul.operations import Change, compare_and_put, put, remove
+from .._consul.retry import retry_on_conflict
 from .._fleet.checkpoints import is_checkpoint_group
 from .._fleet.failures import MOST_ERROR as MOST_KEPT
 from .._fleet.failures import Failure, newest_failures
@@ -29,8 +29,6 @@ from .start import Start, start
 
 # Consul takes values up to 512 KiB; the end of an error is what explains it.
 MOST_ERROR = 4000
-
-_MOST_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +83,8 @@ def write_report(store: Store, word: HostReport, *, dry: bool = False) -> tuple[
             # That another machine wants to start is to be seen in the record.
             if error.code != "other_machine":
                 raise
-    for _try in range(_MOST_TRIES):
-        try:
-            return _report(store, word, dry=dry)
-        except Conflict:
-            continue
-    raise UpgradeError(
-        "busy", f"{store.keys.record(word.host)} changed under each of {_MOST_TRIES} tries. Who else reports for it?"
+    return retry_on_conflict(
+        lambda: _report(store, word, dry=dry), lambda: store.keys.record(word.host), "Who else reports for it?"
     )
 
 

@@ -13,6 +13,7 @@ from .._common.names import check_name, check_version
 from .._consul.client import KVEntry, Operation
 from .._consul.errors import Conflict
 from .._consul.operations import Change, compare, compare_and_put, put, read_along, remove
+from .._consul.retry import retry_on_conflict
 from .._fleet.fleet import HostRecord
 from .._state.codec import text_of
 from .._state.layout import refuse_newer
@@ -21,10 +22,8 @@ from .._state.snapshot import decode_snapshot
 from .._state.store import Store
 from .gate_question import keys_to_read, permission
 
+
 # A conflict means that a gate, a hold, the version or the record was written between the read and the start.
-_MOST_TRIES = 10
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
     """A start that is asked for.
@@ -66,14 +65,9 @@ def start(
     check_name("host", asked.host, "name")
     check_name("role", asked.role, "role")
     check_version(asked.version, "version")
-    for _try in range(_MOST_TRIES):
-        try:
-            return _start(store, asked, change, dry=dry)
-        except Conflict:
-            continue
-    raise UpgradeError(
-        "busy",
-        f"{asked.host} does not start: its record, its gates or its holds were written under each of {_MOST_TRIES} tries. "
+    return retry_on_conflict(
+        lambda: _start(store, asked, change, dry=dry),
+        lambda: f"{asked.host} does not start: its record, a gate or a hold of it",
         "Start it again.",
     )
 

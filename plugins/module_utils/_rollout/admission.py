@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from .._common.errors import UpgradeError
 from .._consul.client import Operation
+from .._consul.errors import Conflict
 from .._consul.operations import Change, put
 from .._consul.settings import MOST_PASS_LIMIT
 from .._fleet.fleet import Snapshot
@@ -41,15 +42,15 @@ class _Gate:
         return put(self.change.key, OPEN, flags=at)
 
 
-class ReadTooOld(Exception):
-    """What was read is too old to begin a rollout or to admit a host; nothing else has changed.
+class ReadTooOld(Conflict):
+    """What was read is too old to begin a rollout or to admit a host, so it is read again, though nobody else wrote.
 
     :param seconds: how long ago it was read.
     """
 
     def __init__(self, seconds: float) -> None:
         """Keep the seconds."""
-        super().__init__(seconds)
+        super().__init__("conflict", f"What was read {seconds:.1f} s ago is too old.")
         self.seconds = seconds
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from .._common.errors import UpgradeError
 from .._common.names import check_version
-from .._consul.errors import Conflict
 from .._consul.operations import Change, net_changes
+from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import RUNNING, Ledger
 from .._host_states.soak import failing_checks
@@ -35,7 +35,6 @@ from .restored_consul import read_again
 __all__ = ["PassResult", "PassRequest", "is_same_rollout", "make_pass", "may_still_admit"]
 
 # Other planners and reports can make a pass begin again; each time somebody got something done.
-_MOST_TRIES = 200
 
 
 @dataclass(slots=True)
@@ -80,25 +79,25 @@ def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slo
     if request.version is not None:
         check_version(request.version, "version")
     outcome = PassResult()
-    first_version: str | None = None
+    first: Snapshot | None = None
     slow = SlowTries(store.settings.pass_limit, most_slow)
-    for attempt in range(_MOST_TRIES):
+
+    def attempt() -> PassResult:
+        nonlocal first
         read_at = time.monotonic()
         snapshot = read_again(store, request.epoch, request.commit)
         refuse_to_plan(store.keys, snapshot)
-        if attempt == 0:
-            first_version = snapshot.current_version
-        elif not outcome.begun and snapshot.current_version not in (first_version, request.version):
+        first = first or snapshot
+        first_version = first.current_version
+        if not outcome.begun and snapshot.current_version not in (first_version, request.version):
             raise other_rollout(snapshot)
         writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
         before = (outcome.begun, len(outcome.openings))
         try:
             _try_once(writer, request, snapshot, outcome, read_at=read_at)
-        except Conflict:
-            continue
         except ReadTooOld as error:
             slow.add(error.seconds, got_on=not dry and before != (outcome.begun, len(outcome.openings)))
-            continue
+            raise
         finally:
             outcome.changes = net_changes([*outcome.changes, *writer.changes])
         if request.version not in (None, first_version) and snapshot.ledger is not None and not outcome.begun:
@@ -106,8 +105,9 @@ def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slo
                 f"{snapshot.ledger.who} began the rollout to {request.version} at the same time, so this call goes on with that one."
             )
         return outcome
-    raise UpgradeError(
-        "busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries. Are there very many planners at work?"
+
+    return retry_on_conflict(
+        attempt, lambda: store.keys.ledger, "Are there very many planners at work?", tries=TRIES_OF_LEDGER
     )
 
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from .._common.errors import UpgradeError
 from .._consul.client import Operation
-from .._consul.errors import Conflict
 from .._consul.operations import Change, compare_and_put, net_changes
+from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._fleet.fleet import POST_OPEN, UPGRADED, HostRecord, roles_of_hosts
 from .._fleet.former_rollouts import with_former_rollout
 from .._host_states.states import read_states
@@ -31,8 +31,6 @@ from .host_writes import HostWrite, left_out_warning, write_hosts
 from .planner_pass import PassRequest, PassResult
 from .restored_consul import read_again
 
-_MOST_TRIES = 200
-
 
 def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection[str]) -> PassResult:
     """Let hosts through to their tasks after the upgrade.
@@ -43,15 +41,16 @@ def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection
     """
     slow = SlowTries(store.settings.pass_limit, MOST_SLOW)
     openings: list[Admission] = []
-    for _try in range(_MOST_TRIES):
+
+    def attempt() -> PassResult:
         before = len(openings)
         try:
             return _try_once(store, request, roles, openings)
-        except Conflict:
-            continue
         except ReadTooOld as error:
             slow.add(error.seconds, got_on=len(openings) > before)
-    raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
+            raise
+
+    return retry_on_conflict(attempt, lambda: store.keys.ledger, tries=TRIES_OF_LEDGER)
 
 
 def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened: list[Admission]) -> PassResult:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from ..._common.errors import UpgradeError
 from ..._common.sanitize import sanitize, truncate_middle
-from ..._consul.errors import Conflict
 from ..._consul.operations import Change, net_changes
+from ..._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from ..._fleet.fleet import Snapshot, roles_of_hosts
 from ..._fleet.ledger import ABORTED, COMPLETE, Ledger
 from ..._planner.plan import Plan
@@ -24,8 +24,6 @@ from ..._state.ledger_writer import LedgerWriter
 from ..._state.store import Store, current_user
 from ..host_health_notes import with_checks
 from ..planner_pass import is_same_rollout
-
-_MOST_TRIES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,9 @@ def write_command(
     """
     changes: list[Change] = []
     meant: Ledger | None = None
-    for _try in range(_MOST_TRIES):
+
+    def attempt() -> CommandResult:
+        nonlocal meant
         snapshot = store.snapshot()
         refuse_to_plan(store.keys, snapshot)
         ledger = ledger_of(store.keys, snapshot)
@@ -86,12 +86,12 @@ def write_command(
         writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
         try:
             done = act(writer, snapshot, ledger)
-        except Conflict:
-            changes += writer.changes
-            continue
-        done.changes = net_changes([*changes, *writer.changes])
+        finally:
+            changes.extend(writer.changes)
+        done.changes = net_changes(changes)
         return done
-    raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
+
+    return retry_on_conflict(attempt, lambda: store.keys.ledger, tries=TRIES_OF_LEDGER)
 
 
 def ledger_of(keys: Keys, snapshot: Snapshot) -> Ledger:

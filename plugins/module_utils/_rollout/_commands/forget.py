@@ -13,8 +13,8 @@ from dataclasses import replace
 from ..._common.errors import UpgradeError
 from ..._common.names import check_name, did_you_mean, in_order, listing
 from ..._consul.client import KVEntry, Operation
-from ..._consul.errors import Conflict
 from ..._consul.operations import Change, compare, compare_and_put, net_changes, remove
+from ..._consul.retry import retry_on_conflict
 from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
 from ..._fleet.ledger import Ledger
 from ..._host_states import states
@@ -50,7 +50,8 @@ def forget(
         )
     changes: list[Change] = []
     remarks: dict[str, list[str]] = {}
-    for _try in range(_MOST_TRIES):
+
+    def attempt() -> CommandResult:
         snapshot = store.snapshot()
         refuse_to_plan(store.keys, snapshot)
         waiting = [host for host in names if host not in remarks]
@@ -64,10 +65,8 @@ def forget(
                 if known[host]:
                     _remove(store, writer, snapshot, word, host, known[host], changes, force=force)
                 remarks[host] = found
-        except Conflict:
-            changes += writer.changes
-            continue
-        changes += writer.changes
+        finally:
+            changes.extend(writer.changes)
         gone = [host for host in names if any(_host_of(store.keys, one.key) == host for one in changes)]
         return CommandResult(
             writer.ledger,
@@ -75,11 +74,14 @@ def forget(
             hosts=in_order(gone),
             remarks=[line for host in names for line in remarks[host]],
         )
-    gone = [host for host in names if host in remarks]
-    raise UpgradeError(
-        "busy",
-        f"{listing([host for host in names if host not in remarks])}: the ledger or a record changed under each of {_MOST_TRIES} tries."
-        f"{f' Forgotten already: {listing(gone)}.' if gone else ''} End the agent of the host, then run the same command again.",
+
+    def changed() -> str:
+        gone = [host for host in names if host in remarks]
+        left = listing([host for host in names if host not in remarks])
+        return f"{f'{listing(gone)}: forgotten. ' if gone else ''}{left}: the ledger or a record"
+
+    return retry_on_conflict(
+        attempt, changed, "End the agent of the host, then run the same command again.", _MOST_TRIES
     )
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..._common.errors import UpgradeError
 from ..._common.names import check_name
 from ..._consul.client import KVEntry, Operation
-from ..._consul.errors import Conflict
 from ..._consul.operations import Change, compare, compare_and_put, put, remove, remove_tree
+from ..._consul.retry import retry_on_conflict
 from ..._fleet.gates import CLOSED, gate_text
 from ..._state.codec import text_of
 from ..._state.gate_copies import GateCopies
@@ -21,10 +20,8 @@ from ..._state.legacy_keys import LegacyKeys
 from ..._state.snapshot import decode_snapshot
 from ..._state.store import Store
 
+
 # A conflict means that somebody else wrote the same gate between our reading and our writing.
-_MOST_TRIES = 5
-
-
 def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: bool = False) -> list[Change]:
     """Set one gate, or with ``value`` None remove it; return what changed.
 
@@ -37,7 +34,8 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
     place = (scope, check_name(scope, name, "name") if scope != "global" else None)
     key, legacy_key = keys.gate(*place), legacy_keys.gate(*place)
     wanted = (key, keys.current_version, keys.schema, keys.migration, *legacy_keys.gate_folders)
-    for _try in range(_MOST_TRIES):
+
+    def attempt() -> list[Change]:
         entries = {entry.key: entry for entry in store.client.read(wanted)}
         snapshot = decode_snapshot(keys, entries.values())
         refuse_newer(keys, snapshot.schema, snapshot.release)
@@ -53,12 +51,10 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
         if not dry:
             checks = [compare(legacy_key, legacy_index)] if mirror.is_needed else []
             write = [compare(key, index), remove(key)] if after is None else [compare_and_put(key, after, index)]
-            try:
-                store.client.settle([*checks, *mirror.operations(write)])
-            except Conflict:
-                continue
+            store.client.settle([*checks, *mirror.operations(write)])
         return changes
-    raise UpgradeError("busy", f"{key} changed under each of {_MOST_TRIES} tries to set it. Who else sets it?")
+
+    return retry_on_conflict(attempt, lambda: key, "Who else sets it?")
 
 
 def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
@@ -95,15 +91,7 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
 
 def _do(store: Store, operations: Sequence[Operation]) -> None:
     """Carry out a transaction that does no harm when it is done twice."""
-    for _try in range(_MOST_TRIES):
-        try:
-            store.client.settle(operations)
-        except Conflict:
-            continue
-        return
-    raise UpgradeError(
-        "busy", f"{store.keys.gates} changed under each of {_MOST_TRIES} tries to wipe it. Who else sets gates?"
-    )
+    retry_on_conflict(lambda: store.client.settle(operations), lambda: store.keys.gates, "Who else sets gates?")
 
 
 def _shown(entry: KVEntry | None) -> str | None:

@@ -15,8 +15,8 @@ from ..._common.errors import UpgradeError
 from ..._common.names import check_name, did_you_mean, in_order, listing
 from ..._common.sanitize import sanitize, truncate_middle
 from ..._consul.client import Operation
-from ..._consul.errors import Conflict
 from ..._consul.operations import Change, compare, compare_and_put, net_changes, put, remove
+from ..._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
 from ..._fleet.holds import MADE_OF_GATES, Hold
 from ..._state.codec import encode_hold
@@ -27,7 +27,6 @@ from ..._state.legacy_keys import LegacyKeys
 from ..._state.snapshot import decode_snapshot
 from ..._state.store import Store, current_user
 
-_MOST_TRIES = 200
 # Of a long list, so many names are told one by one.
 _MOST_REMARKS = 5
 # A node that asks is told no from then on, also where its former run was cut off midway.
@@ -146,8 +145,9 @@ def _write(
     store: Store, change: Callable[[Snapshot, HoldResult], _Planned], event: Mapping[str, Any], *, dry: bool
 ) -> HoldResult:
     changes: list[Change] = []
-    tries = 0
-    while tries < _MOST_TRIES:
+
+    def write_some() -> HoldResult | None:
+        """Write as much as a transaction takes; return the result where nothing is left."""
         held = HoldResult()
         snapshot, lost = _read(store)
         found = change(snapshot, held)
@@ -155,18 +155,19 @@ def _write(
         has_gates = any(not one.key.startswith(store.keys.holds) for _operation, one in found)
         most = (MOST_GATES - 1) // (2 if has_gates else 1)
         piece = found if dry else found[:most]
-        try:
-            if piece and not dry:
-                _send(store, snapshot, piece, event)
-        except Conflict:
-            tries += 1
-            continue
-        changes += [one for _operation, one in piece]
-        if len(piece) == len(found):
-            held.changes = net_changes(changes)
-            held.remarks += lost if changes else []
+        if piece and not dry:
+            _send(store, snapshot, piece, event)
+        changes.extend(one for _operation, one in piece)
+        if len(piece) < len(found):
+            return None
+        held.changes = net_changes(changes)
+        held.remarks += lost if changes else []
+        return held
+
+    while True:
+        held = retry_on_conflict(write_some, lambda: store.keys.ledger, tries=TRIES_OF_LEDGER)
+        if held is not None:
             return held
-    raise UpgradeError("busy", f"{store.keys.ledger} changed under each of {_MOST_TRIES} tries.")
 
 
 def _read(store: Store) -> tuple[Snapshot, list[str]]:
