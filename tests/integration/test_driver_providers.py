@@ -288,5 +288,7 @@ def test_a_rollout_that_begins_between_a_look_and_a_write_is_not_passed_over(
     found = provider.read_provider(store, "2", "cloud", "web1", driver.session.name)
     drivers(version="3")
     unit = CLOUD[0].name
-    assert not provider.begin_provider(store, driver.session.name, "2", "cloud", "web1", unit, "1", [unit], found)
+    assert not provider.ProviderUpgrade("cloud", "2", "web1", driver.session.name, [unit], "1").begin(
+        store, unit, found
+    )
     assert consul.get("upgrade/providers/cloud") is None

@@ -9,8 +9,9 @@ The lock goes with the session of the run, and is wiped when another rollout beg
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 from .._common.errors import UpgradeError
 from .._consul.errors import Conflict
@@ -42,6 +43,162 @@ class ProviderState:
         if self.provider.is_at(version):
             return True
         return unit in self.provider.done and (self.provider.target == version or is_checkpoint_group(unit))
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderUpgrade:
+    """The upgrade of a provider as one host of a run does it.
+
+    :param version: where the host's rollout leads.
+    :param session: the run's, with Consul.
+    :param task_groups: the provider's, as far as they are on its way.
+    :param origin: the version that the provider comes from, as far as that is known; after a way back that did not end, it is
+        not what its key says.
+    """
+
+    name: str
+    version: str
+    host: str
+    session: str
+    task_groups: Collection[str] = ()
+    origin: str = ""
+
+    def refuse_to_begin(self, found: ProviderState) -> None:
+        """Refuse to begin a task group of a provider that has gone elsewhere, or of a rollout that is not the fleet's any more.
+
+        :raises UpgradeError: ``overtaken``, ``provider_moved``.
+        """
+        if found.wanted != self.version:
+            raise UpgradeError(
+                "overtaken",
+                f"The fleet should run {found.wanted!r} now, and not {self.version!r} any more, so {self.host} begins nothing more of "
+                f"the provider {self.name}.",
+            )
+        self._refuse_moved(found.provider)
+
+    def begin(self, store: Store, task_group: str, found: ProviderState) -> bool:
+        """Begin a task group; return whether the host may, which is not so where another one was faster.
+
+        :param found: what :func:`read_provider` gave, and :meth:`refuse_to_begin` let pass; nothing is written if it is not so any more.
+        """
+        before = found.provider
+        after = Provider(
+            self.origin or before.version,
+            self.version,
+            self.host,
+            task_group,
+            self._kept(before),
+            at=int(time.time()),
+        )
+        lock_key = self._lock_key(store)
+        operations = [
+            compare(store.keys.current_version, found.wanted_index),
+            compare(lock_key, found.holder.index if found.holder else 0),
+            lock(lock_key, once_for_all.value(once_for_all.RUNNING, self.host), self.session),
+            compare_and_put(store.keys.provider(self.name), encode_provider(after), found.index),
+        ]
+        try:
+            store.client.write(operations)
+        except Conflict:
+            return False
+        return True
+
+    def finish(self, store: Store, done: Collection[str]) -> None:
+        """Record task groups that the host has finished, in addition to those before.
+
+        :raises UpgradeError: ``provider_gone``.
+        :raises Conflict: if somebody wrote in between; then it may be tried again. So do all verbs below.
+        """
+        self._record(store, partial(self._further, done=done), has_begun=True)
+
+    def complete(self, store: Store, *, has_begun: bool) -> None:
+        """Record that the provider is at the version.
+
+        :param has_begun: whether the host has begun a task group. Where it has not, and the fleet should run another version by now,
+            nothing is recorded.
+        :raises UpgradeError: ``provider_gone``, ``provider_moved``.
+        """
+        self._record(
+            store, lambda _before: Provider(self.version, host=self.host, at=int(time.time())), has_begun=has_begun
+        )
+
+    def fail(self, store: Store, error: str) -> None:
+        """Record why the task group under way failed.
+
+        :raises UpgradeError: ``provider_gone``.
+        """
+        self._record(store, partial(self._further, error=error), has_begun=True)
+
+    def release(self, store: Store) -> None:
+        """Let another host take the provider on, at the next task group."""
+        found = read_provider(store, self.version, self.name)
+        if found.holder is not None and (found.holder.state, found.holder.host) == (once_for_all.RUNNING, self.host):
+            store.client.write([compare(self._lock_key(store), found.holder.index), remove(self._lock_key(store))])
+
+    def _record(self, store: Store, change: Callable[[Provider], Provider], *, has_begun: bool) -> None:
+        found = read_provider(store, self.version, self.name, self.host, self.session)
+        before, holder = found.provider, found.holder
+        if holder is not None and holder.state == once_for_all.RUNNING and holder.host != self.host:
+            raise self._gone()
+        if before.is_at(self.version):
+            return
+        if has_begun and (before.target, before.host) != (self.version, self.host):
+            # Another rollout took it on meanwhile, and may be through with it.
+            raise self._gone()
+        if not has_begun:
+            if found.wanted != self.version:
+                return
+            self._refuse_moved(before)
+        after = change(before)
+        lock_key = self._lock_key(store)
+        state = once_for_all.FAILED if after.error else once_for_all.DONE if not after.target else once_for_all.RUNNING
+        # Locked once more, as the session may have been lost meanwhile, and nobody else has come.
+        operations = [
+            compare(lock_key, holder.index if holder else 0),
+            lock(lock_key, once_for_all.value(state, self.host, after.error), self.session),
+            compare_and_put(store.keys.provider(self.name), encode_provider(after), found.index),
+        ]
+        if not has_begun:
+            operations.append(compare(store.keys.current_version, found.wanted_index))
+        if state != once_for_all.RUNNING:
+            operations.append(unlock(lock_key, once_for_all.value(state, self.host, after.error), self.session))
+        store.client.write(operations)
+
+    def _further(self, before: Provider, done: Collection[str] = (), error: str = "") -> Provider:
+        finished = (one for one in done if one in self.task_groups)
+        return replace(
+            before,
+            target=self.version,
+            host=self.host,
+            unit=before.unit if error else "",
+            done=tuple(dict.fromkeys((*self._kept(before), *finished))),
+            error=error,
+            at=int(time.time()),
+        )
+
+    def _kept(self, before: Provider) -> tuple[str, ...]:
+        """Return what stays finished on the way to the version: checkpoints that do not lie on it are before it again."""
+        if before.target == self.version:
+            return before.done
+        return tuple(one for one in before.done if is_checkpoint_group(one) and one in self.task_groups)
+
+    def _lock_key(self, store: Store) -> str:
+        return store.keys.once(self.version, lock_of(self.name))
+
+    def _refuse_moved(self, provider: Provider) -> None:
+        if self.origin and provider.state == UPGRADED and provider.version not in ("", self.origin):
+            raise UpgradeError(
+                "provider_moved",
+                f"The provider {self.name} is at {provider.version} by now, and this run worked out its way from {self.origin}. Run the "
+                "same command again with -e retry_failed=true; it works out the way from there.",
+            )
+
+    def _gone(self) -> UpgradeError:
+        return UpgradeError(
+            "provider_gone",
+            f"{self.host} was at the provider {self.name}, and another host has taken that on, as this run's session with Consul "
+            "was lost or another rollout was begun meanwhile. Run the same command again; what is not recorded is run once more then.",
+        )
 
 
 def lock_of(name: str) -> str:
@@ -76,141 +233,3 @@ def read_provider(store: Store, version: str, name: str, host: str = "", session
         decode_version(current, wanted.value) if wanted is not None else None,
         wanted.modify_index if wanted is not None else 0,
     )
-
-
-def refuse_to_begin(found: ProviderState, version: str, name: str, host: str, origin: str) -> None:
-    """Refuse to let a host begin a unit of a provider that has gone elsewhere, or of a rollout that is not the fleet's any more.
-
-    :param version: where the host's rollout leads.
-    :param origin: as for :func:`begin_provider`.
-    :raises UpgradeError: ``overtaken``, ``provider_moved``.
-    """
-    if found.wanted != version:
-        raise UpgradeError(
-            "overtaken",
-            f"The fleet should run {found.wanted!r} now, and not {version!r} any more, so {host} begins nothing more of the "
-            f"provider {name}.",
-        )
-    _refuse_moved(found.provider, name, origin)
-
-
-def begin_provider(
-    store: Store,
-    session: str,
-    version: str,
-    name: str,
-    host: str,
-    unit: str,
-    origin: str,
-    units: Collection[str],
-    found: ProviderState,
-) -> bool:
-    """Let a host begin a unit of a provider; return whether it may, which is not so where another one was faster.
-
-    :param origin: the version that it comes from, as far as that is known; after a way back that did not end, it is not what
-        its key says.
-    :param units: the provider's, as far as they are on its way.
-    :param found: what :func:`read_provider` gave, and :func:`refuse_to_begin` let pass; nothing is written if it is not so any more.
-    """
-    before = found.provider
-    after = Provider(origin or before.version, version, host, unit, _kept(before, version, units), at=int(time.time()))
-    held = store.keys.once(version, lock_of(name))
-    operations = [
-        compare(store.keys.current_version, found.wanted_index),
-        compare(held, found.holder.index if found.holder else 0),
-        lock(held, once_for_all.value(once_for_all.RUNNING, host), session),
-        compare_and_put(store.keys.provider(name), encode_provider(after), found.index),
-    ]
-    try:
-        store.client.write(operations)
-    except Conflict:
-        return False
-    return True
-
-
-def record_progress(
-    store: Store,
-    session: str,
-    version: str,
-    name: str,
-    host: str,
-    units: Collection[str],
-    *,
-    has_begun: bool = False,
-    done: Collection[str] = (),
-    is_complete: bool = False,
-    error: str = "",
-    origin: str = "",
-) -> bool:
-    """Write down how far the host that is at a provider has come; return whether it still was at it.
-
-    Where the fleet should run another version by now, a host that has begun nothing says nothing.
-
-    :param units: the provider's, as far as they are on its way.
-    :param has_begun: whether it has begun a unit, so that the provider's key has to say so still.
-    :param done: the units that it has finished, in addition to those before.
-    :param is_complete: whether that was all, so that the provider is at the version.
-    :param error: why the unit under way failed.
-    :param origin: as for :func:`begin_provider`.
-    :raises UpgradeError: ``provider_moved`` where it has begun nothing, and the provider has gone elsewhere.
-    :raises Conflict: if somebody wrote in between; then it may be tried again.
-    """
-    found = read_provider(store, version, name, host, session)
-    if found.holder is not None and found.holder.state == once_for_all.RUNNING and found.holder.host != host:
-        return False
-    if found.provider.is_at(version):
-        return True
-    if has_begun and (found.provider.target, found.provider.host) != (version, host):
-        # Another rollout took it on meanwhile, and may be through with it.
-        return False
-    if not has_begun:
-        if found.wanted != version:
-            return True
-        _refuse_moved(found.provider, name, origin)
-    before, now = found.provider, int(time.time())
-    every = tuple(dict.fromkeys((*_kept(before, version, units), *done)))
-    unit = before.unit if error else ""
-    after = replace(before, target=version, host=host, unit=unit, done=every, error=error, at=now)
-    state = once_for_all.FAILED if error else once_for_all.RUNNING
-    if is_complete:
-        after, state = Provider(version, host=host, at=now), once_for_all.DONE
-    held = store.keys.once(version, lock_of(name))
-    # Locked once more, as the session may have been lost meanwhile, and nobody else has come.
-    operations = [
-        compare(held, found.holder.index if found.holder else 0),
-        lock(held, once_for_all.value(state, host, error), session),
-        compare_and_put(store.keys.provider(name), encode_provider(after), found.index),
-    ]
-    if not has_begun:
-        operations.append(compare(store.keys.current_version, found.wanted_index))
-    if state != once_for_all.RUNNING:
-        operations.append(unlock(held, once_for_all.value(state, host, error), session))
-    store.client.write(operations)
-    return True
-
-
-def release_provider(store: Store, version: str, name: str, host: str) -> None:
-    """Let another host take a provider on, at the next unit.
-
-    :raises Conflict: if somebody wrote in between; then it may be tried again.
-    """
-    found = read_provider(store, version, name)
-    if found.holder is not None and (found.holder.state, found.holder.host) == (once_for_all.RUNNING, host):
-        held = store.keys.once(version, lock_of(name))
-        store.client.write([compare(held, found.holder.index), remove(held)])
-
-
-def _refuse_moved(provider: Provider, name: str, origin: str) -> None:
-    if origin and provider.state == UPGRADED and provider.version not in ("", origin):
-        raise UpgradeError(
-            "provider_moved",
-            f"The provider {name} is at {provider.version} by now, and this run worked out its way from {origin}. Run the same "
-            "command again with -e retry_failed=true; it works out the way from there.",
-        )
-
-
-def _kept(provider: Provider, version: str, units: Collection[str]) -> tuple[str, ...]:
-    """Return what stays finished on the way to a version: points that do not lie on it are before it again."""
-    if provider.target == version:
-        return provider.done
-    return tuple(unit for unit in provider.done if is_checkpoint_group(unit) and unit in units)

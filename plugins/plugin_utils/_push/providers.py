@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import partial
 
 from ...module_utils._common.errors import UpgradeError
@@ -56,7 +56,7 @@ class Providers:
                 return DONE
             if unit.name in self._in_part:
                 return IN_PART
-            provider.refuse_to_begin(found, version, name, host, self._origin(name))
+            self._upgrade(host, name).refuse_to_begin(found)
             holder = found.holder
             if holder is not None and holder.state == once_for_all.FAILED:
                 self._refuse_failed(host, name, holder)
@@ -87,7 +87,11 @@ class Providers:
         if unit.name not in done:
             self._in_part.add(unit.name)
         try:
-            self._record(host, name, done, is_complete=self._are_done(host, name, done), has_begun=True)
+            upgrade = self._upgrade(host, name)
+            if self._are_done(host, name, done):
+                self._complete_provider(upgrade, has_begun=True)
+            else:
+                self._pool.with_retries(lambda store: upgrade.finish(store, done))
         finally:
             self._at[host][name] = ""
 
@@ -119,7 +123,7 @@ class Providers:
         mine = self._at.pop(host, {})
         for name in self._run.providers_of(host):
             if name not in self._complete and self._are_done(host, name, done):
-                self._record(host, name, done, is_complete=True)
+                self._complete_provider(self._upgrade(host, name), has_begun=False)
             elif name in mine and name not in self._complete:
                 self._release(host, name)
 
@@ -131,7 +135,7 @@ class Providers:
                     continue
                 if unit:
                     why = truncate_error(error) or "it failed without a word"
-                    all_of_them.callback(self._record, host, name, (), error=why, has_begun=True)
+                    all_of_them.callback(self._fail, self._upgrade(host, name), why)
                 else:
                     # It failed elsewhere, so another host may go on.
                     all_of_them.callback(self._release, host, name)
@@ -174,59 +178,31 @@ class Providers:
         return found
 
     def _begin(self, host: str, unit: RunTaskGroup, found: provider.ProviderState) -> bool:
-        name, version = unit.service, self._run.version
-        origin, units = self._origin(name), self._units(host, name)
-        return self._pool.with_retries(
-            lambda store: provider.begin_provider(
-                store, self._session.name, version, name, host, unit.name, origin, units, found
-            )
-        )
+        upgrade = self._upgrade(host, unit.service)
+        return self._pool.with_retries(lambda store: upgrade.begin(store, unit.name, found))
 
-    def _origin(self, name: str) -> str:
-        return self._run.providers.get(name, "")
+    def _complete_provider(self, upgrade: provider.ProviderUpgrade, *, has_begun: bool) -> None:
+        self._pool.with_retries(lambda store: upgrade.complete(store, has_begun=has_begun))
+        self._complete.add(upgrade.name)
+
+    def _fail(self, upgrade: provider.ProviderUpgrade, error: str) -> None:
+        self._pool.with_retries(lambda store: upgrade.fail(store, error))
+
+    def _release(self, host: str, name: str) -> None:
+        self._pool.with_retries(self._upgrade(host, name).release)
+
+    def _upgrade(self, host: str, name: str) -> provider.ProviderUpgrade:
+        return provider.ProviderUpgrade(
+            name,
+            self._run.version,
+            host,
+            self._session.name,
+            self._units(host, name),
+            self._run.providers.get(name, ""),
+        )
 
     def _units(self, host: str, name: str) -> list[str]:
         return [unit.name for unit in self._run.units_of(host) if unit.provider and unit.service == name]
-
-    def _record(
-        self,
-        host: str,
-        name: str,
-        done: Iterable[str],
-        *,
-        has_begun: bool = False,
-        is_complete: bool = False,
-        error: str = "",
-    ) -> None:
-        mine = self._units(host, name)
-        finished = [unit for unit in done if unit in mine]
-
-        def act(store: Store) -> bool:
-            return provider.record_progress(
-                store,
-                self._session.name,
-                self._run.version,
-                name,
-                host,
-                mine,
-                has_begun=has_begun,
-                done=finished,
-                is_complete=is_complete,
-                error=error,
-                origin=self._origin(name),
-            )
-
-        if not self._pool.with_retries(act):
-            raise UpgradeError(
-                "provider_gone",
-                f"{host} was at the provider {name}, and another host has taken that on, as this run's session with Consul "
-                "was lost or another rollout was begun meanwhile. Run the same command again; what is not recorded is run once more then.",
-            )
-        if is_complete:
-            self._complete.add(name)
-
-    def _release(self, host: str, name: str) -> None:
-        self._pool.with_retries(lambda store: provider.release_provider(store, self._run.version, name, host))
 
     def _are_done(self, host: str, name: str, done: Collection[str]) -> bool:
         return all(unit in done for unit in self._units(host, name))
