@@ -45,7 +45,7 @@ def test_every_mistake_has_its_key_file_and_line(run: Runner) -> None:
         ("health.soak", str(file), 6),
     ]
     assert found["mistakes"][2]["message"].startswith("rolling_rules.global: 'two' is no cap.")
-    assert found["msg"].startswith(
+    assert found["failure"]["message"].startswith(
         "5 mistakes in the instructions, the first of which is: rolling_rules.roles.db: -1 is"
     )
     assert found["failure"]["code"] == "bad_instructions"

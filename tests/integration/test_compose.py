@@ -190,7 +190,7 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(run: Runner, roles
     (one / "node/notes.txt").write_text("mine")
     played = run([compose(other, roles), compose(one, roles), compose(tmp_path / "file", roles)])
     assert [task["failure"]["code"] for task in played] == ["bad_folder"] * 3
-    assert played[0]["msg"] == (
+    assert played[0]["failure"]["message"] == (
         f"folder: {other} holds other things than a composition (letter.txt for one). Give a folder of its own."
     )
     assert "(node/notes.txt for one)" in played[1]["msg"]
@@ -213,7 +213,9 @@ def test_what_is_refused_says_so_and_writes_nothing(run: Runner, roles: Roles, t
     assert [task["failure"]["code"] for task in played] == [
         "bad_service", "bad_service", "bad_upgrade_roles", "bad_service",
     ]  # fmt: skip
-    assert played[0]["msg"].startswith(f"{roles.folder}/bad/tasks/upgrade_tasks.yml:1: there is no step 'step6'.")
+    assert played[0]["failure"]["message"].startswith(
+        f"{roles.folder}/bad/tasks/upgrade_tasks.yml:1: there is no step 'step6'."
+    )
     assert f"upgrade_roles.node.services[0]: no role 'nowhere' is in {roles.folder}, " in played[1]["msg"]
     assert "db has tasks that one host runs for all, and no host has it: node has none." in played[3]["msg"]
     assert played[0]["failure"]["details"] == {"where": f"{roles.folder}/bad/tasks/upgrade_tasks.yml:1"}

@@ -75,7 +75,7 @@ def test_every_module_says_that_nobody_answers(run: Runner) -> None:
     played = run(tasks, environ=NOBODY, play={"module_defaults": {"group/convoy.upgrade.consul": {"timeout": 0.1}}})
     for result in played:
         assert result["failed"]
-        assert result["msg"] == (
+        assert result["failure"]["message"] == (
             "Consul at http://127.0.0.1:1 can't be reached: Connection refused. "
             "Is its agent running, and are host, port and scheme (or CONSUL_HTTP_ADDR) right?"
         )

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.one_release
 def test_a_consul_that_was_put_back_stops_the_planner(run: Runner) -> None:
     refused = run([plan(epoch=99)])[0]
     assert (refused["failed"], refused["failure"]["code"]) == (True, "went_back")
-    assert refused["msg"].startswith(
+    assert refused["failure"]["message"].startswith(
         "upgrade/ledger is at epoch 2, and this call has seen epoch 99: Consul was put back to an earlier time"
     )
 

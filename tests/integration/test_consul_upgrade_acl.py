@@ -211,7 +211,7 @@ def test_a_secret_that_could_not_be_written_is_not_lost_and_the_failure_says_wha
 
     for failed, why in ((gone[0], "does not exist"), (full[0], "No space left on device")):
         assert (failed["failed"], failed["failure"]["code"]) == (True, "unwritten_token")
-        assert failed["msg"].startswith(
+        assert failed["failure"]["message"].startswith(
             f"Consul has the token of convoy-upgrade-cloud--node-compute8 (accessor {made['accessor_id']}), and {file} does not have it, "
         )
         assert why in failed["msg"]

@@ -55,7 +55,7 @@ def test_a_wait_lasts_through_a_pause_and_ends_with_an_abort(run: Runner, begun:
     run([control("abort", reason="enough")])
     (result,) = live.end()
     assert (result["failed"], result["failure"]["code"]) == (True, "aborted")
-    assert result["msg"].startswith("The rollout was aborted by ")
+    assert result["failure"]["message"].startswith("The rollout was aborted by ")
     assert ": enough; begin it anew with -e restart=true, or go back with rollback.yml." in result["msg"]
 
 
@@ -63,7 +63,7 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
     seed(consul, names(compute=3))
     make_pass(store, PassRequest("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}))
     early = run([control("approve", stage="canary")])[0]
-    assert early["msg"] == (
+    assert early["failure"]["message"] == (
         "stage canary can't be approved: the rollout is in stage canary; nothing waits for approval now. Look at it with "
         "status.yml, and approve once its hosts are upgraded."
     )
@@ -120,9 +120,9 @@ def test_a_stage_that_soaks_is_not_approved_before_that_is_over(
     end = (
         f"can't be approved: the rollout is in stage canary; its hosts are upgraded, and it soaks until {until}. {hint}"
     )
-    assert unnamed["msg"] == f"the current stage {end}"
-    assert named["msg"] == f"stage canary {end}"
-    assert other["msg"].startswith(
+    assert unnamed["failure"]["message"] == f"the current stage {end}"
+    assert named["failure"]["message"] == f"stage canary {end}"
+    assert other["failure"]["message"].startswith(
         "stage rest can't be approved: the rollout is in stage canary; nothing waits for approval now. Look at it with "
     )
 
@@ -133,10 +133,13 @@ def test_without_a_rollout_there_is_nothing_to_say(run: Runner, consul: RawKV) -
     assert consul.delete("upgrade/ledger")
     for action in ("pause", "resume", "abort", "retry", "approve", "rollback"):
         result = run([control(action, fleet=FLEET)])[0]
-        assert result["msg"] == "There is no rollout: upgrade/ledger is not there. Begin one with upgrade.yml."
+        assert (
+            result["failure"]["message"]
+            == "There is no rollout: upgrade/ledger is not there. Begin one with upgrade.yml."
+        )
     wrong, nowhere = run([control("pause", stage="x"), control("pause", version="3")])
-    assert wrong["msg"] == "stage goes with action: approve, not with pause. Leave stage out."
-    assert nowhere["msg"] == "version goes with action: rollback, not with pause. Leave version out."
+    assert wrong["failure"]["message"] == "stage goes with action: approve, not with pause. Leave stage out."
+    assert nowhere["failure"]["message"] == "version goes with action: rollback, not with pause. Leave version out."
 
 
 def test_health_and_deadlines_from_real_checks(run: Runner, store: Store, consul: RawKV) -> None:
@@ -210,7 +213,9 @@ def test_who_knows_a_part_of_the_fleet_alone_approves_and_retries_nothing(
     for word in (control("approve"), control("approve", stage="canary"), control("retry")):
         refused = run([word])[0]
         assert refused["failure"]["code"] == "fleet_too_small"
-        assert refused["msg"].startswith("Nothing is written: role compute: 2 of its 3 hosts are known here")
+        assert refused["failure"]["message"].startswith(
+            "Nothing is written: role compute: 2 of its 3 hosts are known here"
+        )
     assert consul.tree() == before
     whole = run([control("approve", stage="canary", fleet=fleet)])[0]
     assert whole["failure"]["code"] == "nothing_to_approve"

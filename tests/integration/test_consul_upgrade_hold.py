@@ -126,7 +126,7 @@ def test_a_name_that_is_not_known_is_refused_unless_it_is_meant(run: Runner, con
     texts = [f"No role computes {end}; did you mean 'compute'?", f"No host compte2 {end}; did you mean 'compute2'?"]
     for refused in (*run([hold(**given)]), *run([hold(**given)], check=True)):
         assert refused["failure"]["code"] == "unknown_names"
-        assert refused["msg"].startswith(
+        assert refused["failure"]["message"].startswith(
             f"{' '.join(texts)} Nothing is changed. Correct the name, or give allow_unknown"
         )
     assert consul.tree() == before
@@ -217,8 +217,8 @@ def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
 
 def test_nobody_and_no_reason_are_refused(run: Runner, consul: RawKV) -> None:
     nobody, no_reason, name = run([hold(reason="x"), hold(everything=True), hold(hosts=["a/b"], reason="x")])
-    assert nobody["msg"] == "Nobody is named: give hosts, roles, or everything: true."
-    assert no_reason["msg"] == "reason is empty. Say why, for those who find the hold later."
+    assert nobody["failure"]["message"] == "Nobody is named: give hosts, roles, or everything: true."
+    assert no_reason["failure"]["message"] == "reason is empty. Say why, for those who find the hold later."
     assert name["failure"]["code"] == "bad_name"
     assert consul.tree() == {}
 

@@ -85,7 +85,7 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
         "An operator could change it: give all rules again to upgrade.yml with a higher rolling_rules.global.",
         "Next: if all goes well it goes in wave 3 of 3, after 1 host of role compute and those that are under way.",
     ]
-    assert nobody["msg"].startswith(
+    assert nobody["failure"]["message"].startswith(
         "name: 'comptue5' has not reported, and the fleet that was given does not name it; did"
     )
     assert nobody["failure"]["code"] == "unknown_host"

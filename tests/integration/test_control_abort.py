@@ -46,7 +46,7 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
     status = make_pass(store, PassRequest()).plan.status()
     assert (status["upgrading"], status["pending"]) == (["compute2", "web1"], ["compute3", "compute4", "web2"])
     refused = run([control("resume")])[0]
-    assert refused["msg"] == (
+    assert refused["failure"]["message"] == (
         "The rollout to 2 is aborted, so it can't be resumed. It is over. upgrade.yml -e version=2 -e restart=true begins it "
         "anew, and upgrade.yml -e version=X begins another one."
     )

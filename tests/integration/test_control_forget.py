@@ -147,7 +147,7 @@ def test_options_that_do_not_go_with_it_are_refused(run: Runner, begun: Store, c
     before = gates(consul)
     assert begun is not None
     wrong = run([control("retry", force=True)])[0]
-    assert wrong["msg"] == "force goes with action: forget, not with retry. Leave force out."
+    assert wrong["failure"]["message"] == "force goes with action: forget, not with retry. Leave force out."
     assert gates(consul) == before
 
 

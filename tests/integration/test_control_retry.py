@@ -28,7 +28,7 @@ def test_failed_hosts_are_put_back_among_those_that_wait(run: Runner, begun: Sto
     unknown, retried, again = run(
         [control("retry", hosts=["controller9"]), control("retry", hosts=["controller1", "compute1"]), control("retry")]
     )
-    assert unknown["msg"] == "hosts: 'controller9' is no host of this fleet; did you mean 'controller1'?"
+    assert unknown["failure"]["message"] == "hosts: 'controller9' is no host of this fleet; did you mean 'controller1'?"
     assert (retried["changed"], retried["hosts"], again["changed"]) == (True, ["controller1"], False)
     assert retried["remarks"] == ["Neither failed nor lost, and left as they are: compute1."]
     assert gates(consul)["host/controller1"] == "False"

@@ -49,7 +49,7 @@ def test_without_the_library_every_module_says_what_to_install(run: Runner, with
     for result in run(tasks, python=without_library):
         assert result["failed"]
         assert result["failure"]["code"] == "missing_library"
-        assert result["msg"] == (
+        assert result["failure"]["message"] == (
             f"The Python library 'consul' is missing for {without_library}: install it there with "
             "'pip install py-consul' (Python 3.10 or later)."
         )

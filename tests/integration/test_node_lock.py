@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_had_is_a_failure(run: Runner, path: Path, tmp_pat
     told = run([lock(path)])[0]
     assert told["failed"]
     assert told["failure"]["code"] == "bad_lock_file"
-    assert told["msg"].startswith(f"path: {path} can't be opened: ")
+    assert told["failure"]["message"].startswith(f"path: {path} can't be opened: ")
 
 
 @pytest.mark.thorough

@@ -33,7 +33,7 @@ def test_checks_run_in_order_and_the_first_failure_fails_the_task(run: Runner, t
     told = run([validate(folder, timeout=0.5)])[0]
     assert told["failed"]
     assert told["failure"]["code"] == "validation_failed"
-    assert told["msg"] == f"{folder}/2-second took longer than 0.5 s and was ended: it printed nothing"
+    assert told["failure"]["message"] == f"{folder}/2-second took longer than 0.5 s and was ended: it printed nothing"
     assert (tmp_path / "ran").exists()
 
 

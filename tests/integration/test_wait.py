@@ -78,7 +78,7 @@ def test_it_ends_when_nothing_can_move_and_says_why(run: Runner, store: Store, c
     for result in (held, zero, failed, limited):
         assert result["failed"]
         assert result["failure"]["code"] == "stuck"
-        assert result["msg"].startswith("Nothing can move any more. 2: ")
+        assert result["failure"]["message"].startswith("Nothing can move any more. 2: ")
         assert result["failure"]["details"]["obstacles"] == result["obstacles"]
     assert (
         "compute2 (held): held by ann: disk (ends when the key hold/upgrade/hold/host/compute2 is deleted)"
@@ -106,7 +106,7 @@ def test_it_ends_when_the_time_is_up_and_the_rollout_stays(run: Runner, consul: 
     for result in (up, at_once):
         assert result["failed"]
         assert result["failure"]["code"] == "timeout"
-        assert result["msg"].startswith(
+        assert result["failure"]["message"].startswith(
             "The time to wait is up, and the rollout goes on without this call. 2: compute 0/2"
         )
         assert "compute1 (upgrading): " in result["msg"]

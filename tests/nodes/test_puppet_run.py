@@ -156,7 +156,7 @@ def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(node: Node,
 @pytest.mark.thorough
 def test_a_puppet_that_is_not_there_is_told(puppet: ModuleCalls) -> None:
     told = puppet(manifest="/nowhere", executable="pupet")
-    assert told["msg"].startswith("executable: 'pupet' is neither on PATH nor in ")
+    assert told["failure"]["message"].startswith("executable: 'pupet' is neither on PATH nor in ")
     assert told["failure"]["details"] == {}
 
 

@@ -110,8 +110,9 @@ class Site:
 
 def assert_told(result: Mapping[str, Any]) -> None:
     """Make sure that a failure is a sentence for people and a code for programs."""
-    message, failure = result["msg"], result["failure"]
-    assert failure["message"] == message
+    failure = result["failure"]
+    message = failure["message"]
+    assert result["msg"] == f"[{failure['code']}] {message}"
     assert failure["code"].replace("_", "").isalpha()
     assert message.rstrip().endswith((".", "?", ")")), message
     assert "Traceback" not in message
