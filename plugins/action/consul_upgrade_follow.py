@@ -16,8 +16,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import RolloutProgress
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, follow
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import ViewSender, folder_of
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import ViewMessages, progress_as_data
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_socket import ViewSender, folder_of
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import about_minutes, ending, with_time
 
 _OPTIONS: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import Code, UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.admission import MOST_SLOW, SlowTries
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import PassProgress, running_count
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import is_fed, wait_for_view
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_socket import is_fed, wait_for_view
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.feeder import feed, settings_from
 
 # Without any change, the count is shown this often (seconds), so that nobody has to wonder.

@@ -15,7 +15,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import is_fed
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_socket import is_fed
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.feeder import feed
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.ipc import SOCKET, call

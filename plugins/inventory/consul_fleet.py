@@ -20,7 +20,7 @@ description:
   - The role is that in O(roles), else that in the metadata of the node (O(role_meta)), else that in the host's name
     (O(role_pattern)).
   - With O(upgrade_roles), this is all the inventory that the playbooks of this collection need.
-  - Each host has the variables C(convoy_role), C(convoy_group), C(convoy_stage), C(convoy_state), C(convoy_version),
+  - Each host has the variables C(convoy_role), C(convoy_group), C(convoy_plane), C(convoy_state), C(convoy_version),
     C(convoy_reason) (why it is in its state, or what it waits for), C(convoy_gate) (V(open), V(closed) or V(unreadable)),
     C(convoy_gate_key) (the key that decides), C(convoy_hold) (who holds it and why), C(convoy_registered) (whether it is in
     the catalog), C(convoy_datacenter), C(convoy_meta) (the metadata of its node) and C(convoy_health) (V(passing) or
@@ -97,7 +97,7 @@ options:
     description:
       - What the names of groups for planes begin with. Empty for no such groups.
     type: str
-    default: stage_
+    default: plane_
 notes:
   - Ansible goes on without an inventory that it could not read, and without C(upgrade_roles) the playbooks take the fleet
     to be what has reported. Set C(any_unparsed_is_failed = true) under C([inventory]) in C(ansible.cfg), or

@@ -145,6 +145,6 @@ def test_a_ledger_that_can_not_be_read_is_a_sentence(run: Runner, consul: RawKV)
     (found,) = run([follow()])
     assert found["failed"]
     assert found["failure"]["code"] == "unreadable_ledger"
-    assert found["failure"]["message"] == found["msg"]
+    assert found["msg"] == f"[unreadable_ledger] {found['failure']['message']}"
     assert "upgrade/ledger" in found["msg"]
     assert found["failure"]["details"] == {"key": "upgrade/ledger"}

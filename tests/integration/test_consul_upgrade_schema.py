@@ -79,7 +79,7 @@ def test_wrong_options_and_what_stands_in_the_way_are_told_and_change_nothing(ru
         "config_state/host/compute1/enable_puppet",
         "running_version/stray",
     ]
-    assert refused["failure"]["message"] == refused["msg"]
+    assert refused["msg"] == f"[in_the_way] {refused['failure']['message']}"
     assert consul.tree() == before
 
 

@@ -58,7 +58,7 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
     assert re.fullmatch(
         r"The rollout to 2 was aborted by \S+ at .*: enough\. Nothing is opened\. Begin it anew with restart: true "
         r"\(-e restart=true\), or go back with rollback\.yml\.",
-        unaware["msg"],
+        unaware["failure"]["message"],
     )
     assert consul.texts() == before
     begun, again = run([{"convoy.upgrade.consul_upgrade_plan": {**plan, "restart": True}}] * 2)

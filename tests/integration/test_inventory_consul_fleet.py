@@ -50,7 +50,7 @@ def test_nodes_and_reports_make_one_inventory(shelf: Shelf, consul: RawKV, catal
     assert listed.shared == {"upgrade_roles": ROLES}
     compute1 = {key: value for key, value in listed.hosts["compute1"].items() if key != "upgrade_roles"}
     assert compute1 == {
-        "ansible_host": "10.0.0.7", "convoy_role": "compute", "convoy_group": None, "convoy_stage": "dataplane",
+        "ansible_host": "10.0.0.7", "convoy_role": "compute", "convoy_group": None, "convoy_plane": "dataplane",
         "convoy_state": "pending", "convoy_version": "2.8", "convoy_reason": limits, "convoy_gate": "closed",
         "convoy_gate_key": f"{GATES}/global", "convoy_hold": None, "convoy_registered": True, "convoy_datacenter": "dc1",
         "convoy_meta": {"rack": "r1"}, "convoy_health": None,
@@ -88,7 +88,7 @@ def test_states_are_those_of_the_rollout(shelf: Shelf, consul: RawKV) -> None:
     )
     assert "rolling_rules.global lets 1 of group hv go at once" in listed.hosts["compute4"]["convoy_reason"]
     assert listed.of("convoy_group") == {**dict.fromkeys(hosts, "hv"), "web1": None}
-    assert listed.of("convoy_stage") == dict.fromkeys(hosts)
+    assert listed.of("convoy_plane") == dict.fromkeys(hosts)
     assert listed.shared == {}
 
 
@@ -130,14 +130,17 @@ def test_nodes_that_are_not_of_the_fleet_are_left_out_grouped_or_refused(
     assert grouping.hosts["consul1"]["ansible_host"] == "10.0.0.3"
     assert grouping.hosts["consul1"]["convoy_meta"] == {"rack": "r1"}
     refusal = shelf.refusal(upgrade_roles=ROLES, unplaced="fail")
-    assert f"consul_fleet: No role for consul1, gw, {server}: the node is in Consul's catalog, and neither" in refusal
+    assert (
+        f"consul_fleet: [unplaced_hosts] No role for consul1, gw, {server}: the node is in Consul's catalog, and neither"
+        in refusal
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.one_release
 def test_a_host_that_reported_without_a_role_is_not_passed_over(shelf: Shelf, consul: RawKV) -> None:
     seed(consul, ["enigma", "compute1"])
-    assert "consul_fleet: No role for enigma: the host reported to Consul" in shelf.refusal()
+    assert "consul_fleet: [unplaced_hosts] No role for enigma: the host reported to Consul" in shelf.refusal()
     listed = shelf(unplaced="group")
     assert "enigma" in listed.groups["unplaced"]
     assert listed.groups["version_1"] == ["compute1", "enigma"]
@@ -238,7 +241,7 @@ def test_nothing_from_consul_is_evaluated(shelf: Shelf, consul: RawKV, catalog: 
 
 
 def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: Shelf) -> None:
-    sentence = "consul_fleet: Consul at http://127.0.0.1:1 can't be reached: Connection refused. Is its agent running"
+    sentence = "consul_fleet: [unreachable] Consul at http://127.0.0.1:1 can't be reached: Connection refused. Is its agent running"
     refusal = shelf.refusal(host="127.0.0.1", port=1, timeout=0.2)
     assert sentence in refusal
     assert "HTTPConnectionPool" not in refusal

@@ -127,11 +127,12 @@ def test_a_file_of_the_collection_never_imports_the_library_where_it_is_not_need
     """The model is for the standard library alone."""
     packages = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     link = packages / "ansible_collections" / "convoy" / "upgrade"
-    modules = sorted(path.stem for path in (link / "plugins" / "module_utils" / "_model").glob("*.py"))
-    assert "planner" in modules
-    lines = "\n".join(
-        f"import ansible_collections.convoy.upgrade.plugins.module_utils._model.{name}" for name in modules
-    )
+    rooms = ("_common", "_fleet", "_rules", "_rule_checks", "_host_states", "_planner")
+    modules = [
+        f"{room}.{path.stem}" for room in rooms for path in (link / "plugins" / "module_utils" / room).glob("*.py")
+    ]
+    assert "_planner.reconcile" in modules
+    lines = "\n".join(f"import ansible_collections.convoy.upgrade.plugins.module_utils.{name}" for name in modules)
     code = f"import sys; sys.path.append({str(ROOT / '.cache' / 'model-only')!r})\n{lines}"
     folder = ROOT / ".cache" / "model-only" / "ansible_collections" / "convoy"
     folder.mkdir(parents=True, exist_ok=True)

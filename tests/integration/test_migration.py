@@ -110,7 +110,7 @@ def test_a_second_run_changes_nothing_and_needs_one_request(store: Store, consul
     migrated(store)
     before, requests = consul.tree(), store.client.requests
     outcome = migrated(store)
-    assert (outcome.real_changes(), outcome.kept, outcome.waiting) == ([], 34, HOSTS)
+    assert (outcome.net_changes(), outcome.kept, outcome.waiting) == ([], 34, HOSTS)
     assert store.client.requests == requests + 1
     assert consul.tree() == before
 
@@ -131,11 +131,11 @@ def test_check_mode_tells_all_that_is_done_then_and_writes_nothing(
     assert consul.texts() == before
     assert sessions(consul) <= left
     done = migrated(store, **options)
-    assert shown.real_changes() == done.real_changes()
+    assert shown.net_changes() == done.net_changes()
     assert shown.plain(dry=True) | {"summary": ""} == done.plain(dry=False) | {"summary": ""}
     after = consul.texts()
     changed = {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
-    assert {one.key: one.after for one in done.real_changes()} == changed
+    assert {one.key: one.after for one in done.net_changes()} == changed
 
 
 def test_check_mode_shows_every_key_but_the_entry_of_the_history(store: Store, consul: RawKV) -> None:
@@ -145,17 +145,17 @@ def test_check_mode_shows_every_key_but_the_entry_of_the_history(store: Store, c
     before = consul.texts()
     shown = migrated(store, dry=True)
     done = migrated(store)
-    assert shown.real_changes() == done.real_changes()
-    told = {one.key: (one.before, one.after) for one in done.real_changes()}
+    assert shown.net_changes() == done.net_changes()
+    told = {one.key: (one.before, one.after) for one in done.net_changes()}
     assert [json.loads(text or "")["epoch"] for text in told["upgrade/ledger"]] == [4, 5]
     assert "commit" not in (told["upgrade/ledger"][1] or "")
     after = consul.texts()
     changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
     assert {*told, "upgrade/history/5"} == changed
     # Once more, there is nothing to tell.
-    assert migrated(store).real_changes() == []
-    assert [one.key for one in migrated(store, dry=True, remove_legacy=True).real_changes()] == [
-        one.key for one in migrated(store, remove_legacy=True).real_changes()
+    assert migrated(store).net_changes() == []
+    assert [one.key for one in migrated(store, dry=True, remove_legacy=True).net_changes()] == [
+        one.key for one in migrated(store, remove_legacy=True).net_changes()
     ]
 
 
@@ -206,7 +206,7 @@ def test_old_keys_go_when_every_host_has_reported_through_convoy(store: Store, c
     for host in HOSTS[:5]:
         write_report(store, HostReport(host, "v674", "upgraded"))
     outcome = migrated(store)
-    assert (outcome.waiting, outcome.real_changes()) == (["compute6"], [])
+    assert (outcome.waiting, outcome.net_changes()) == (["compute6"], [])
     # One that has nothing new to say is not heard.
     assert "a report that changes nothing is not written" in outcome.summary(dry=False)[-1]
     write_report(store, HostReport("compute6", "v674", "upgraded"))
@@ -261,7 +261,7 @@ def test_nodes_that_never_stop_writing_old_keys_are_told_and_keep_nobody(
     assert outcome.summary(dry=False)[-1].startswith("compute2 still wrote old keys while these were removed.")
     assert consul.get("upgrade/migration") is None
     monkeypatch.undo()
-    assert migrated(store).real_changes() == []
+    assert migrated(store).net_changes() == []
     migrated(store, remove_legacy=True)
     assert consul.tree("running_version/") == {}
 

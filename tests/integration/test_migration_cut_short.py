@@ -273,7 +273,7 @@ def test_what_is_lost_is_neither_done_twice_nor_told_twice(
     assert not lossy.fates
     assert whole(consul) == expected
     assert outcome.plain(dry=False) == told.plain(dry=False)
-    assert outcome.real_changes() == told.real_changes()
+    assert outcome.net_changes() == told.net_changes()
 
 
 def test_when_the_last_replies_are_lost_it_still_comes_to_its_end(

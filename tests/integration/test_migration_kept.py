@@ -61,6 +61,6 @@ def test_what_an_old_tool_opened_while_a_rollout_runs_opens_nothing_when_the_old
     shown = migrated(store, dry=True, remove_legacy=True)
     done = migrated(store, remove_legacy=True)
     assert gates(consul) == closed
-    assert {one.key for one in shown.real_changes()} == {one.key for one in done.real_changes()}
+    assert {one.key for one in shown.net_changes()} == {one.key for one in done.net_changes()}
     assert not consul.tree("config_state/role/")
     assert [one.host for one in make_pass(store, PassRequest()).openings] == []

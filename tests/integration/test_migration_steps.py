@@ -33,10 +33,10 @@ REMOVAL = {"remove_legacy": True}
 
 TO_2 = """
 from ....module_utils._consul.operations import Change, compare, compare_and_put, remove
-from ..step import Found, Move, Obstacle, Step
+from ..step import KeyMove, KeyProblem, KeysFound, MigrationStep
 
 
-class ToTwo(Step):
+class ToTwo(MigrationStep):
     number = 2
     release = "9.8.7"
     title = "records have a folder of their own"
@@ -46,7 +46,7 @@ class ToTwo(Step):
 
     def obstacles(self, found):
         bad = [one for one in found.below("running/versions/") if b"{" in one.value]
-        return [Obstacle(one.key, "has braces", "Delete it.") for one in bad]
+        return [KeyProblem(one.key, "has braces", "Delete it.") for one in bad]
 
     def moves(self, found):
         # What step 1 copied is what this one goes by.
@@ -55,12 +55,12 @@ class ToTwo(Step):
             target = "records/" + one.key.rpartition("/")[2]
             if target not in found.entries:
                 text = one.value.decode()
-                made.append(Move("records made", target, (compare_and_put(target, text, 0),), (Change(target, None, text),)))
+                made.append(KeyMove("records made", target, (compare_and_put(target, text, 0),), (Change(target, None, text),)))
         return made
 
     def removals(self, found):
         return [
-            Move("records removed", one.key, (compare(one.key, one.modify_index), remove(one.key)), (Change(one.key, one.value.decode(), None),))
+            KeyMove("records removed", one.key, (compare(one.key, one.modify_index), remove(one.key)), (Change(one.key, one.value.decode(), None),))
             for one in found.below("upgrade/hosts/")
         ]
 
@@ -95,7 +95,7 @@ def test_all_steps_between_are_made_in_order_by_one_command(settings: Settings, 
     done = Migrator(Store(settings)).run()
     assert [one.step.number for one in done.steps] == [1, 2]
     assert shown.plain(dry=False) == done.plain(dry=False)
-    assert shown.real_changes() == done.real_changes()
+    assert shown.net_changes() == done.net_changes()
     assert done.steps[1].moves == {"records made": 70}
     assert consul.get("upgrade/schema") == b"2"
     assert json.loads(consul.get("upgrade/migration") or b"") == {"state": "kept", "from": 0, "to": 2}

@@ -23,7 +23,7 @@ from integration.support.fleet import names
 from integration.support.old_fleet import killed_at, load, migrate, old_fleet, writes_of
 from integration.support.old_keys import legacy_gates, old_answer, original_answer
 from integration.support.playbook import Runner
-from integration.support.playbook import ask_gate as ask_task
+from integration.support.playbook import ask as ask_task
 from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release

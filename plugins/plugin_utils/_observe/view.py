@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 from ...module_utils._observe.progress import RolloutProgress
 from .screen import Screen, reason_not_to_draw
-from .socket import FED, OVER, SOCKET, announce
+from .view_socket import FED, OVER, SOCKET, announce
 from .wording import about_minutes, ending, with_time
 
 # Seconds between two drawings, as hosts' times go on.

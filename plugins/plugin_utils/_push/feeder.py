@@ -22,8 +22,8 @@ from ...module_utils._common.processes import close_files_except
 from ...module_utils._consul.settings import Settings, read_settings
 from ...module_utils._module import CONNECTION_OPTIONS
 from ...module_utils._queries.follow import ProgressUpdate, follow
-from .._observe.socket import FED, ViewSender, folder_of, is_unfed
 from .._observe.story import ViewMessages, progress_as_data
+from .._observe.view_socket import FED, ViewSender, folder_of, is_unfed
 from .daemon import detached
 
 LOG = "log"

@@ -21,7 +21,8 @@ from ansible.executor.stats import AggregateStats
 from ansible.utils.display import Display
 from ansible_collections.convoy.upgrade.plugins.callback.rollout import CallbackModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import RoleProgress, RolloutProgress
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket import (
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view import RunView
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_socket import (
     SIGN,
     ViewSender,
     folder_of,
@@ -29,7 +30,6 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.socket imp
     is_unfed,
     wait_for_view,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view import RunView
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.feeder import feed, settings_from
 
 FOUND = RolloutProgress(
