@@ -22,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import HostState, read_states
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.fleet_state import FleetState, read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import merge, parse
@@ -136,13 +137,18 @@ class Fleet:
         """Return the plan under rules as an operator writes them; what they leave without a cap has none."""
         return make_plan(self.snapshot(), roles_of_hosts(self.members, ()), parse(merge(UNLIMITED, rules or {})), limit)
 
+    def read(self, rules: Mapping[str, Any] | None = None, limit: Collection[str] | None = None) -> FleetState:
+        """Return the fleet as a planner sees it; roles that the rules give no cap have none."""
+        members = roles_of_hosts(self.members, ())
+        return read_fleet(self.snapshot(), members, parse(merge(UNLIMITED, rules or {})), limit)
+
     def states(self) -> dict[str, HostState]:
         """Return the state of every host."""
         return read_states(self.snapshot(), self.members)
 
     def open(self, plan: Plan) -> None:
         """Write the gates that a plan opens."""
-        self.gated("True", *(f"role/{role}" for role in plan.open_roles), *(f"host/{host}" for host in plan.open_hosts))
+        self.gated("True", *(f"role/{role}" for role in plan.role_gates), *(f"host/{host}" for host in plan.host_gates))
 
     def finish(self) -> None:
         """Let every host that is upgrading get there."""
@@ -156,9 +162,9 @@ class Fleet:
         passes = []
         while True:
             plan = self.plan(rules)
-            if not plan.openings and passes:
+            if not plan.admissions and passes:
                 return passes
-            passes.append(tuple(one.host for one in plan.openings))
+            passes.append(tuple(one.host for one in plan.admissions))
             self.open(plan)
             self.finish()
 
@@ -170,8 +176,8 @@ def fleet(**roles: int) -> Fleet:
 
 
 def opened(plan: Plan) -> list[str]:
-    """Return the hosts that a plan lets through."""
-    return [one.host for one in plan.openings]
+    """Return the hosts that a plan admits."""
+    return [one.host for one in plan.admissions]
 
 
 def reasons(plan: Plan, hosts: Iterable[str]) -> set[str]:

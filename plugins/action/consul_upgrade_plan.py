@@ -70,9 +70,11 @@ class ActionModule(ActionBase):
             if latest["done"]:
                 return total.ended(latest)
             if not latest["can_move"]:
-                brake = latest["brake"]
-                why = f"{brake['reason'][0].upper()}{brake['reason'][1:]}" if brake else "Nothing can move any more"
-                return total.failed(latest, brake.get("code", "stuck"), why)
+                blocker = latest["blocker"]
+                why = (
+                    f"{blocker['reason'][0].upper()}{blocker['reason'][1:]}" if blocker else "Nothing can move any more"
+                )
+                return total.failed(latest, blocker.get("code", "stuck"), why)
             left = deadline - time.monotonic()
             if left <= 0:
                 return total.failed(

@@ -376,7 +376,7 @@ wants_approval:
   description: Whether that stage is done, and somebody has to approve before the rollout goes on.
   returned: success
   type: bool
-brake:
+blocker:
   description: What keeps the whole rollout from opening anything now. Empty where nothing does.
   returned: success
   type: dict

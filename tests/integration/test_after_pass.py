@@ -70,8 +70,8 @@ def test_a_budget_that_lost_health_has_spent_lets_nobody_through(done: Store, co
     before = consul.tree()
     outcome = go(done)
     assert opened(outcome) == []
-    assert outcome.plan.brake is not None
-    assert outcome.plan.brake.code == "budget_spent"
+    assert outcome.plan.blocker is not None
+    assert outcome.plan.blocker.code == "budget_spent"
     assert outcome.plan.hosts["compute3"].reason == "was upgraded, and now its check nova is critical"
     assert consul.tree() == before
     check(consul, "compute3", "passing")
@@ -86,13 +86,13 @@ def test_a_host_that_is_at_its_tasks_spends_no_budget_and_keeps_its_slot_until_i
     check(consul, "compute1", "critical")
     tell(consul, "compute1", "started")
     outcome = go(done)
-    assert (opened(outcome), outcome.plan.brake) == ([], None)
+    assert (opened(outcome), outcome.plan.blocker) == ([], None)
     tell(consul, "compute2", "done")
     assert opened(go(done)) == ["compute3"]
     # It is back, and its service is not.
     tell(consul, "compute1", "done")
     outcome = go(done)
-    assert (opened(outcome), outcome.plan.brake) == ([], None)
+    assert (opened(outcome), outcome.plan.blocker) == ([], None)
     view = outcome.plan.hosts["compute1"]
     assert (view.state, view.soaking, view.reason) == ("upgrading", True, "reported 2, and its check nova is critical")
     check(consul, "compute1", "passing")
@@ -130,7 +130,7 @@ def test_tasks_that_fail_spend_the_budget(done: Store, consul: RawKV) -> None:
     tell(consul, "compute2", "done")
     outcome = go(done)
     assert opened(outcome) == []
-    assert outcome.plan.brake is not None
+    assert outcome.plan.blocker is not None
 
 
 def test_a_host_that_never_was_well_is_behind(done: Store, consul: RawKV) -> None:

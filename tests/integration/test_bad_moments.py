@@ -79,7 +79,7 @@ def test_a_planner_that_slept_lets_nobody_through_once_others_know_that_a_budget
     sleeper.meanwhile = meanwhile
     woken = make_pass(sleeper, PassRequest(fleet=FLEET))
     assert woken.openings == []
-    assert woken.plan.brake is not None
+    assert woken.plan.blocker is not None
     assert opened(consul) == {"compute1", "compute2"}
     told = [event for event in history(consul) if event["what"] == "budget"]
     assert [event["keys"] for event in told] == [["failure_rules.fleet"]]

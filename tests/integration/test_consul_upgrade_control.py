@@ -35,7 +35,7 @@ def test_a_paused_rollout_opens_nothing_until_it_is_resumed(run: Runner, begun: 
     # Who gives the version again goes on with it, and does not end the pause.
     assert make_pass(begun, PassRequest("2")).openings == []
     seen = run([info()])[0]
-    assert seen["brake"]["code"] == "paused"
+    assert seen["blocker"]["code"] == "paused"
     assert seen["hosts"]["compute1"]["reason"].startswith("the rollout is paused by ann at ")
     resumed, again = run([control("resume"), control("resume")])
     assert (resumed["changed"], again["changed"], resumed["state"]) == (True, False, "running")

@@ -193,7 +193,7 @@ def test_rollback_shows_its_own_plan_before_it_begins(play: Shipped, store: Stor
     order = {"compute": ["controller"]}
     real = make_pass(store, PassRequest("1", fleet=fleet, role_order=order), dry=True).plan
     assert real.waves == (("compute2",), ("controller1",), ("compute1",), ("compute3",))
-    assert (real.brake, real.stage) == (None, "rest")
+    assert (real.blocker, real.stage) == (None, "rest")
     order = [line.split()[-1] for line in waves.splitlines()[1:5]]
     assert order == ["compute2", "controller1", "compute1", "compute3"], waves
     assert "Nothing opens" not in dry.stdout

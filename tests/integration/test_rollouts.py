@@ -129,9 +129,9 @@ def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Stor
     go(store, "2", before)
     write_report(store, HostReport("compute1", "2", "started"))
     write_report(store, HostReport("compute1", "2", "failed", error="no disk"))
-    brake = go(store).plan.brake
-    assert brake is not None
-    assert brake.reason.endswith("mend and retry it, or give all rules again with failure_rules.fleet raised")
+    blocker = go(store).plan.blocker
+    assert blocker is not None
+    assert blocker.reason.endswith("mend and retry it, or give all rules again with failure_rules.fleet raised")
     keys = consul.tree()
     for given in ({"failure_rules": {"fleet": 3}}, {}):
         with pytest.raises(UpgradeError, match=r"rolling_rules: \{\}") as caught:

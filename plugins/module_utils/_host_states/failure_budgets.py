@@ -1,12 +1,12 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Budgets of failure: which of them the failed and lost hosts of a fleet have used up."""
+"""Failure budgets: which of them the failed and lost hosts of a fleet have used up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .._common.names import listing, plural
 from .._rules.caps import Cap
@@ -15,13 +15,13 @@ from .._rules.role_order import RoleOrder
 
 
 @dataclass(frozen=True, slots=True)
-class SpentBudget:
-    """A budget that is used up.
+class ExhaustedBudget:
+    """A failure budget that is used up.
 
     :param what: whose it is, in words: ``role compute``, ``group ceph``, ``the fleet``.
-    :param key: the key of the instructions that sets it.
-    :param allowed: the number at which it stops.
-    :param hosts: those that used it up.
+    :param key: the key of the rules that sets it.
+    :param allowed: the number of failed or lost hosts at which nothing more is admitted.
+    :param hosts: the hosts that used it up.
     """
 
     what: str
@@ -30,7 +30,7 @@ class SpentBudget:
     hosts: tuple[str, ...]
 
     def reason(self) -> str:
-        """Return why nothing opens, and what would change that."""
+        """Return why no host is admitted, and what would change that."""
         count = plural(len(self.hosts), "failed or lost host")
         return (
             f"{self.what} has {count} ({listing(list(self.hosts), 3)}), and {self.key} stops at {self.allowed}: mend and retry "
@@ -38,19 +38,36 @@ class SpentBudget:
         )
 
 
-def spent_budgets(
-    rules: FailureRules, order: RoleOrder, members: Mapping[str, int], broken: Mapping[str, Sequence[str]]
-) -> tuple[SpentBudget | None, dict[str, SpentBudget]]:
-    """Return the fleet's budget and those of roles, as far as they are used up.
+@dataclass(frozen=True, slots=True)
+class ExhaustedBudgets:
+    """All failure budgets of a fleet that are used up.
 
-    :param members: role -> number of hosts, of which a percent is taken.
+    :param fleet: that of the whole fleet; None if it is not used up or not set.
+    :param by_role: role -> the first budget over it that is used up: its group's, else its own.
+    """
+
+    fleet: ExhaustedBudget | None = None
+    by_role: Mapping[str, ExhaustedBudget] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the rules that set them, each once."""
+        return tuple(dict.fromkeys(one.key for one in (self.fleet, *self.by_role.values()) if one is not None))
+
+
+def exhausted_budgets(
+    rules: FailureRules, order: RoleOrder, sizes: Mapping[str, int], broken: Mapping[str, Sequence[str]]
+) -> ExhaustedBudgets:
+    """Return the failure budgets that are used up.
+
+    :param sizes: role -> number of hosts, of which a percent is taken.
     :param broken: role -> its hosts that failed or are lost.
     """
-    everywhere = None
+    fleet = None
     if rules.fleet is not None:
         hosts = tuple(host for role in order.roles for host in broken.get(role, ()))
-        everywhere = _spent("the fleet", "failure_rules.fleet", rules.fleet, sum(members.values()), hosts)
-    found: dict[str, SpentBudget] = {}
+        fleet = _exhausted("the fleet", "failure_rules.fleet", rules.fleet, sum(sizes.values()), hosts)
+    by_role: dict[str, ExhaustedBudget] = {}
     for role in order.roles:
         group = order.group.get(role)
         for name in dict.fromkeys((group, role) if group is not None else (role,)):
@@ -61,12 +78,12 @@ def spent_budgets(
             hosts = tuple(host for one in roles for host in broken.get(one, ()))
             key = f"failure_rules.roles.{name}" if name in rules.own else "failure_rules.global"
             what = f"group {name}" if name == group else f"role {name}"
-            spent = _spent(what, key, cap, sum(members.get(one, 0) for one in roles), hosts)
-            if spent is not None:
-                found.setdefault(role, spent)
-    return everywhere, found
+            budget = _exhausted(what, key, cap, sum(sizes.get(one, 0) for one in roles), hosts)
+            if budget is not None:
+                by_role.setdefault(role, budget)
+    return ExhaustedBudgets(fleet, by_role)
 
 
-def _spent(what: str, key: str, cap: Cap, size: int, hosts: tuple[str, ...]) -> SpentBudget | None:
+def _exhausted(what: str, key: str, cap: Cap, size: int, hosts: tuple[str, ...]) -> ExhaustedBudget | None:
     allowed = cap.limit(size)
-    return SpentBudget(what, key, allowed, hosts) if hosts and len(hosts) >= allowed else None
+    return ExhaustedBudget(what, key, allowed, hosts) if hosts and len(hosts) >= allowed else None

@@ -116,7 +116,7 @@ class HostState:
         return record.state == RECORDED_FAILED and self.state in (PENDING, HELD)
 
     @property
-    def is_in_the_way(self) -> bool:
+    def blocks_others(self) -> bool:
         """Whether roles that wait for its role have to wait for it."""
         return self.state != UPGRADED and not self.is_excused
 
@@ -235,13 +235,15 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
             return replace(one, state=UPGRADED)
         mark, checks = snapshot.marks.get(one.host), _checks(snapshot, one.host)
         reported, was_there = _reported_at(record, current), _was_there(snapshot, one)
-        return _judged(one, health_state(rules, snapshot.now, current, mark, checks, reported, was_there=was_there))
+        return _with_health(
+            one, health_state(rules, snapshot.now, current, mark, checks, reported, was_there=was_there)
+        )
     if one.was_broken and not one.gate.is_open and (record is None or record.version != current):
         return replace(one, state=waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
         return replace(one, state=FAILED)
     if one.gate.is_open or one.has_started:
-        return _flying(snapshot, one, rules)
+        return _upgrading_or_lost(snapshot, one, rules)
     return replace(one, state=waiting)
 
 
@@ -276,12 +278,12 @@ def _checks(snapshot: Snapshot, host: str) -> Mapping[str, str] | None:
     return None if snapshot.checks is None else snapshot.checks.get(host, {})
 
 
-def _judged(one: HostState, found: HealthState) -> HostState:
+def _with_health(one: HostState, found: HealthState) -> HostState:
     state = UPGRADED if found.is_well else FAILED if found.is_broken else UPGRADING
     return replace(one, state=state, trouble=found.reason, mark=found.mark, wake_at=found.wake_at)
 
 
-def _flying(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostState:
+def _upgrading_or_lost(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostState:
     upgrading = replace(one, state=UPGRADING)
     # Where a run of Ansible is at work on it, that run is what is heard of, as long as it lives.
     if rules.progress_deadline is None or one.host in snapshot.leases:

@@ -14,7 +14,7 @@ from .._common.names import plural
 from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
 from .._fleet.holds import Hold
 from .._host_states import states
-from .._planner import blockers, reasons, stage_progress
+from .._planner import blockers, explanations, stage_progress
 from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
@@ -25,21 +25,21 @@ _RULES_GIVEN = ("begin", "adopt", "rules")
 # What an operator could do, by the cause for which a host waits. {rule} is the key of the instructions.
 _ORDER_AGAIN = "An operator could change it: give all rules again to upgrade.yml with another {rule}."
 _CHANGES: Mapping[str, str] = {
-    reasons.NO_VERSION: "An operator could change it: upgrade.yml -e version=X begins a rollout.",
-    reasons.MAY_GO: "",
+    explanations.NO_VERSION: "An operator could change it: upgrade.yml -e version=X begins a rollout.",
+    explanations.MAY_GO: "",
     blockers.PAUSE: "An operator could change it: resume.yml.",
     blockers.ABORT: "Only an operator could change it.",
     blockers.BUDGET: "An operator could change it: retry.yml, once those hosts are mended.",
-    reasons.ROLE_BUDGET: "An operator could change it: retry.yml, once those hosts are mended.",
+    explanations.ROLE_BUDGET: "An operator could change it: retry.yml, once those hosts are mended.",
     blockers.HOURS: _ORDER_AGAIN,
     stage_progress.STAGE: _ORDER_AGAIN,
     stage_progress.SOAK: _ORDER_AGAIN,
     stage_progress.APPROVAL: "An operator could change it: approve.yml.",
     stage_progress.ROLLBACK: "",
-    reasons.ORDER: _ORDER_AGAIN,
-    reasons.CAP: "An operator could change it: give all rules again to upgrade.yml with a higher {rule}.",
-    reasons.CAP_ZERO: "An operator could change it: give all rules again to upgrade.yml with {rule} above 0.",
-    reasons.SETS: _ORDER_AGAIN,
+    explanations.ORDER: _ORDER_AGAIN,
+    explanations.CAP: "An operator could change it: give all rules again to upgrade.yml with a higher {rule}.",
+    explanations.CAP_ZERO: "An operator could change it: give all rules again to upgrade.yml with {rule} above 0.",
+    explanations.SETS: _ORDER_AGAIN,
 }
 
 
@@ -73,7 +73,7 @@ def _machines(host: str, snapshot: Snapshot) -> str:
 def _with_rule(view: HostView, snapshot: Snapshot) -> HostView:
     """Return the view with the rule as it stands in the instructions, where an order may be that of the host's group."""
     rules = snapshot.ledger.instructions if snapshot.ledger is not None else {}
-    if view.cause == reasons.ORDER and view.group and not rule_line(rules, view.rule):
+    if view.cause == explanations.ORDER and view.group and not rule_line(rules, view.rule):
         return replace(view, rule=f"role_order.{view.group}")
     return view
 

@@ -66,7 +66,7 @@ def _rollout(snapshot: Snapshot, plan: Plan, warnings: int) -> Iterable[Gauge]:
         "previous_version": (ledger.previous_version if ledger else None) or "",
         "state": ledger.state if ledger else "none",
     }
-    stopped = plan.brake.code if plan.brake else ""
+    stopped = plan.blocker.code if plan.blocker else ""
     yield _one("rollout_info", "The rollout in the ledger; its state is none where there is no ledger.", 1, about)
     if ledger is not None:
         yield _one("rollout_begun_timestamp_seconds", "When the rollout began.", ledger.since)

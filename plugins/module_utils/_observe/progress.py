@@ -168,12 +168,12 @@ def _notes(plan: Plan, *, moves: bool) -> list[str]:
     notes = []
     if plan.stage:
         notes.append(f"Stage {plan.stage}" + ("; it waits for approval" if plan.wants_approval else ""))
-    if plan.brake is not None:
+    if plan.blocker is not None:
         # As a budget's own reason says it already.
         reason = (
-            plan.brake.reason.removeprefix("nothing opens any more: ")
-            if plan.brake.code == BUDGET
-            else plan.brake.reason
+            plan.blocker.reason.removeprefix("nothing opens any more: ")
+            if plan.blocker.code == BUDGET
+            else plan.blocker.reason
         )
         notes.append(f"Nothing opens{'; hosts on their way finish' if moves else ''}: {reason}")
     return notes

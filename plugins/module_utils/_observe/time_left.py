@@ -54,7 +54,7 @@ def seconds_left(
     count = sum(map(len, took.values()))
     if not count:
         return None, 0
-    if plan.brake is not None or not (moving or plan.waves):
+    if plan.blocker is not None or not (moving or plan.waves):
         return None, count
     typical = {role: median(found) for role, found in took.items()}
     of_all = median(seconds for found in took.values() for seconds in found)

@@ -1,113 +1,197 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who may go next: the one piece that lets hosts through, used for this pass and for the forecast alike."""
+"""Admission: where a rollout is in its queues, which hosts the rules admit next, and which gates that opens."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from .._fleet.fleet import Snapshot
+from .._host_states.states import PENDING, HostState
 from .._rules.role_order import RoleOrder
-from .slots import Limit
+from .blockers import Blockers
+from .fleet_state import FleetState
+from .plan import Admission
+from .slots import Slots, limits_by_role
+
+# Hosts that are admitted together: role -> hosts. Roles that others wait for come first.
+Wave = Mapping[str, tuple[str, ...]]
 
 
-@dataclass(slots=True)
-class Admissions:
-    """Counters of a rollout, and the queue of each role.
+@dataclass(frozen=True, slots=True)
+class StageQueue:
+    """The hosts of one stage; those of the current one include hosts of earlier stages that are not upgraded.
 
-    :param queues: role -> hosts that wait to be let through, in order.
-    :param unfinished: role -> hosts that others have to wait for, whatever their state.
-    :param limits: role -> the limits over it.
-    :param busy: hosts that take a slot.
-    :param complete_sets: let no host through while one is busy.
-    :param stopped: roles of which no host is let through, whatever the limits say.
-    :param later: the queues and the unfinished hosts of the stages to come; those above are of the current one and those
-        before it.
+    :param waiting: role -> the hosts that wait to be admitted, in the order in which they go.
+    :param unfinished: role -> number of its hosts, in any state, for which other roles and the next stage have to wait.
+    """
+
+    waiting: Mapping[str, tuple[str, ...]]
+    unfinished: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a rollout is: who waits, whom others wait for, and how many slots are taken.
+
+    :param order: which roles wait for which.
+    :param stages: the queues of the current stage and of those to come; at least one.
+    :param next: role -> index of its next host in the queue of the current stage, for roles with a waiting host, first ones first.
+    :param unfinished: role -> number of hosts for which others have to wait, in the current stage.
     """
 
     order: RoleOrder
-    queues: dict[str, deque[str]]
-    unfinished: dict[str, int]
-    limits: Mapping[str, tuple[Limit, ...]]
-    complete_sets: bool = False
-    busy: int = 0
-    stopped: frozenset[str] = frozenset()
-    later: deque[tuple[dict[str, deque[str]], dict[str, int]]] = field(default_factory=deque)
-    waiting: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Roles whose queue is empty are never looked at again."""
-        self._look_again()
-
-    def _look_again(self) -> None:
-        self.waiting = [role for role in self.order.roles if self.queues.get(role) and role not in self.stopped]
+    stages: tuple[StageQueue, ...]
+    next: Mapping[str, int]
+    unfinished: Mapping[str, int]
+    slots: Slots
 
     def waits_for(self, role: str) -> list[str]:
-        """Return the roles that this one has to wait for now."""
+        """Return the roles for which this one has to wait now."""
         return [first for first in self.order.waits[role] if self.unfinished.get(first)]
 
-    def is_stopped(self, role: str) -> bool:
-        """Return whether a cap of 0 holds the role."""
-        return any(limit.slots == 0 for limit in self.limits[role])
+    def may_go_on(self, role: str) -> bool:
+        """Return whether neither a cap of 0 nor the order between roles holds a role, free slots or not."""
+        return not self.slots.is_held(role) and not self.waits_for(role)
 
-    def take(self, role: str, count: int = 1) -> None:
-        """Count hosts that take a slot."""
-        self.busy += count
-        for limit in self.limits[role]:
-            limit.taken += count
-
-    def finish(self, role: str, count: int) -> None:
-        """Count hosts that are upgraded and give their slots back."""
-        self.take(role, -count)
-        self.unfinished[role] -= count
-
-    def next_stage(self) -> bool:
-        """Go on to the next stage, if all hosts of this one are done and there is another."""
-        if not self.later or any(self.unfinished.values()):
-            return False
-        self.queues, self.unfinished = self.later.popleft()
-        self._look_again()
-        return True
-
-    def next_set(self) -> list[tuple[str, list[str]]]:
-        """Let through as many hosts as the rules allow, and return them by role.
-
-        Roles stand in the order of the rules, so under a cap of the fleet those that others wait for come first.
-        Takes time linear in roles and in the hosts let through.
-        """
-        if self.complete_sets and self.busy:
-            return []
-        opened = []
-        for role in self.waiting:
-            if self.waits_for(role):
-                continue
-            queue = self.queues[role]
-            count = min([len(queue), *(limit.free for limit in self.limits[role])])
-            if count:
-                opened.append((role, [queue.popleft() for _each in range(count)]))
-                self.take(role, count)
-        self.waiting = [role for role in self.waiting if self.queues[role]]
-        return opened
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether no stage comes after the current one."""
+        return len(self.stages) == 1
 
 
-def forecast(opener: Admissions, in_flight: Iterable[tuple[str, int]]) -> list[list[str]]:
-    """Return the waves that follow if every host in flight gets there, and each wave after it.
+def begin_stage(order: RoleOrder, stages: tuple[StageQueue, ...], slots: Slots) -> Position:
+    """Return the position at the beginning of the first of these stages."""
+    waiting = stages[0].waiting
+    return Position(order, stages, {role: 0 for role in order.roles if waiting.get(role)}, stages[0].unfinished, slots)
 
-    Hosts that failed, are lost or are held are not expected to recover by themselves. Uses the opener up.
 
-    :param in_flight: role and number of the hosts that are upgrading now.
+def first_position(fleet: FleetState, blockers: Blockers) -> Position:
+    """Return where a rollout is before a pass admits anyone. Takes time linear in hosts, and in stages times roles.
+
+    Hosts out of scope take slots and are waited for, and do not queue. Nor do roles whose failure budget is exhausted.
     """
-    waves: list[list[str]] = []
-    flying = list(in_flight)
-    while True:
-        for role, count in flying:
-            opener.finish(role, count)
-        opened = opener.next_set()
-        while not opened and opener.next_stage():
-            opened = opener.next_set()
-        if not opened:
-            return waves
-        waves.append([host for _role, hosts in opened for host in hosts])
-        flying = [(role, len(hosts)) for role, hosts in opened]
+    taken = {role: sum(1 for one in hosts if one.takes_a_slot) for role, hosts in fleet.by_role.items()}
+    limits = limits_by_role(fleet.rules, fleet.order, fleet.sizes)
+    slots = Slots(limits, fleet.rules.complete_sets).take(taken)
+    return begin_stage(fleet.order, _stage_queues(fleet, blockers), slots)
+
+
+def admit(position: Position) -> tuple[Wave, Position]:
+    """Return the hosts that the rules admit next, and the position after that. Takes time linear in roles, limits and these hosts.
+
+    This is the only place that decides who is admitted, for a pass and for each step of the forecast.
+    """
+    waiting = position.stages[0].waiting
+    ready = {role: len(waiting[role]) - at for role, at in position.next.items() if not position.waits_for(role)}
+    counts, slots = position.slots.fill(ready)
+    wave = {role: waiting[role][position.next[role] : position.next[role] + count] for role, count in counts.items()}
+    after = {role: at + counts.get(role, 0) for role, at in position.next.items()}
+    left = {role: at for role, at in after.items() if at < len(waiting[role])}
+    return wave, Position(position.order, position.stages, left, position.unfinished, slots)
+
+
+def reopened_hosts(fleet: FleetState, position: Position) -> tuple[Admission, ...]:
+    """Return the hosts that were admitted and have started, and whose gate was closed after that, as by a new rollout."""
+    return tuple(
+        Admission(
+            one.host,
+            role,
+            one.state,
+            "it was admitted and has started, and holds its slot already, so its gate opens again",
+        )
+        for role in fleet.order.roles
+        if position.may_go_on(role)
+        for one in fleet.by_role[role]
+        if one.needs_its_gate and fleet.in_scope(one.host)
+    )
+
+
+def admitted_hosts(wave: Wave, after: Position) -> tuple[Admission, ...]:
+    """Return the hosts of a wave, each with what lets it go.
+
+    :param after: the position once they have their slots: the limit with the fewest free ones is the one to name.
+    """
+    return tuple(
+        Admission(host, role, PENDING, reason)
+        for role, hosts in wave.items()
+        for reason in [_reason(role, after)]
+        for host in hosts
+    )
+
+
+def gates_to_open(
+    fleet: FleetState, position: Position, wave: Wave, reopened: Sequence[Admission]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the roles and the hosts whose gates are to be opened.
+
+    A role's gate also admits hosts of which this planner knows nothing. So it is opened only if nothing limits the role, if the whole
+    role is in the wave's reach, and if no host of it has to stay closed. A closed gate of a host outweighs that of its role, and is
+    opened too.
+    """
+    by_role = [role for role in wave if _opens_as_one(fleet, position, role)]
+    own_gates = fleet.snapshot.gates.hosts
+    by_host = [one.host for one in reopened]
+    for role, hosts in wave.items():
+        by_host += [host for host in hosts if host in own_gates] if role in by_role else hosts
+    return tuple(by_role), tuple(by_host)
+
+
+def _opens_as_one(fleet: FleetState, position: Position, role: str) -> bool:
+    if position.slots.limits[role] or not position.is_last_stage:
+        return False
+    hosts = [one.host for one in fleet.by_role[role]]
+    if not all(map(fleet.in_scope, hosts)) or fleet.snapshot.holds.cover_any(hosts, role):
+        return False
+    return not any(one.is_unadmitted for one in fleet.by_role[role])
+
+
+def _reason(role: str, after: Position) -> str:
+    limits = after.slots.limits[role]
+    reason = f"nothing limits role {role}"
+    if limits:
+        tightest = min(limits, key=after.slots.free)
+        reason = f"{tightest.key} lets {tightest.slots} of {tightest.what} go at once"
+    done = after.order.waits[role]
+    return f"{reason}; {', '.join(done)} done" if done else reason
+
+
+def _stage_queues(fleet: FleetState, blockers: Blockers) -> tuple[StageQueue, ...]:
+    stages = blockers.stages
+    numbers = range(stages.number, max(stages.number, stages.last) + 1)
+    hosts: dict[int, dict[str, list[HostState]]] = {at: {role: [] for role in fleet.by_role} for at in numbers}
+    for role, found in fleet.by_role.items():
+        for one in found:
+            hosts[max(stages.number, stages.stage_of(one.host))][role].append(one)
+    exhausted = blockers.budgets.by_role
+    return tuple(
+        StageQueue(
+            {role: () if role in exhausted else _queue(fleet, found) for role, found in each.items()},
+            {role: sum(1 for one in found if one.blocks_others) for role, found in each.items()},
+        )
+        for each in hosts.values()
+    )
+
+
+def _queue(fleet: FleetState, hosts: Sequence[HostState]) -> tuple[str, ...]:
+    waiting = [one for one in hosts if one.state == PENDING and fleet.in_scope(one.host)]
+    if waiting and waiting[0].in_rollback:
+        return tuple(one.host for one in _latest_first(fleet.snapshot, waiting))
+    return tuple(one.host for one in waiting)
+
+
+def _latest_first(snapshot: Snapshot, hosts: Sequence[HostState]) -> list[HostState]:
+    """Return hosts that changed last before the others, by Consul's index, as hosts' clocks may be wrong."""
+    former = snapshot.ledger.previous_version if snapshot.ledger else None
+
+    def changed(one: HostState) -> tuple[int, int]:
+        report, record = snapshot.reports.get(one.host), one.record
+        if one.version == former and report is not None:
+            return 0, -report.index
+        if record is not None and record.version == former:
+            return 1, -record.index
+        return 2, 0
+
+    return sorted(hosts, key=changed)

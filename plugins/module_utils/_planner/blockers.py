@@ -1,50 +1,111 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What keeps a whole rollout from letting anybody through: an operator's word, a spent budget, the hour."""
+"""What keeps a whole fleet, a role or a stage from going on: an operator's command, a failure budget, a window, a stage."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import ABORTED, PAUSED, Ledger
-from .._host_states.failure_budgets import SpentBudget
+from .._host_states.failure_budgets import ExhaustedBudget, ExhaustedBudgets, exhausted_budgets
 from .._rules.instructions import Instructions
 from .._rules.windows import outside_hours
+from .fleet_state import FleetState
+from .stage_progress import StageProgress, stage_progress
 
 PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK = "paused", "aborted", "budget_spent", "hours", "approval", "soak"
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutBlocker:
-    """One thing that stops opening.
+    """Why no host of the whole rollout is admitted.
 
-    :param code: a stable word.
-    :param until: when it ends by itself (unix seconds), None where it does not.
-    :param rule: the key of the instructions that stops it; empty where an operator's word does.
-    :param passes: whether it is worth waiting for its end, by the clock or by a word that somebody is expected to say.
+    :param code: a stable word: ``paused``, ``aborted``, ``budget_spent`` or ``hours``.
+    :param until: when it ends without an operator (unix seconds); None if it does not.
+    :param is_temporary: whether it is expected to end, by the clock or by a command.
+    :param rule: the key of the rules behind it; empty for an operator's command.
     """
 
     code: str
     reason: str
     until: float | None = None
-    passes: bool = True
+    is_temporary: bool = True
     rule: str = ""
 
 
-def rollout_blocker(snapshot: Snapshot, rules: Instructions, spent: SpentBudget | None) -> RolloutBlocker | None:
-    """Return what stops the whole rollout, what only an operator can change before what the clock does."""
+@dataclass(frozen=True, slots=True)
+class Blockers:
+    """All that keeps hosts from being admitted, apart from caps and the order between roles.
+
+    :param has_version: whether there is a version to upgrade to.
+    :param rollout: what blocks every host; None for nothing.
+    :param budgets: the failure budgets that are used up. Those of roles block these roles only.
+    :param stages: the current stage. It blocks the hosts of later ones.
+    """
+
+    has_version: bool = True
+    rollout: RolloutBlocker | None = None
+    budgets: ExhaustedBudgets = field(default_factory=ExhaustedBudgets)
+    stages: StageProgress = field(default_factory=StageProgress)
+
+    @property
+    def allow_admissions(self) -> bool:
+        """Whether this pass may admit hosts at all."""
+        return self.has_version and self.rollout is None
+
+    @property
+    def allow_forecast(self) -> bool:
+        """Whether hosts can be expected to be admitted later."""
+        return self.has_version and (self.rollout is None or self.rollout.is_temporary)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator has paused the rollout."""
+        return self.rollout is not None and self.rollout.code == PAUSE
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether an operator has aborted the rollout."""
+        return self.rollout is not None and self.rollout.code == ABORT
+
+    @property
+    def end_by_waiting(self) -> bool:
+        """Whether time, an approval or a command is all that is missing."""
+        return self.stages.waits if self.rollout is None else self.rollout.is_temporary
+
+
+def find_blockers(fleet: FleetState) -> Blockers:
+    """Return what keeps the hosts of a fleet from being admitted.
+
+    :raises UpgradeError: ``bad_instructions`` for a stage that is still to come and has no host in this fleet.
+    """
+    snapshot, rules = fleet.snapshot, fleet.rules
+    budgets = exhausted_budgets(rules.failures, fleet.order, fleet.sizes, fleet.broken)
+    rollout = rollout_blocker(snapshot, rules, budgets.fleet)
+    stages = stage_progress(snapshot, rules.stages, fleet.order, fleet.by_role, rules.optional_names)
+    return Blockers(snapshot.current_version is not None, rollout, budgets, stages)
+
+
+def rollout_blocker(
+    snapshot: Snapshot, rules: Instructions, exhausted: ExhaustedBudget | None
+) -> RolloutBlocker | None:
+    """Return what blocks the whole rollout: what only an operator can change comes before what the clock changes.
+
+    :param exhausted: the fleet's failure budget if it is used up.
+    """
     ledger = snapshot.ledger
     if ledger is not None and ledger.version == snapshot.current_version:
         if ledger.state == ABORTED:
             text = f"the rollout was aborted{command_text(ledger)}; begin it anew with -e restart=true, or go back with rollback.yml"
-            return RolloutBlocker(ABORT, text, passes=False)
+            return RolloutBlocker(ABORT, text, is_temporary=False)
         if ledger.state == PAUSED:
             return RolloutBlocker(PAUSE, f"the rollout is paused{command_text(ledger)}; resume.yml lets it go on")
-    if spent is not None:
-        return RolloutBlocker(BUDGET, f"nothing opens any more: {spent.reason()}", passes=False, rule=spent.key)
+    if exhausted is not None:
+        text = f"nothing opens any more: {exhausted.reason()}"
+        return RolloutBlocker(BUDGET, text, is_temporary=False, rule=exhausted.key)
     closed = outside_hours(rules.windows, rules.freezes, snapshot.now)
     if closed is not None:
         return RolloutBlocker(HOURS, closed.reason, closed.until, rule=closed.key)

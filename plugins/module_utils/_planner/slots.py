@@ -1,12 +1,12 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Limits: the caps as they bind the roles of a fleet, and the slots that are left under them."""
+"""Slots: how many hosts the caps of a fleet let go at once, and how many go now."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .._common.errors import UpgradeError
 from .._common.names import listing
@@ -14,50 +14,111 @@ from .._rules.instructions import Instructions
 from .._rules.role_order import RoleOrder
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Limit:
-    """One cap at work.
+    """A cap as it applies to a fleet.
 
-    :param what: whom it limits, in words: ``role compute``, ``group ceph``, ``the fleet``.
-    :param key: the key of the instructions that sets it.
+    :param what: whom it limits, in words: ``role compute``, ``group ceph``, ``the fleet``. No two limits of a fleet share that.
+    :param key: the key of the rules that sets it.
     :param slots: how many hosts may be down at once.
-    :param taken: how many are.
-    :param is_missing: whether this stands for a cap that the rules do not give. It holds all.
+    :param is_missing: whether it stands for a cap that the rules do not give. It holds all.
     """
 
     what: str
     key: str
     slots: int
-    taken: int = 0
     is_missing: bool = False
 
-    @property
-    def free(self) -> int:
-        """How many more hosts it lets through; never negative."""
-        return max(0, self.slots - self.taken)
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The limits of a fleet, and how many of their slots are taken.
+
+    :param limits: role -> the limits over it.
+    :param complete_sets: whether slots are given only while no host has one.
+    :param taken: what a limit is over -> number of its slots that are taken, more than it has in odd cases.
+    :param busy: number of hosts that take a slot, those of roles without a limit included.
+    """
+
+    limits: Mapping[str, tuple[Limit, ...]]
+    complete_sets: bool = False
+    taken: Mapping[str, int] = field(default_factory=dict)
+    busy: int = 0
+
+    def free(self, limit: Limit) -> int:
+        """Return how many slots of a limit are free; never negative."""
+        return max(0, limit.slots - self.taken.get(limit.what, 0))
+
+    def full_limits(self, role: str) -> list[Limit]:
+        """Return the limits over a role that have no free slot."""
+        return [limit for limit in self.limits[role] if not self.free(limit)]
+
+    def is_held(self, role: str) -> bool:
+        """Return whether a cap of 0 holds the role."""
+        return any(limit.slots == 0 for limit in self.limits[role])
+
+    def take(self, hosts: Mapping[str, int]) -> Slots:
+        """Return the slots once hosts have taken theirs, free or not.
+
+        :param hosts: role -> number of hosts.
+        """
+        return self._with(hosts, 1)
+
+    def release(self, hosts: Mapping[str, int]) -> Slots:
+        """Return the slots once hosts have given theirs back.
+
+        :param hosts: role -> number of hosts.
+        """
+        return self._with(hosts, -1)
+
+    def fill(self, waiting: Mapping[str, int]) -> tuple[dict[str, int], Slots]:
+        """Return how many hosts of each role get a slot, and the slots after that. Takes time linear in roles and limits.
+
+        :param waiting: role -> number of hosts that want one. Roles are served in this order.
+        :returns: role -> number of hosts, without roles that get none.
+        """
+        given: dict[str, int] = {}
+        if self.complete_sets and self.busy:
+            return given, self
+        taken = dict(self.taken)
+        for role, wanted in waiting.items():
+            limits = self.limits[role]
+            count = min([wanted, *(limit.slots - taken.get(limit.what, 0) for limit in limits)])
+            if count > 0:
+                given[role] = count
+                for limit in limits:
+                    taken[limit.what] = taken.get(limit.what, 0) + count
+        return given, Slots(self.limits, self.complete_sets, taken, self.busy + sum(given.values()))
+
+    def _with(self, hosts: Mapping[str, int], sign: int) -> Slots:
+        taken = dict(self.taken)
+        for role, count in hosts.items():
+            for limit in self.limits[role]:
+                taken[limit.what] = taken.get(limit.what, 0) + sign * count
+        return Slots(self.limits, self.complete_sets, taken, self.busy + sign * sum(hosts.values()))
 
 
-def limits_by_role(rules: Instructions, order: RoleOrder, members: Mapping[str, int]) -> dict[str, tuple[Limit, ...]]:
-    """Return role -> the limits over it; those of a group or the fleet are shared by their roles.
+def limits_by_role(rules: Instructions, order: RoleOrder, sizes: Mapping[str, int]) -> dict[str, tuple[Limit, ...]]:
+    """Return role -> the limits over it; roles share the limits of their group and of the fleet.
 
-    A role of a group counts in the group's cap (its own one, else the global one), and in a cap of its own
-    if it has one: the group is what ``rolling_rules.global`` applies to, not each of its roles.
-    A role without any cap is held: only ``unlimited`` lets all of its hosts go at once.
+    A role of a group counts under the group's cap: the one given for the group, else ``rolling_rules.global``. If the role has a cap
+    of its own, it counts under that too. ``rolling_rules.global`` applies to the group as a whole, not to each of its roles.
+    A role without any cap is held: only ``unlimited`` admits all of its hosts at once.
 
-    :param members: role -> number of hosts, of which a percent is taken.
+    :param sizes: role -> number of hosts, of which a percent is taken.
     """
     fleet = (
-        (Limit("the fleet", "rolling_rules.fleet", rules.fleet_cap.limit(sum(members.values()))),)
+        (Limit("the fleet", "rolling_rules.fleet", rules.fleet_cap.limit(sum(sizes.values()))),)
         if rules.fleet_cap
         else ()
     )
     groups: dict[str, Limit | None] = {}
     for group in set(order.group.values()):
-        size = sum(members.get(role, 0) for role in order.roles_of(group))
+        size = sum(sizes.get(role, 0) for role in order.roles_of(group))
         groups[group] = _limit(rules, group, f"group {group}", size)
     found = {}
     for role in order.roles:
-        size = members.get(role, 0)
+        size = sizes.get(role, 0)
         group_name = order.group.get(role)
         if group_name is None:
             own = [_limit(rules, role, f"role {role}", size)]
@@ -72,9 +133,9 @@ def limits_by_role(rules: Instructions, order: RoleOrder, members: Mapping[str, 
 
 
 def refuse_uncapped(rules: Instructions, order: RoleOrder, former: str = "") -> None:
-    """Refuse rules that limit a role by no cap and do not ask for that either.
+    """Refuse rules that give a role no cap and do not say ``unlimited`` either.
 
-    :param former: what to add for a fleet that had another default, empty for nothing.
+    :param former: a sentence to add for a fleet that had another default; empty for nothing.
     :raises UpgradeError: ``no_cap``, with the roles.
     """
     limits = limits_by_role(rules, order, {})

@@ -78,13 +78,22 @@ class StageProgress:
         return self.reason, cause, f"stages[{number}]" + {APPROVAL: ".approve", SOAK: ".soak"}.get(cause, "")
 
     @property
+    def wants_approval(self) -> bool:
+        """Whether the current stage is done and waits for an operator's approval."""
+        return self.waits and self.until is None
+
+    def stage_of(self, host: str) -> int:
+        """Return the index of a host's stage; 0 without stages."""
+        return self.of_host[host] if self.of_host is not None else 0
+
+    @property
     def last(self) -> int:
         """Index of the last stage that has a host."""
         return max(self.of_host.values(), default=0) if self.of_host is not None else 0
 
     def is_due(self, host: str) -> bool:
         """Return whether a host's stage has come."""
-        return self.of_host is None or self.of_host[host] <= self.number
+        return self.stage_of(host) <= self.number
 
 
 def stage_progress(
@@ -109,7 +118,7 @@ def stage_progress(
     left: dict[int, list[str]] = {}
     for hosts in by_role.values():
         for one in hosts:
-            if one.is_in_the_way:
+            if one.blocks_others:
                 left.setdefault(of_host[one.host], []).append(one.host)
     kept = _kept(snapshot.ledger, snapshot.current_version)
     last = len(stages) - 1
@@ -171,7 +180,7 @@ def _in_rollback(
     of_host = {one.host: broken if one.is_excused else last - forward.get(one.host, last) for one in every}
     left: dict[int, list[str]] = {}
     for one in every:
-        if one.is_in_the_way:
+        if one.blocks_others:
             left.setdefault(of_host[one.host], []).append(one.host)
     if not any(one.state == PENDING and not one.is_excused for one in every):
         return StageProgress(

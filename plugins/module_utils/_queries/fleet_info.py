@@ -123,7 +123,7 @@ def _no_plan(
     reason = "the rules can't be obeyed, so nothing is opened"
     hosts = {host: replace(view, reason=reason) if view.state == PENDING else view for host, view in plan.hosts.items()}
     warning = f"The rules in {store.keys.ledger} can't be obeyed, so nothing will be opened: {error.message}"
-    return replace(plan, hosts=hosts, openings=(), open_roles=(), open_hosts=(), waves=(), wave_seconds=()), [warning]
+    return replace(plan, hosts=hosts, admissions=(), role_gates=(), host_gates=(), waves=(), wave_seconds=()), [warning]
 
 
 def _current(store: Store, newest: int) -> tuple[list[dict[str, Any]], bool]:

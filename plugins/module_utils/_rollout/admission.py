@@ -120,8 +120,8 @@ def _gates(keys: Keys, plan: Plan, snapshot: Snapshot) -> list[_Gate]:
     def gate(scope: str, name: str, found: GateValue | None) -> _Gate:
         return _Gate(name, scope == "role", Change(keys.gate(scope, name), found.text if found else None, OPEN))
 
-    roles = [gate("role", name, snapshot.gates.roles.get(name)) for name in plan.open_roles]
-    return roles + [gate("host", name, snapshot.gates.hosts.get(name)) for name in plan.open_hosts]
+    roles = [gate("role", name, snapshot.gates.roles.get(name)) for name in plan.role_gates]
+    return roles + [gate("host", name, snapshot.gates.hosts.get(name)) for name in plan.host_gates]
 
 
 def admit_hosts(
@@ -143,10 +143,10 @@ def admit_hosts(
     :raises TooOld: if the plan is too old.
     """
     gates = _gates(writer.store.keys, plan, snapshot)
-    by_host = {one.host: one for one in plan.openings}
+    by_host = {one.host: one for one in plan.admissions}
     by_role: dict[str, list[Admission]] = {}
-    own_key = set(plan.open_hosts)
-    for one in plan.openings:
+    own_key = set(plan.host_gates)
+    for one in plan.admissions:
         if one.host not in own_key:
             by_role.setdefault(one.role, []).append(one)
     most = MOST_GATES // writer.places

@@ -135,11 +135,15 @@ def _times_published(snapshot: Snapshot, host: str) -> int:
 
 def _budgets(plan: Plan) -> dict[str, object]:
     """Return what the history tells of budgets of failure that are spent now, or not any more."""
-    if not plan.stopped:
+    if not plan.exhausted_keys:
         return {"what": "budget", "reason": "no budget of failure is spent any more"}
-    everywhere = plan.brake.reason if plan.brake is not None and plan.brake.code == BUDGET else ""
-    reasons = [everywhere, *(spent.reason() for spent in plan.spent.values())]
-    return {"what": "budget", "keys": list(plan.stopped), "reason": "; ".join(dict.fromkeys(filter(None, reasons)))}
+    everywhere = plan.blocker.reason if plan.blocker is not None and plan.blocker.code == BUDGET else ""
+    reasons = [everywhere, *(spent.reason() for spent in plan.exhausted.values())]
+    return {
+        "what": "budget",
+        "keys": list(plan.exhausted_keys),
+        "reason": "; ".join(dict.fromkeys(filter(None, reasons))),
+    }
 
 
 def _unpublished(snapshot: Snapshot, plan: Plan) -> dict[str, str]:

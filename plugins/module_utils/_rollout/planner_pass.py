@@ -141,7 +141,7 @@ def _try_once(
     outcome.plan, outcome.index = plan, snapshot.index
     outcome.snapshot, outcome.members, outcome.rules = snapshot, wanted.members, wanted.rules
     outcome.warnings += plan.warnings
-    ledger = replace(wanted.ledger, stage=plan.stage_mark, stopped=plan.stopped)
+    ledger = replace(wanted.ledger, stage=plan.stage_mark, stopped=plan.exhausted_keys)
     outcome.warnings += write_health(writer, snapshot, plan, ledger)
     running = replace(ledger, state=RUNNING)
     admit_hosts(writer, plan, snapshot, running, wanted.rules, outcome.openings, read_at=read_at)

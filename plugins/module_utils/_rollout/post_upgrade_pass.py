@@ -79,7 +79,7 @@ def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened
     plan = make_plan(view, members, rules, request.limit)
     writer = LedgerWriter(store, snapshot, current_user(), int(time.time()))
     outcome = PassResult(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)
-    openings = [one for one in plan.openings if one.before == "pending"]
+    openings = [one for one in plan.admissions if one.before == "pending"]
     by_host = {one.host: one for one in openings}
 
     def make(hosts: Sequence[str], _changed: object) -> dict[str, HostWrite]:

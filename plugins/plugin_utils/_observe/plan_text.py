@@ -91,8 +91,8 @@ def _table(result: Mapping[str, Any]) -> list[str]:
 
 
 def _who(wave: Sequence[str], result: Mapping[str, Any]) -> str:
-    brake = result.get("brake")
-    return listing(wave, _MOST_HOSTS) or f"nobody: {brake['reason'] if brake else 'every slot is taken'}"
+    blocker = result.get("blocker")
+    return listing(wave, _MOST_HOSTS) or f"nobody: {blocker['reason'] if blocker else 'every slot is taken'}"
 
 
 def duration_in_words(seconds: float) -> str:

@@ -98,8 +98,8 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
         lines.append(f"Next: ansible-playbook playbooks/post_upgrade.yml -e version={info['version']}")
     if info.get("stage"):
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["wants_approval"] else ""))
-    if info.get("brake"):
-        lines.append(f"Nothing opens: {info['brake']['reason'].removeprefix(_OF_BUDGETS)}")
+    if info.get("blocker"):
+        lines.append(f"Nothing opens: {info['blocker']['reason'].removeprefix(_OF_BUDGETS)}")
     return lines
 
 

@@ -136,7 +136,7 @@ class RunAdmission:
     def explain(self, look: PassView, hosts: Collection[str]) -> list[str]:
         """Return why hosts are not upgraded, as if this run were for the whole fleet: a sentence for each reason."""
         plan = self._plan(look, None)
-        free = {one.host for one in plan.openings}
+        free = {one.host for one in plan.admissions}
         claimed = look.outcome.snapshot.leases
 
         def reason(host: str) -> str:
@@ -211,7 +211,7 @@ class RunAdmission:
                 look = self._make_pass(self._pulled)
                 waiting = [host for host in hosts if self._verdict(look, host) is None]
                 plan = self._plan(look, hosts)
-                opening = {one.host for one in plan.openings}
+                opening = {one.host for one in plan.admissions}
                 fits = all(host in opening for host in waiting)
                 if fits or not (plan.waits or self._others(look, hosts)) or time.monotonic() >= deadline:
                     look = self._make_pass([*waiting, *self._pulled]) if waiting else look
@@ -290,14 +290,14 @@ class RunAdmission:
         One that failed holds its slot, and so needs none; what keeps others from beginning keeps it from beginning again,
         but for a budget, which it may have used up itself.
         """
-        view, brake = look.hosts[host], look.outcome.plan.brake
+        view, blocker = look.hosts[host], look.outcome.plan.blocker
         if view.soaking:
             return Verdict(go=False, state=view.state, reason=view.reason)
         # Under a hold no further run begins, also where one was cut off midway; the run that is at work does not ask again.
         if view.state == states.UPGRADING and not view.held and not view.unadmitted:
             return Verdict(go=True, state=view.state, reason=view.reason)
         if view.state in states.BROKEN and self._run.retry_failed and not view.held:
-            stopped = brake is not None and brake.code != BUDGET
+            stopped = blocker is not None and blocker.code != BUDGET
             return None if stopped else Verdict(go=True, state=view.state, reason=view.reason)
         if view.state == states.PENDING:
             return None
@@ -318,7 +318,7 @@ class RunAdmission:
         # Hosts of this run that have not asked yet will ask, and others may be waiting for them.
         if any(self._will_go(look, host) for host in still_to_come):
             return True
-        return bool(still_to_come) and bool(self._plan(look, still_to_come).openings)
+        return bool(still_to_come) and bool(self._plan(look, still_to_come).admissions)
 
     def _will_go(self, look: PassView, host: str) -> bool:
         """Return whether a host goes without having to be let through: it holds its slot already."""

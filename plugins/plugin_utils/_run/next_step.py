@@ -49,7 +49,7 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
         return NextStep("status")
     if code not in _STOPPED:
         return NextStep()
-    stops = (info.get("brake") or {}).get("code") or code
+    stops = (info.get("blocker") or {}).get("code") or code
     if stops == PAUSE:
         return NextStep("resume", then_again=True)
     if stops == ABORT:
@@ -72,7 +72,7 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
 def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
     """Return what lets hosts go that may go now, where no run does; None where none may, or this run was to."""
     hosts: Mapping[str, Mapping[str, Any]] = info.get("hosts") or {}
-    if playbook in MOVES or not info.get("version") or info.get("brake"):
+    if playbook in MOVES or not info.get("version") or info.get("blocker"):
         return None
     if any(view.get("cause") == _MAY_GO for view in hosts.values()):
         return NextStep("upgrade", {"version": str(info["version"])})

@@ -91,10 +91,10 @@ def test_a_host_that_reported_soaks_from_the_moment_at_which_a_planner_saw_it() 
 def test_it_keeps_its_slot_while_it_soaks() -> None:
     site = fleet(compute=2).opened("compute1").upgraded("compute1")
     rules = {**SOAK, "rolling_rules": {"global": 1}}
-    assert site.plan(rules).openings == ()
+    assert site.plan(rules).admissions == ()
     remember(site, rules)
     site.now += 60
-    assert [one.host for one in site.plan(rules).openings] == ["compute2"]
+    assert [one.host for one in site.plan(rules).admissions] == ["compute2"]
 
 
 def test_a_check_that_is_missing_or_not_passing_is_not_well() -> None:
@@ -128,16 +128,16 @@ def test_a_host_whose_health_is_lost_again_has_failed_until_it_has_soaked_again(
     site.checks["compute1"] = {"nova": "critical"}
     spent = {**CHECKED, "failure_rules": {"fleet": 1}}
     assert remember(site, spent) == "failed: was upgraded, and now its check nova is critical"
-    assert site.plan(spent).brake is not None
+    assert site.plan(spent).blocker is not None
     site.checks["compute1"] = {"nova": "passing"}
     # A check that passes for a moment gives nothing back.
     assert remember(site, spent) == "failed: had lost its health and soaks for 60 s more"
-    assert site.plan(spent).brake is not None
+    assert site.plan(spent).blocker is not None
     site.now += 59
     assert remember(site, spent) == "failed: had lost its health and soaks for 1 s more"
     site.now += 1
     assert remember(site, spent) == f"upgraded: runs {NEW}"
-    assert site.plan(spent).brake is None
+    assert site.plan(spent).blocker is None
 
 
 def test_a_longer_time_to_soak_is_no_loss_of_health() -> None:
@@ -171,7 +171,7 @@ def test_hosts_that_were_there_before_the_rollout_have_nothing_to_prove() -> Non
     site = there_before(compute=3)
     rules = {**SOAK, "rolling_rules": {"global": 1}}
     assert remember(site, rules) == f"upgraded: runs {NEW}"
-    assert [one.host for one in site.plan(rules).openings] == ["compute3"]
+    assert [one.host for one in site.plan(rules).admissions] == ["compute3"]
     site.reported_at["compute1"] = 601.0
     site.marks.clear()
     assert remember(site, rules) == f"upgrading: reported {NEW} and soaks for 60 s more"
@@ -182,9 +182,9 @@ def test_a_host_that_was_there_before_is_broken_where_its_checks_fail() -> None:
     site.checks = {"compute1": {"nova": "critical"}, "compute2": {"nova": "passing"}}
     assert remember(site, CHECKED) == "failed: was upgraded, and now its check nova is critical"
     # Nobody waits for one that was so before a rollback began.
-    assert site.plan(CHECKED).openings == ()
+    assert site.plan(CHECKED).admissions == ()
     site.ledger = Ledger(1, NEW, OLD, begun_index=600, rollback=True, broken=("compute1",))
-    assert [one.host for one in site.plan(CHECKED).openings] == ["compute3"]
+    assert [one.host for one in site.plan(CHECKED).admissions] == ["compute3"]
 
 
 def test_marks_of_another_version_mean_nothing() -> None:
@@ -208,7 +208,7 @@ def test_an_open_host_that_is_silent_for_too_long_is_lost_and_keeps_its_slot() -
     assert site.plan(rules).wake_at == 10_200
     site.now = 10_201
     assert remember(site, rules) == "lost: silent for 301 s, and health.progress_deadline is 300 s"
-    assert site.plan(rules).openings == ()
+    assert site.plan(rules).admissions == ()
     # A sign of life, and then its report.
     site.records["compute1"] = HostRecord(NEW, STARTED, times={STARTED: 10_150})
     assert remember(site, rules).startswith("upgrading: ")

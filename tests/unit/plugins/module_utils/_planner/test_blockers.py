@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout that is paused, aborted, or taken back."""
+"""Blockers: a rollout that is paused, aborted or rolled back, and what keeps its hosts from being admitted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import (
+    Blockers,
+    RolloutBlocker,
+    find_blockers,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.stage_progress import StageProgress
 from fleets import NEW, OLD, Fleet, fleet
 
 WORD = {"by": "ann", "at": 1_700_000_000, "reason": "logins fail"}
@@ -21,7 +27,7 @@ def test_an_operators_word_stops_all_and_lets_hosts_finish(state: str, goes_on: 
     site = fleet(compute=3).opened("compute1").started("compute1")
     site.ledger = Ledger(1, NEW, state=state, word=WORD)
     plan = site.plan({})
-    assert plan.openings == ()
+    assert plan.admissions == ()
     assert plan.can_move
     assert plan.hosts["compute2"].reason.startswith(
         f"the rollout {'is paused' if goes_on else 'was aborted'} by ann at 20"
@@ -34,7 +40,7 @@ def test_an_operators_word_stops_all_and_lets_hosts_finish(state: str, goes_on: 
 def test_a_word_on_another_rollout_stops_nothing() -> None:
     site = fleet(compute=1)
     site.ledger = Ledger(1, OLD, state=PAUSED)
-    assert len(site.plan({}).openings) == 1
+    assert len(site.plan({}).admissions) == 1
 
 
 def rollback(site: Fleet, *broken: str) -> Fleet:
@@ -71,7 +77,7 @@ def test_a_host_that_was_midway_keeps_its_slot_in_a_rollback_and_gets_its_gate_b
     site.records["compute2"] = HostRecord(NEW, STARTED, times={STARTED: int(site.now) - 600})
     plan = rollback(site).admitted("compute2").plan(ONE)
     assert plan.hosts["compute2"].state == "upgrading"
-    assert [one.host for one in plan.openings] == ["compute2"]
+    assert [one.host for one in plan.admissions] == ["compute2"]
     assert "taken by compute2" in plan.hosts["compute1"].reason
 
 
@@ -81,7 +87,7 @@ def test_a_host_that_was_midway_and_is_not_heard_of_in_a_rollback_holds_nobody_u
     site.gated_at, site.now = 1000, 1200.0
     plan = rollback(site).plan({**ONE, "health": {"progress_deadline": 100}, "failure_rules": {"fleet": 1}})
     assert plan.hosts["compute2"].state == "lost"
-    assert (plan.brake, [one.host for one in plan.openings]) == (None, ["compute1"])
+    assert (plan.blocker, [one.host for one in plan.admissions]) == (None, ["compute1"])
 
 
 def test_a_host_that_was_midway_and_fails_there_holds_nobody_up_and_goes_last() -> None:
@@ -89,7 +95,7 @@ def test_a_host_that_was_midway_and_fails_there_holds_nobody_up_and_goes_last() 
     site.records["controller1"] = HostRecord(NEW, FAILED, error="no disk", times={FAILED: 600})
     rules = {**ONE, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
     plan = rollback(site).plan(rules)
-    assert (plan.brake, plan.waves) == (None, (("compute1",), ("controller1",)))
+    assert (plan.blocker, plan.waves) == (None, (("compute1",), ("controller1",)))
     # What it said before it came to where the fleet goes is over.
     site.reported_at["controller1"] = 700.0
     assert site.plan(rules).hosts["controller1"].state == "upgraded"
@@ -100,10 +106,10 @@ def test_hosts_that_were_broken_stop_neither_a_rollback_nor_the_roles_that_wait(
     site = fleet(controller=2, compute=2).upgraded("controller2", "compute1").opened("controller1")
     site.records["controller1"] = HostRecord(OLD, FAILED, error="no disk", times={FAILED: 700})
     forward = {**rules, "rollback_order": "forward"}
-    assert [one.host for one in rollback(site, "controller1").plan(forward).openings] == ["controller2"]
+    assert [one.host for one in rollback(site, "controller1").plan(forward).admissions] == ["controller2"]
     site.running(OLD, "controller2")
     plan = site.plan(forward)
-    assert [one.host for one in plan.openings] == ["compute1"]
+    assert [one.host for one in plan.admissions] == ["compute1"]
     assert not plan.complete
 
 
@@ -153,10 +159,10 @@ def test_hosts_that_were_broken_come_after_the_last_stage_of_a_rollback() -> Non
 def test_hosts_that_fail_in_a_rollback_count_as_in_any_rollout() -> None:
     site = fleet(compute=4).upgraded("compute1", "compute2", "compute3")
     site.records["compute3"] = HostRecord(OLD, FAILED, error="no disk", times={FAILED: 700})
-    assert rollback(site).plan(ONE).openings == ()
+    assert rollback(site).plan(ONE).admissions == ()
     plan = site.plan({"rolling_rules": {"global": 2}, "failure_rules": {"fleet": 1}})
-    assert plan.brake is not None
-    assert (plan.brake.code, plan.stopped, plan.openings) == ("budget_spent", ("failure_rules.fleet",), ())
+    assert plan.blocker is not None
+    assert (plan.blocker.code, plan.exhausted_keys, plan.admissions) == ("budget_spent", ("failure_rules.fleet",), ())
 
 
 def test_a_rollback_that_goes_forward_has_no_stages() -> None:
@@ -178,3 +184,51 @@ def test_a_host_that_left_the_version_is_not_upgraded_to_it() -> None:
     assert site.plan({}).hosts["compute1"].state == "pending"
     site.records["compute1"] = HostRecord(NEW, FAILED, times={FAILED: 0})
     assert site.plan({}).hosts["compute1"].state == "upgraded"
+
+
+def test_a_fleet_without_a_blocker_may_admit() -> None:
+    found = find_blockers(fleet(compute=2).read())
+
+    assert found == Blockers()
+    assert (found.allow_admissions, found.allow_forecast, found.end_by_waiting) == (True, True, False)
+
+
+def test_without_a_version_nothing_is_admitted_or_forecast() -> None:
+    site = fleet(compute=1)
+    site.current = None
+    found = find_blockers(site.read())
+
+    assert (found.has_version, found.allow_admissions, found.allow_forecast) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("state", "failed", "code", "is_temporary"),
+    [
+        (PAUSED, [], "paused", True),
+        (ABORTED, [], "aborted", False),
+        ("", ["compute1"], "budget_spent", False),
+        (PAUSED, ["compute1"], "paused", True),
+    ],
+)
+def test_what_blocks_a_rollout_allows_a_forecast_only_if_it_is_temporary(
+    state: str, failed: list[str], code: str, is_temporary: bool
+) -> None:
+    site = fleet(compute=3).failed(*failed)
+    if state:
+        site.ledger = Ledger(1, NEW, state=state)
+    found = find_blockers(site.read({"failure_rules": {"fleet": 1}}))
+
+    assert found.rollout is not None
+    assert (found.rollout.code, found.rollout.is_temporary) == (code, is_temporary)
+    assert (found.allow_admissions, found.allow_forecast, found.end_by_waiting) == (False, is_temporary, is_temporary)
+    assert (found.is_paused, found.is_aborted) == (state == PAUSED, state == ABORTED)
+    assert bool(found.budgets.keys) == bool(failed)
+
+
+def test_a_stage_that_waits_ends_by_waiting_unless_the_rollout_is_blocked() -> None:
+    waiting = StageProgress(waits=True)
+
+    assert Blockers(stages=waiting).end_by_waiting
+    assert not Blockers(rollout=RolloutBlocker("aborted", "", is_temporary=False), stages=waiting).end_by_waiting
+    assert waiting.wants_approval
+    assert not StageProgress(waits=True, until=5.0).wants_approval

@@ -120,7 +120,7 @@ def test_caps_and_order_count_as_in_the_upgrade() -> None:
         view = viewed(found, "controller", "compute")
         plan = make_plan(view, roles_of_hosts(found.members, ()), rules)
         # Who is at work keeps its slot; the gates that it lacks are not of the tasks after the upgrade.
-        return [one.host for one in plan.openings if one.before == "pending"]
+        return [one.host for one in plan.admissions if one.before == "pending"]
 
     assert planned() == ["compute2"]
     at(found, controller1="open")

@@ -39,7 +39,7 @@ def test_without_rules_everybody_goes_at_once_by_the_keys_of_the_roles() -> None
     plan = fleet(compute=2, controller=1).plan()
 
     assert opened(plan) == ["compute1", "compute2", "controller1"]
-    assert (plan.open_roles, plan.open_hosts) == (("compute", "controller"), ())
+    assert (plan.role_gates, plan.host_gates) == (("compute", "controller"), ())
     assert plan.waves == (("compute1", "compute2", "controller1"),)
 
 
@@ -47,7 +47,7 @@ def test_the_global_cap_holds_for_each_role_by_itself() -> None:
     plan = fleet(compute=3, controller=3).plan(caps(everyone=1))
 
     assert plan.waves == (("compute1", "controller1"), ("compute2", "controller2"), ("compute3", "controller3"))
-    assert (plan.open_roles, plan.open_hosts) == ((), ("compute1", "controller1"))
+    assert (plan.role_gates, plan.host_gates) == ((), ("compute1", "controller1"))
 
 
 def test_hosts_go_in_natural_order() -> None:
@@ -61,7 +61,7 @@ def test_a_host_that_is_upgrading_leaves_one_slot_less() -> None:
 def test_no_slot_is_left_while_failed_hosts_fill_the_cap() -> None:
     plan = fleet(compute=3).failed("compute1").plan(caps(compute=1))
 
-    assert plan.openings == ()
+    assert plan.admissions == ()
     assert plan.waves == ()
     assert not plan.can_move
 
@@ -69,17 +69,17 @@ def test_no_slot_is_left_while_failed_hosts_fill_the_cap() -> None:
 def test_more_hosts_under_way_than_the_cap_allows_open_nothing_and_break_nothing() -> None:
     plan = fleet(compute=4).opened("compute1", "compute2", "compute3").plan(caps(compute=1))
 
-    assert plan.openings == ()
+    assert plan.admissions == ()
     assert plan.waves == ((), ("compute4",))
 
 
 @pytest.mark.parametrize(("cap", "count"), [("10%", 1), ("25%", 1), ("50%", 3), ("99%", 5), ("100%", 6), ("6", 6)])
 def test_a_percent_is_one_of_all_hosts_of_the_role_and_not_of_those_left(cap: str, count: int) -> None:
     plan = fleet(compute=6).plan(caps(compute=cap))
-    assert len(plan.openings) == count
+    assert len(plan.admissions) == count
 
     late = fleet(compute=6).upgraded("compute1", "compute2").plan(caps(compute=cap))
-    assert len(late.openings) == min(count, 4)
+    assert len(late.admissions) == min(count, 4)
 
 
 @pytest.mark.parametrize("cap", [0, "0", "0%"])
@@ -93,7 +93,7 @@ def test_a_cap_of_0_holds_its_role_and_no_other(cap: int | str) -> None:
 def test_a_global_cap_of_0_holds_everything() -> None:
     plan = fleet(compute=2, controller=1).plan(caps(everyone=0))
 
-    assert plan.openings == ()
+    assert plan.admissions == ()
     assert not plan.can_move
 
 
@@ -115,7 +115,7 @@ def test_the_roles_of_a_group_share_its_cap() -> None:
     plan = fleet(ceph_mon=2, ceph_osd=2, web=1).plan({**caps(ceph=3), "group_mappings": CEPH})
 
     assert opened(plan) == ["ceph_mon1", "ceph_mon2", "ceph_osd1", "web1"]
-    assert (plan.open_roles, plan.open_hosts) == (("web",), ("ceph_mon1", "ceph_mon2", "ceph_osd1"))
+    assert (plan.role_gates, plan.host_gates) == (("web",), ("ceph_mon1", "ceph_mon2", "ceph_osd1"))
     assert plan.hosts["ceph_mon1"].group == "ceph"
     assert plan.hosts["web1"].group is None
 
@@ -136,7 +136,7 @@ def test_complete_sets_wait_until_nobody_is_upgrading() -> None:
     assert site.plan(rules).waves == (("compute1", "compute2"), ("compute3", "compute4"))
 
     site.opened("compute1", "compute2").upgraded("compute1")
-    assert site.plan(rules).openings == ()
+    assert site.plan(rules).admissions == ()
 
     site.upgraded("compute2")
     assert opened(site.plan(rules)) == ["compute3", "compute4"]
@@ -161,7 +161,7 @@ def test_a_role_goes_only_after_the_last_host_of_those_before_it() -> None:
 def test_a_role_does_not_go_while_one_before_it_has_failed_or_is_held(stuck: Fleet) -> None:
     plan = stuck.plan({"role_order": {"a": "b"}})
 
-    assert plan.openings == ()
+    assert plan.admissions == ()
     assert plan.waves == ()
     assert not plan.can_move
 
@@ -204,7 +204,7 @@ def test_a_host_that_runs_any_other_version_is_not_upgraded(version: str) -> Non
 def test_a_host_started_for_another_version_keeps_its_slot_and_gets_its_gate_back() -> None:
     plan = fleet(compute=3).started("compute2", version="1.5").admitted("compute2").plan(caps(compute=1))
 
-    assert plan.openings == (
+    assert plan.admissions == (
         Admission(
             "compute2",
             "compute",
@@ -212,14 +212,14 @@ def test_a_host_started_for_another_version_keeps_its_slot_and_gets_its_gate_bac
             "it was admitted and has started, and holds its slot already, so its gate opens again",
         ),
     )
-    assert plan.open_hosts == ("compute2",)
+    assert plan.host_gates == ("compute2",)
     assert plan.waves == (("compute2",), ("compute1",), ("compute3",))
 
 
 def test_a_started_host_is_opened_once_only() -> None:
     plan = fleet(compute=1).started("compute1", version="1.5").opened("compute1").plan(caps(compute=1))
 
-    assert plan.openings == ()
+    assert plan.admissions == ()
 
 
 def test_a_started_host_gets_its_gate_back_even_above_the_cap_as_it_is_down_already() -> None:
@@ -272,7 +272,7 @@ def test_a_started_host_stays_closed_under_a_cap_of_0_an_order_or_a_hold(site: F
 def test_a_hold_on_a_host_that_started_does_not_free_its_slot() -> None:
     plan = fleet(compute=2).opened("compute1").started("compute1").held("host/compute1").plan(caps(compute=1))
 
-    assert plan.openings == ()
+    assert plan.admissions == ()
     assert plan.hosts["compute1"].state == "upgrading"
     assert plan.can_move
 
@@ -280,7 +280,7 @@ def test_a_hold_on_a_host_that_started_does_not_free_its_slot() -> None:
 def test_a_hold_on_a_host_that_was_opened_keeps_its_slot_but_nothing_moves() -> None:
     plan = fleet(compute=2).opened("compute1").held("host/compute1").plan(caps(compute=1))
 
-    assert plan.openings == ()
+    assert plan.admissions == ()
     assert plan.waves == ()
     assert not plan.can_move
 
@@ -293,7 +293,7 @@ def test_a_held_host_is_passed_over_and_takes_no_slot() -> None:
 
 
 def test_a_hold_on_everything_opens_nothing() -> None:
-    assert fleet(compute=3).held("global").plan().openings == ()
+    assert fleet(compute=3).held("global").plan().admissions == ()
 
 
 def test_a_failed_host_of_a_former_rollout_may_go_again() -> None:
@@ -304,7 +304,7 @@ def test_without_a_current_version_nothing_is_opened() -> None:
     site = fleet(compute=1)
     site.current = None
 
-    assert site.plan().openings == ()
+    assert site.plan().admissions == ()
     assert site.plan().waves == ()
     assert not site.plan().complete
 
@@ -326,41 +326,41 @@ def test_an_empty_fleet() -> None:
 def test_the_key_of_a_role_is_used_only_where_no_cap_limits_it() -> None:
     plan = fleet(compute=2, controller=2).plan(caps(compute=5))
 
-    assert (plan.open_roles, plan.open_hosts) == (("controller",), ("compute1", "compute2"))
+    assert (plan.role_gates, plan.host_gates) == (("controller",), ("compute1", "compute2"))
 
 
 @pytest.mark.parametrize("cap", [{"everyone": 5}, {"fleet": 5}])
 def test_a_cap_over_all_means_keys_of_hosts_for_all(cap: dict[str, int]) -> None:
     plan = fleet(compute=1, controller=1).plan(caps(**cap))
 
-    assert (plan.open_roles, plan.open_hosts) == ((), ("compute1", "controller1"))
+    assert (plan.role_gates, plan.host_gates) == ((), ("compute1", "controller1"))
 
 
 def test_a_hold_on_one_host_means_keys_of_hosts_for_its_role() -> None:
     plan = fleet(compute=3, controller=1).held("host/compute2").plan()
 
-    assert (plan.open_roles, plan.open_hosts) == (("controller",), ("compute1", "compute3"))
+    assert (plan.role_gates, plan.host_gates) == (("controller",), ("compute1", "compute3"))
 
 
 def test_a_hold_on_a_host_that_is_upgraded_still_counts() -> None:
     plan = fleet(compute=3).upgraded("compute2").held("host/compute2").plan()
 
-    assert (plan.open_roles, plan.open_hosts) == ((), ("compute1", "compute3"))
+    assert (plan.role_gates, plan.host_gates) == ((), ("compute1", "compute3"))
 
 
 def test_a_role_opens_by_its_key_only_if_the_call_may_open_all_of_it() -> None:
     part = fleet(compute=3).plan(limit=["compute1", "compute3"])
-    assert (part.open_roles, part.open_hosts) == ((), ("compute1", "compute3"))
+    assert (part.role_gates, part.host_gates) == ((), ("compute1", "compute3"))
 
     every_host = fleet(compute=2).plan(limit=["compute1", "compute2"])
-    assert (every_host.open_roles, every_host.open_hosts) == (("compute",), ())
+    assert (every_host.role_gates, every_host.host_gates) == (("compute",), ())
 
 
 def test_a_hosts_own_closed_gate_is_opened_beside_the_key_of_its_role() -> None:
     plan = fleet(compute=3).gated("False", "host/compute2").plan()
 
     assert opened(plan) == ["compute1", "compute2", "compute3"]
-    assert (plan.open_roles, plan.open_hosts) == (("compute",), ("compute2",))
+    assert (plan.role_gates, plan.host_gates) == (("compute",), ("compute2",))
 
 
 # Limit
@@ -382,18 +382,18 @@ def test_a_limit_of_a_group_and_a_host() -> None:
 def test_hosts_outside_of_the_limit_still_count_under_the_caps() -> None:
     plan = fleet(compute=3).opened("compute3").plan(caps(compute=1), limit=["compute1"])
 
-    assert plan.openings == ()
+    assert plan.admissions == ()
 
 
 def test_hosts_outside_of_the_limit_still_keep_others_waiting() -> None:
     plan = fleet(compute=1, controller=1).plan({"role_order": {"compute": "controller"}}, limit=["compute"])
 
-    assert plan.openings == ()
+    assert plan.admissions == ()
     assert plan.waves == ()
 
 
 def test_a_started_host_outside_of_the_limit_is_left_alone() -> None:
-    assert fleet(compute=2).started("compute2").upgraded("compute1").plan(limit=["compute1"]).openings == ()
+    assert fleet(compute=2).started("compute2").upgraded("compute1").plan(limit=["compute1"]).admissions == ()
 
 
 def test_the_scope_is_done_before_the_fleet_is() -> None:
@@ -403,7 +403,7 @@ def test_the_scope_is_done_before_the_fleet_is() -> None:
 
 
 def test_an_empty_limit_opens_nothing() -> None:
-    assert fleet(compute=1).plan(limit=[]).openings == ()
+    assert fleet(compute=1).plan(limit=[]).admissions == ()
 
 
 def test_a_limit_that_names_nothing_is_refused_and_the_nearest_offered() -> None:
@@ -430,7 +430,7 @@ def test_a_limit_on_an_empty_fleet_is_refused() -> None:
 def test_the_plan_of_a_finished_fleet_is_empty() -> None:
     plan = fleet(compute=2).upgraded("compute1", "compute2").plan(caps(compute=1))
 
-    assert (plan.openings, plan.open_roles, plan.open_hosts, plan.waves) == ((), (), (), ())
+    assert (plan.admissions, plan.role_gates, plan.host_gates, plan.waves) == ((), (), (), ())
     assert (plan.complete, plan.scope_done, plan.can_move, plan.unfinished) == (True, True, False, ())
 
 
@@ -458,7 +458,7 @@ def test_each_opening_tells_what_lets_it_go() -> None:
     }
     site = fleet(compute=3, controller=1, network=1, web=1).upgraded("controller1", "network1")
 
-    assert site.plan(rules).openings == (
+    assert site.plan(rules).admissions == (
         Admission(
             "compute1",
             "compute",
@@ -473,7 +473,7 @@ def test_each_opening_tells_what_lets_it_go() -> None:
         ),
         Admission("web1", "web", "pending", "rolling_rules.fleet lets 3 of the fleet go at once"),
     )
-    assert fleet(web=1).plan().openings[0].reason == "nothing limits role web"
+    assert fleet(web=1).plan().admissions[0].reason == "nothing limits role web"
 
 
 def test_the_status_has_all_six_states_in_natural_order() -> None:

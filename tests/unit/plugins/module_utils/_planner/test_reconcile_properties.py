@@ -87,7 +87,7 @@ def test_no_host_goes_before_a_role_that_its_own_role_waits_for(site: Fleet, rul
     waits = resolve(parse(rules), set(site.members.values())).waits
     unfinished = {site.members[host] for host in plan.unfinished}
 
-    for one in plan.openings:
+    for one in plan.admissions:
         assert not unfinished & set(waits[one.role])
 
 
@@ -106,7 +106,7 @@ def test_every_host_is_in_exactly_one_of_six_states(site: Fleet, rules: Rules) -
 def test_no_held_host_is_opened_nor_one_that_is_done_or_has_failed(site: Fleet, rules: Rules) -> None:
     states = site.states()
 
-    for one in site.plan(rules).openings:
+    for one in site.plan(rules).admissions:
         found = states[one.host]
         assert found.hold is None
         assert found.state == one.before
@@ -126,8 +126,8 @@ def test_the_keys_open_exactly_the_openings(site: Fleet, rules: Rules) -> None:
     }
     assert newly_open == set(opened(plan))
     assert len(opened(plan)) == len(newly_open)
-    assert len(set(plan.open_hosts)) == len(plan.open_hosts)
-    assert len(set(plan.open_roles)) == len(plan.open_roles)
+    assert len(set(plan.host_gates)) == len(plan.host_gates)
+    assert len(set(plan.role_gates)) == len(plan.role_gates)
 
 
 @given(FLEETS, RULES)
@@ -135,7 +135,7 @@ def test_the_key_of_a_role_is_for_roles_without_a_cap_and_without_a_hold(site: F
     plan = site.plan(rules)
     states = site.states()
 
-    for role in plan.open_roles:
+    for role in plan.role_gates:
         hosts = {host for host, its in site.members.items() if its == role}
         assert not any(hosts & capped for capped, _slots in domains(site, rules))
         assert not any(states[host].hold for host in hosts)
@@ -162,7 +162,7 @@ def test_a_limit_opens_nothing_outside_of_it_and_nothing_that_would_not_go_witho
 def test_the_plan_of_a_finished_fleet_is_empty(site: Fleet, rules: Rules) -> None:
     plan = site.upgraded(*site.members).plan(rules)
 
-    assert (plan.openings, plan.open_roles, plan.open_hosts, plan.waves, plan.unfinished) == ((), (), (), (), ())
+    assert (plan.admissions, plan.role_gates, plan.host_gates, plan.waves, plan.unfinished) == ((), (), (), (), ())
     assert (plan.complete, plan.scope_done, plan.can_move) == (True, True, False)
 
 

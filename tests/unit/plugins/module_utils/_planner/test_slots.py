@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Limits: which caps bind which roles, and how many slots each one has."""
+"""Slots: which caps limit which roles, how many slots each one has, and who gets one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import (
     Limit,
+    Slots,
     limits_by_role,
     refuse_uncapped,
 )
@@ -125,4 +126,48 @@ def test_the_fleet_has_one_limit_on_top_of_all() -> None:
 
 
 def test_free_slots_are_never_negative() -> None:
-    assert [Limit("role compute", "rolling_rules.global", 2, taken).free for taken in (0, 2, 5)] == [2, 0, 0]
+    limit = Limit("role compute", "rolling_rules.global", 2)
+
+    assert [Slots({"compute": (limit,)}, taken={limit.what: count}).free(limit) for count in (0, 2, 5)] == [2, 0, 0]
+
+
+def test_a_slot_is_taken_under_every_limit_over_the_role_and_given_back() -> None:
+    slots = Slots(limits(roles={"compute": 5}, fleet=8))
+    taken = slots.take({"compute": 2, "ceph_mon": 1})
+
+    assert (taken.taken, taken.busy) == ({"role compute": 2, "the fleet": 3}, 3)
+    assert (slots.taken, slots.busy) == ({}, 0)
+    assert taken.release({"ceph_mon": 1}) == slots.take({"compute": 2, "ceph_mon": 0})
+    assert taken.release({"compute": 2, "ceph_mon": 1}).busy == 0
+
+
+def test_slots_are_filled_in_the_order_of_the_roles_up_to_the_tightest_limit() -> None:
+    slots = Slots(limits(roles={"ceph_mon": 2}, fleet=5))
+    given, after = slots.fill({"ceph_mon": 3, "compute": 9, "ceph_osd": 1})
+
+    assert given == {"ceph_mon": 2, "compute": 3}
+    assert after == slots.take(given)
+    assert after.fill({"ceph_osd": 1}) == ({}, after)
+
+
+def test_hosts_above_a_limit_leave_no_slot_to_fill() -> None:
+    slots = Slots(limits(roles={"compute": 2})).take({"compute": 4})
+
+    assert slots.fill({"compute": 1})[0] == {}
+    assert [limit.what for limit in slots.full_limits("compute")] == ["role compute"]
+
+
+def test_complete_sets_are_filled_while_no_host_has_a_slot() -> None:
+    slots = Slots(limits(**{"global": 2}), complete_sets=True)
+    given, after = slots.fill({"compute": 3})
+
+    assert given == {"compute": 2}
+    assert after.fill({"ceph_mon": 1})[0] == {}
+    assert after.release({"compute": 1}).fill({"ceph_mon": 1})[0] == {}
+    assert after.release({"compute": 2}).fill({"ceph_mon": 1})[0] == {"ceph_mon": 1}
+
+
+def test_a_cap_of_0_holds_a_role() -> None:
+    slots = Slots(limits(**{"global": 1}, roles={"compute": 0}))
+
+    assert (slots.is_held("compute"), slots.is_held("ceph_mon")) == (True, False)

@@ -30,7 +30,7 @@ def noted(site: Fleet, rules: Mapping[str, Any] | None = None) -> tuple[list[Cha
     site.ledger = site.ledger or Ledger(5, NEW)
     snapshot, plan = site.snapshot(), site.plan(rules)
     writer = LedgerWriter(NOWHERE, snapshot, "ann@here", 9, dry=True)
-    write_health(writer, snapshot, plan, replace(site.ledger, stage=plan.stage_mark, stopped=plan.stopped))
+    write_health(writer, snapshot, plan, replace(site.ledger, stage=plan.stage_mark, stopped=plan.exhausted_keys))
     assert writer.ledger is not None
     writes = writer.ledger.epoch - site.ledger.epoch
     site.ledger = writer.ledger

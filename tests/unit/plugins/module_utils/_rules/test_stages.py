@@ -79,7 +79,7 @@ def go(site: Fleet, stages: list[dict[str, Any]], **more: Any) -> Plan:
 
 
 def opened(plan: Plan) -> list[str]:
-    return [one.host for one in plan.openings]
+    return [one.host for one in plan.admissions]
 
 
 def test_the_first_hosts_of_each_role_go_and_the_others_wait_for_them() -> None:
@@ -88,7 +88,7 @@ def test_the_first_hosts_of_each_role_go_and_the_others_wait_for_them() -> None:
     assert opened(plan) == ["compute1", "web1"]
     assert plan.hosts["compute2"].reason == "waits for stage canary (2 hosts to go: compute1, web1)"
     assert plan.waves == (("compute1", "web1"), ("compute2", "compute3", "web2"))
-    assert plan.open_roles == ()
+    assert plan.role_gates == ()
     site.upgraded("compute1")
     assert opened(go(site, [{"name": "canary", "hosts": 1}])) == ["web1"]
     site.upgraded("web1")

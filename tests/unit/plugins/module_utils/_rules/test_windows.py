@@ -297,11 +297,11 @@ def test_nothing_is_opened_outside_of_the_windows_and_it_is_worth_waiting() -> N
     site = fleet(compute=2)
     site.now = at("2026-11-24T12:00")
     plan = site.plan({"windows": [NIGHT]})
-    assert plan.openings == ()
+    assert plan.admissions == ()
     assert (plan.can_move, plan.wake_at) == (True, at("2026-11-24T22:00"))
     assert (
         plan.hosts["compute1"].reason
         == "outside of all windows; the next one begins Tue 2026-11-24 22:00 (Europe/Berlin)"
     )
     site.now = at("2026-11-24T22:00")
-    assert len(site.plan({"windows": [NIGHT]}).openings) == 2
+    assert len(site.plan({"windows": [NIGHT]}).admissions) == 2

@@ -91,7 +91,7 @@ def test_a_finished_plan_says_so() -> None:
 
 def test_stage_and_brake_stand_below_the_rules_and_the_brake_says_why_nobody_goes_now() -> None:
     shown = plan_lines(
-        result({"c1": view("pending")}, [[], ["c1"]], stage="canary", wants_approval=False, brake=PAUSED)
+        result({"c1": view("pending")}, [[], ["c1"]], stage="canary", wants_approval=False, blocker=PAUSED)
     )
     assert shown == [
         "Plan: to v2 from v1: 0 of 1 host upgraded",
@@ -108,7 +108,7 @@ def test_stage_and_brake_stand_below_the_rules_and_the_brake_says_why_nobody_goe
 def test_what_an_abort_leaves_is_not_expected_to_go() -> None:
     reason = "the rollout was aborted by ann; begin another one, or roll back with rollback.yml"
     hosts = {"c1": view("upgrading", "open"), "c2": view("pending", reason)}
-    stopped = {"brake": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "wants_approval": False}
+    stopped = {"blocker": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "wants_approval": False}
     assert plan_lines(result(hosts, [], **stopped)) == [
         "Plan: to v2 from v1: 0 of 2 hosts upgraded",
         "Rules: none",

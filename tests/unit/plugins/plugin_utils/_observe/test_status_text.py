@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.failure_budgets import SpentBudget
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.failure_budgets import ExhaustedBudget
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import rollout_blocker
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan, rollout_blockers
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import Instructions
@@ -210,15 +210,15 @@ def test_a_composition_is_told_step_by_step() -> None:
         ({"ledger": {"rollback": True, "state": "running", "word": {"reason": "so"}}}, ["It takes the fleet back: so"]),
         # By then, the word is of whoever paused it.
         ({"ledger": {"rollback": True, "state": "paused", "word": {"reason": "so"}}}, ["It takes the fleet back"]),
-        ({"stage": "", "wants_approval": False, "brake": {}}, []),
-        ({"stage": "canary", "wants_approval": False, "brake": {}}, ["Stage canary"]),
-        ({"stage": "canary", "wants_approval": True, "brake": {}}, ["Stage canary; it waits for approval"]),
+        ({"stage": "", "wants_approval": False, "blocker": {}}, []),
+        ({"stage": "canary", "wants_approval": False, "blocker": {}}, ["Stage canary"]),
+        ({"stage": "canary", "wants_approval": True, "blocker": {}}, ["Stage canary; it waits for approval"]),
         (
-            {"stage": "", "wants_approval": False, "brake": PAUSED},
+            {"stage": "", "wants_approval": False, "blocker": PAUSED},
             ["Nothing opens: the rollout is paused by ann; resume.yml lets it go on"],
         ),
         (
-            {"stage": "canary", "wants_approval": True, "brake": PAUSED},
+            {"stage": "canary", "wants_approval": True, "blocker": PAUSED},
             [
                 "Stage canary; it waits for approval",
                 "Nothing opens: the rollout is paused by ann; resume.yml lets it go on",
@@ -226,15 +226,15 @@ def test_a_composition_is_told_step_by_step() -> None:
         ),
     ],
 )
-def test_stage_and_brake_stand_right_below_the_head_of_a_status(found: dict[str, Any], lines: list[str]) -> None:
+def test_stage_and_blocker_stand_right_below_the_head_of_a_status(found: dict[str, Any], lines: list[str]) -> None:
     shown = status_text.status_lines(result({"c1": view("compute", "pending")}, **found))
     assert shown[: len(lines) + 2] == ["Rollout to v2 from v1: 0 of 1 host upgraded", *lines, ""]
 
 
-def test_a_spent_budget_says_once_that_nothing_opens() -> None:
-    spent = SpentBudget("the fleet", "failure_rules.fleet", 1, ("c1",))
-    brake = rollout_blocker(Snapshot(current_version="v2"), Instructions(), spent)
-    shown = status_text.status_lines(result({}, **rollout_blockers(Plan(brake=brake))))
+def test_an_exhausted_budget_says_once_that_nothing_opens() -> None:
+    exhausted = ExhaustedBudget("the fleet", "failure_rules.fleet", 1, ("c1",))
+    blocker = rollout_blocker(Snapshot(current_version="v2"), Instructions(), exhausted)
+    shown = status_text.status_lines(result({}, **rollout_blockers(Plan(blocker=blocker))))
     assert shown[1] == (
         "Nothing opens: the fleet has 1 failed or lost host (c1), and failure_rules.fleet stops at 1: mend and retry it, "
         "or give all rules again with failure_rules.fleet raised"

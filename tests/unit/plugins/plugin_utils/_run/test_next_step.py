@@ -27,11 +27,11 @@ HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
         ("bad_instructions", {}, AGAIN),
         ("timeout", {"hosts": FAILED}, AGAIN),
         ("unreachable", {"hosts": FAILED}, AGAIN),
-        ("hours", {"brake": {"code": "hours"}}, AGAIN),
+        ("hours", {"blocker": {"code": "hours"}}, AGAIN),
         # An operator's command.
-        ("paused", {"brake": {"code": "paused"}}, NextStep("resume", then_again=True)),
+        ("paused", {"blocker": {"code": "paused"}}, NextStep("resume", then_again=True)),
         ("paused", {}, NextStep("resume", then_again=True)),
-        ("aborted", {"brake": {"code": "aborted"}}, NextStep(variables={"restart": "true"})),
+        ("aborted", {"blocker": {"code": "aborted"}}, NextStep(variables={"restart": "true"})),
         (
             "stuck",
             {"wants_approval": True, "stage": "canary", "hosts": FAILED},
@@ -40,7 +40,7 @@ HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
         # Failures and budgets, holds, caps.
         (
             "budget_spent",
-            {"brake": {"code": "budget_spent"}, "hosts": FAILED},
+            {"blocker": {"code": "budget_spent"}, "hosts": FAILED},
             NextStep("retry", {"host": "web1"}, True),
         ),
         ("stuck", {"hosts": FAILED}, NextStep("retry", {"host": "web1"}, True)),
@@ -67,9 +67,9 @@ def test_other_playbooks_are_run_again() -> None:
 
 
 def test_hosts_that_may_go_now_are_let_go_by_a_run() -> None:
-    info: dict[str, Any] = {"version": "2", "brake": {}, "hosts": {"web1": {"state": "pending", "cause": "may_go"}}}
+    info: dict[str, Any] = {"version": "2", "blocker": {}, "hosts": {"web1": {"state": "pending", "cause": "may_go"}}}
     assert next_to_admit("status", info) == NextStep("upgrade", {"version": "2"})
     assert next_to_admit("upgrade", info) is None
-    assert next_to_admit("status", {**info, "brake": {"code": "paused"}}) is None
+    assert next_to_admit("status", {**info, "blocker": {"code": "paused"}}) is None
     assert next_to_admit("status", {**info, "hosts": HELD}) is None
     assert next_to_admit("status", {}) is None

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Why each host is where it is: the sentences that an operator reads."""
+"""Explanations: why each host is in its state or waits, in the sentences that an operator reads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.admission import admit, first_position
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import (
+    Blockers,
+    RolloutBlocker,
+    find_blockers,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.explanations import (
+    Reason,
+    blocked_reason,
+    role_reasons,
+    state_reason,
+)
 from fleets import NEW, OLD, Fleet, fleet, reasons
 
 HOST = "compute1"
@@ -180,3 +192,39 @@ def test_a_host_that_runs_an_older_version_needs_no_words_about_it() -> None:
     view = fleet(compute=1).running(OLD, HOST).plan(CLOSED).hosts[HOST]
 
     assert (view.version, view.state) == (OLD, "pending")
+
+
+def test_a_blocker_is_told_before_the_order_and_the_scope_before_the_blocker() -> None:
+    paused = Blockers(rollout=RolloutBlocker("paused", "the rollout is paused"))
+    state = fleet(compute=2).read(limit=["compute1"])
+    inside, outside = state.hosts["compute1"], state.hosts["compute2"]
+
+    assert blocked_reason(inside, state, Blockers()) is None
+    assert blocked_reason(inside, state, paused) == Reason("the rollout is paused", "paused")
+    assert blocked_reason(outside, state, paused) == Reason("outside of this call's limit", "limit")
+    nothing = blocked_reason(outside, state, Blockers(has_version=False))
+    assert nothing is not None
+    assert nothing.cause == "no_version"
+
+
+def test_only_roles_with_a_waiting_host_are_explained_and_each_once() -> None:
+    rules = {"rolling_rules": {"roles": {"compute": 1}}, "role_order": {"web": "compute"}}
+    state = fleet(compute=3, web=2, db=1).read(rules)
+    blockers = find_blockers(state)
+    wave, after = admit(first_position(state, blockers))
+
+    found = role_reasons(state, blockers, wave, after)
+
+    assert wave == {"compute": ("compute1",), "db": ("db1",)}
+    assert {role: (one.cause, one.rule) for role, one in found.items()} == {
+        "compute": ("cap", "rolling_rules.roles.compute"),
+        "web": ("order", "role_order.web"),
+    }
+    assert found["compute"].text.endswith("go at once, taken by compute1")
+    assert "compute1 may go now" in found["web"].text
+
+
+def test_a_hold_is_told_beside_the_state_of_a_host() -> None:
+    one = fleet(compute=1).upgraded(HOST).held(f"host/{HOST}").states()[HOST]
+
+    assert state_reason(one, NEW) == f"runs 2.0; {HELD}"

@@ -1,0 +1,129 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The fleet that a plan is made for: the state of each host, the order between roles, and the hosts in scope."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from .._common.errors import UpgradeError
+from .._common.names import did_you_mean, listing, plural
+from .._fleet.fleet import Snapshot
+from .._host_states.states import BROKEN, UPGRADED, HostState, in_rollback, read_states
+from .._rules.instructions import FORWARD, REVERSED, Instructions
+from .._rules.role_order import RoleOrder, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """A fleet at the moment of a pass.
+
+    :param members: host -> role, in natural order.
+    :param hosts: host -> its state, in the same order.
+    :param by_role: role -> the states of its hosts, in natural order.
+    :param order: which roles wait for which; reversed in most rollbacks.
+    :param scope: the hosts that this pass may admit; None for all.
+    """
+
+    snapshot: Snapshot
+    rules: Instructions
+    members: Mapping[str, str]
+    hosts: Mapping[str, HostState]
+    by_role: Mapping[str, tuple[HostState, ...]]
+    order: RoleOrder
+    scope: frozenset[str] | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Role -> number of hosts."""
+        return {role: len(hosts) for role, hosts in self.by_role.items()}
+
+    @property
+    def broken(self) -> dict[str, list[str]]:
+        """Role -> its hosts that failed or are lost, without those that a rollback excuses."""
+        return {
+            role: [one.host for one in hosts if one.state in BROKEN and not one.is_excused]
+            for role, hosts in self.by_role.items()
+        }
+
+    @property
+    def in_flight(self) -> dict[str, int]:
+        """Role -> number of hosts that are upgrading and can be expected to finish."""
+        return {role: sum(1 for one in hosts if one.can_finish) for role, hosts in self.by_role.items()}
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """The hosts in scope that are not upgraded."""
+        return tuple(one.host for one in self.hosts.values() if one.state != UPGRADED and self.in_scope(one.host))
+
+    @property
+    def is_upgraded(self) -> bool:
+        """Whether every host is upgraded, in scope or not."""
+        return all(one.state == UPGRADED for one in self.hosts.values())
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Sentences about roles that had more hosts when the rollout began than are known here.
+
+        Hosts that never reported are known only if the fleet is given. Without them, a planner would take the rollout for complete.
+        """
+        counts = self.snapshot.ledger.members if self.snapshot.ledger else {}
+        return tuple(
+            f"role {role}: {len(self.by_role.get(role, ()))} of its {plural(count, 'host')} are known here, because hosts that "
+            "never reported are known by fleet only; give the fleet that the rollout was given last"
+            for role, count in sorted(counts.items())
+            if len(self.by_role.get(role, ())) < count
+        )
+
+    @property
+    def rollback_order(self) -> str:
+        """``reversed`` or ``forward`` in a rollback; empty in other rollouts."""
+        if not in_rollback(self.snapshot):
+            return ""
+        return REVERSED if self.order.is_reversed else FORWARD
+
+    def in_scope(self, host: str) -> bool:
+        """Return whether this pass may admit the host."""
+        return self.scope is None or host in self.scope
+
+
+def read_fleet(
+    snapshot: Snapshot, members: Mapping[str, str], rules: Instructions, limit: Collection[str] | None = None
+) -> FleetState:
+    """Return the fleet as a snapshot shows it. Takes time linear in hosts.
+
+    :param members: host -> role, in natural order.
+    :param limit: hosts, roles or groups that may be admitted; None for all.
+    :raises UpgradeError: ``bad_instructions``, ``unknown_limit``.
+    """
+    hosts = read_states(snapshot, members, rules.health)
+    grouped: dict[str, list[HostState]] = {}
+    for one in hosts.values():
+        grouped.setdefault(one.role, []).append(one)
+    by_role = {role: tuple(found) for role, found in grouped.items()}
+    is_reversed = in_rollback(snapshot) and not rules.forward_rollback
+    order = resolve(rules, by_role, members, is_reversed=is_reversed)
+    return FleetState(snapshot, rules, members, hosts, by_role, order, _scope(limit, members, order))
+
+
+def _scope(limit: Collection[str] | None, members: Mapping[str, str], order: RoleOrder) -> frozenset[str] | None:
+    if limit is None:
+        return None
+    hosts = {name for name in limit if name in members}
+    roles = {role for name in limit if name not in members for role in _roles(name, members, order)}
+    return frozenset(hosts.union(host for host, role in members.items() if role in roles))
+
+
+def _roles(name: str, members: Mapping[str, str], order: RoleOrder) -> tuple[str, ...]:
+    found = order.roles_of(name)
+    if not found:
+        known = {*members, *order.roles, *order.group.values()}
+        raise UpgradeError(
+            "unknown_limit",
+            f"limit: {name!r} is no host, role or group of this fleet{did_you_mean(name, known) or '.'} "
+            f"Its roles are {listing(list(order.roles), 10) or 'none'}.",
+            name=name,
+        )
+    return found

@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The forecast: which hosts follow in which waves if all goes well, and how long each wave may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from .._fleet.fleet import STARTED, UPGRADED, HostRecord, Snapshot
+from .admission import Position, Wave, admit, begin_stage
+
+
+def forecast(position: Position, in_flight: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
+    """Return the waves that follow if every host in flight is upgraded, and each wave after it.
+
+    Hosts that failed, are lost or are held are not expected to recover by themselves. A stage begins once no host of those before it is
+    unfinished; its soak and approval are taken for granted.
+    Takes time linear in hosts, and in waves times roles.
+
+    :param in_flight: role -> number of hosts that are upgrading now.
+    """
+    waves: list[tuple[str, ...]] = []
+    while True:
+        wave, position = next_wave(finish(position, in_flight))
+        if not wave:
+            return tuple(waves)
+        waves.append(tuple(host for hosts in wave.values() for host in hosts))
+        in_flight = {role: len(hosts) for role, hosts in wave.items()}
+
+
+def next_wave(position: Position) -> tuple[Wave, Position]:
+    """Return the hosts that are admitted next, if need be of a later stage, and the position after that."""
+    while True:
+        wave, after = admit(position)
+        if wave or after.is_last_stage or any(after.unfinished.values()):
+            return wave, after
+        position = begin_stage(after.order, after.stages[1:], after.slots)
+
+
+def finish(position: Position, hosts: Mapping[str, int]) -> Position:
+    """Return the position once hosts are upgraded and have given their slots back.
+
+    :param hosts: role -> number of hosts.
+    """
+    unfinished = {role: count - hosts.get(role, 0) for role, count in position.unfinished.items()}
+    return Position(position.order, position.stages, position.next, unfinished, position.slots.release(hosts))
+
+
+def wave_seconds(
+    snapshot: Snapshot, members: Mapping[str, str], waves: Sequence[Sequence[str]], soak: int = 0
+) -> tuple[float, ...]:
+    """Return how many seconds each wave may take; 0 if no host is known to have finished. Takes time linear in hosts.
+
+    A host takes as long as the median host of its role did, from start to end; for a role without a figure, as the median of all
+    hosts. A wave takes as long as its slowest role. A host's record is about its last upgrade: this rollout's if the host is done, an
+    earlier one's if not.
+
+    :param members: host -> role.
+    :param soak: seconds for which a host has to be healthy before it counts.
+    """
+    took: dict[str, list[int]] = {}
+    for host, role in members.items():
+        seconds = _seconds(snapshot.records.get(host))
+        if seconds is not None:
+            took.setdefault(role, []).append(seconds)
+    if not took:
+        return (0.0,) * len(waves)
+    of_all = float(median(seconds for found in took.values() for seconds in found))
+    typical = {role: float(median(found)) for role, found in took.items()}
+    return tuple(
+        max((typical.get(members[host], of_all) for host in wave), default=0.0) + (soak if wave else 0)
+        for wave in waves
+    )
+
+
+def _seconds(record: HostRecord | None) -> int | None:
+    if record is None or not record.readable or record.state != UPGRADED:
+        return None
+    began, ended = record.times.get(STARTED), record.times.get(UPGRADED)
+    return ended - began if began is not None and ended is not None and ended >= began else None
