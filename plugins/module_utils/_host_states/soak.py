@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a host that reported the version is well, and has been for long enough; whether a silent one is lost.
+"""Health: whether a host that reported the version is healthy and has been for long enough, and when a silent one was heard of last.
 
-All times are those of the planners, never of the hosts, but for the host's own signs of life: a host whose clock is
-behind gets no less than the deadline from the moment at which it was let through.
+All times are those of planners, except for a host's own reports. A host whose clock is behind still gets the whole deadline, from the
+moment at which it was admitted.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from .._fleet.health_marks import HealthMark
 from .._rules.health_rules import HealthRules
 
 PASSING = "passing"
-# Checks wake nobody up, so who waits for one looks again after so many seconds.
+# A check that changes ends no blocking query, so a planner that waits for one reads again after this many seconds.
 LOOK_AGAIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class HealthState:
-    """What the rules of health say of a host that reported the version.
+    """What the health rules say of a host that reported the version.
 
     :param is_well: whether it counts as upgraded.
-    :param is_broken: whether it was, and is not well any more.
+    :param is_broken: whether it counted as upgraded before, and is not healthy any more.
     :param reason: why it does not count as upgraded.
     :param mark: what is to be remembered of it; None for nothing.
-    :param wake_at: when it may count as upgraded, if nothing happens meanwhile (unix seconds).
+    :param wake_at: when it may count as upgraded if nothing else changes (unix seconds).
     """
 
     is_well: bool
@@ -49,13 +49,13 @@ def health_state(
     *,
     was_there: bool = False,
 ) -> HealthState:
-    """Judge a host.
+    """Return whether a host that reported the version is healthy, and what is to be remembered of that.
 
-    :param mark: what planners remembered of it, for whatever version.
-    :param was_there: whether it reported the version before the rollout began: it has nothing to prove then, but its checks
-        have to pass.
-    :param reported: when the host reported the version, by its own clock; None where it keeps no record.
-    :param checks: check -> status, for those of the host; None where nobody asked Consul, so that the mark has to do.
+    :param now: by the planner's clock (unix seconds).
+    :param mark: what planners remember of its health, for any version.
+    :param checks: check -> status, for the checks of the host; None if Consul was not asked, so that only the mark is known.
+    :param reported: when the host reported the version, by its own clock (unix seconds); None if it keeps no record.
+    :param was_there: whether it reported the version before the rollout began. It need not soak then, but its checks have to pass.
     """
     known = mark if mark is not None and (mark.version, mark.reported) == (version, reported) else None
     if known is None and was_there:
@@ -68,7 +68,7 @@ def health_state(
         seen = HealthMark(version, None, been, reported, lost=been) if known is not None else None
         reason = f"{'was upgraded, and now ' if been else f'reported {version}, and '}{', '.join(failing)}"
         return HealthState(False, is_broken=been, reason=reason, mark=seen, wake_at=again)
-    # A time to come is of a planner whose clock is wrong, or was.
+    # A time in the future was written by a planner whose clock is wrong, or was.
     since = min(known.since, int(now)) if known is not None and known.since is not None else None
     if since is None:
         if checks is None and rules.consul_checks:
@@ -90,7 +90,7 @@ def health_state(
 
 
 def failing_checks(rules: HealthRules, checks: Mapping[str, str]) -> list[str]:
-    """Return what is wrong with the checks of a host, in words; nothing where all pass."""
+    """Return what is wrong with the checks of a host, in words; empty if all pass."""
     failing = []
     for name in rules.consul_checks:
         status = checks.get(name)
@@ -101,13 +101,13 @@ def failing_checks(rules: HealthRules, checks: Mapping[str, str]) -> list[str]:
     return failing
 
 
-def silent_since(now: float, opened_at: float | None, times: Mapping[str, Any] | None) -> float | None:
-    """Return when an open host was last heard of, None where nobody knows.
+def silent_since(now: float, admitted_at: float | None, times: Mapping[str, Any] | None) -> float | None:
+    """Return when an admitted host was heard of last (unix seconds); None if that is not known.
 
-    :param opened_at: when a planner let it through.
-    :param times: of its record for this version; what lies in the future is passed over.
+    :param admitted_at: when a planner opened its gate.
+    :param times: state -> time, from its record for this version; times in the future do not count.
     """
     heard = [float(at) for at in (times or {}).values() if at <= now]
-    if opened_at:
-        heard.append(min(now, opened_at))
+    if admitted_at:
+        heard.append(min(now, admitted_at))
     return max(heard, default=None)

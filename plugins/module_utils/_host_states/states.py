@@ -24,9 +24,9 @@ STATES = (UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING)
 # The ledger has to stay far below the half megabyte that Consul takes.
 MOST_ADMITTED = 5000
 
-# The states in which a host is down, or may be, and so takes a slot of every cap over it.
+# The states in which a host is down, or may be: it takes a slot of every cap over it.
 TAKES_A_SLOT = frozenset((FAILED, LOST, UPGRADING))
-# Those of them that an operator has to see to.
+# The states that an operator has to deal with.
 BROKEN = frozenset((FAILED, LOST))
 
 
@@ -34,11 +34,13 @@ BROKEN = frozenset((FAILED, LOST))
 class HostState:
     """A host, its state, and the facts that the state was read from.
 
-    :param trouble: why it is lost, or why it is not upgraded though it reported; empty for the other states.
-    :param wake_at: when its state may change if nothing happens meanwhile (unix seconds).
+    :param version: the version that it reported last; None if it never reported.
+    :param trouble: why it is lost, or why it is not upgraded though it reported; empty for other states.
+    :param wake_at: when its state may change if nothing is written (unix seconds).
     :param mark: what is to be remembered of its health; None for nothing.
-    :param in_rollback: whether the rollout goes back to where the fleet was.
+    :param in_rollback: whether the rollout is a rollback.
     :param was_broken: whether it had failed or was lost when that rollback began.
+    :param current: the version that the rollout goes to.
     :param was_admitted: whether planners had admitted it before its gate was removed, and it has not reported since.
     """
 
@@ -59,12 +61,12 @@ class HostState:
 
     @property
     def has_started(self) -> bool:
-        """Whether it said that it began an upgrade, to any version, and not that it ended."""
+        """Whether it reported that it began an upgrade, to any version, and not that it ended."""
         return self.record is not None and self.record.state == STARTED
 
     @property
     def begun(self) -> str | None:
-        """The version to which it has begun to go and has not got: it is midway, or failed there, retried or not."""
+        """The version that it began to upgrade to and does not run: it is midway, or it failed, retried or not."""
         record = self.record
         return record.version if record is not None and record.readable and record.state != RECORDED_UPGRADED else None
 
@@ -75,34 +77,34 @@ class HostState:
 
     @property
     def can_finish(self) -> bool:
-        """Whether an upgrading host can be expected to go on by itself: a hold closes one that has not started."""
+        """Whether it is upgrading and can be expected to finish. A host that is held before it started can not."""
         return self.state == UPGRADING and (self.has_started or self.hold is None) and not self.is_unadmitted
 
     @property
     def needs_its_gate(self) -> bool:
-        """Whether it is upgrading behind a closed gate, as after a start that a new rollout overtook.
+        """Whether it is upgrading behind a closed gate and was admitted, as when a new rollout began after its start.
 
-        Its own record is no reason to open that: a host may write there whatever it wants.
+        Its own record alone is no reason to open the gate: a host may write anything there.
         """
         is_closed = not self.is_soaking and not self.gate.is_open
         return self.state == UPGRADING and is_closed and self.hold is None and self.was_admitted
 
     @property
     def is_unadmitted(self) -> bool:
-        """Whether it says that it has started, behind a closed gate, and no planner has admitted it."""
+        """Whether it reported a start behind a closed gate, and no planner has admitted it."""
         begun = self.state in (UPGRADING, LOST) and self.has_started and not self.is_soaking
         return begun and not self.gate.is_open and not self.was_admitted
 
     @property
     def takes_a_slot(self) -> bool:
-        """Whether it is down, or may be, so that fewer others may go."""
+        """Whether it is down, or may be, and so leaves fewer slots for others."""
         return self.state in TAKES_A_SLOT and not (self.is_excused and self.state in BROKEN)
 
     @property
     def is_excused(self) -> bool:
-        """Whether others do not wait for it, as it was broken before the rollback that is under way.
+        """Whether others do not wait for it, because it was broken before the rollback that is under way.
 
-        So is one that was midway then, and has failed there, or was not heard of since.
+        That includes a host that was midway then and has failed or gone silent since.
         """
         return self.was_broken or (self.in_rollback and self._has_broken_elsewhere)
 
@@ -126,10 +128,11 @@ def read_states(
 ) -> dict[str, HostState]:
     """Return the state of every host, in the order of ``members``.
 
-    A host without any gate is open: a fleet that nobody is upgrading runs Puppet as usual. A gate that can't
-    be read counts as closed here, because the lookup on the node gives an error and never a yes.
+    A host without any gate is open: a fleet without a rollout runs Puppet as usual. A gate that can't be read counts as closed,
+    because the lookup on the node fails for it.
 
-    :param rules: what is asked of hosts beyond their own word; None for nothing.
+    :param members: host -> role.
+    :param rules: what is asked of hosts beyond their reports; None for nothing.
     """
     rules = rules or HealthRules(progress_deadline=None)
     current = snapshot.current_version
@@ -164,10 +167,10 @@ def read_states(
 
 
 def admitted_and_started(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, int]:
-    """Return the hosts that planners have admitted and that have started and not ended, each with the index of its last report.
+    """Return host -> index of its last report, for hosts that planners have admitted and that have started and not ended.
 
-    Planners note in a gate when they opened it; what the host reported after that has used it up. Of very many, the first in the
-    order of ``members`` are returned, as the ledger keeps them.
+    A planner notes in a gate when it opened it. A later report of the host ends that admission. At most ``MOST_ADMITTED`` hosts are
+    returned, the first in the order of ``members``, because the ledger keeps them.
     """
     found: dict[str, int] = {}
     for host, role in members.items():
@@ -199,16 +202,16 @@ def _reported_index(snapshot: Snapshot, host: str) -> int:
 
 
 def in_rollback(snapshot: Snapshot) -> bool:
-    """Return whether the rollout under way goes back to where the fleet was."""
+    """Return whether the rollout under way is a rollback."""
     ledger = snapshot.ledger
     return ledger is not None and ledger.rollback and ledger.version == snapshot.current_version
 
 
 def reported_version(snapshot: Snapshot, host: str) -> str | None:
-    """Return the version that a host said last that it runs, None where it never did.
+    """Return the version that a host reported last; None if it never reported.
 
-    A host that may write its own record alone says it there, and planners publish it. What was written last counts, by
-    Consul's index: hosts' clocks may be wrong.
+    A host that may write only its own record reports there, and planners publish it. The last write counts, by Consul's index: hosts'
+    clocks may be wrong.
     """
     report, record = snapshot.reports.get(host), snapshot.records.get(host)
     version = report.version if report is not None else None
@@ -248,10 +251,10 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
 
 
 def _has_left(snapshot: Snapshot, one: HostState) -> bool:
-    """Return whether a newer record outweighs a host's report: it has started or failed since then, or was put back.
+    """Return whether a newer record outweighs a host's report: the host has started or failed since then, or was retried.
 
-    It does not matter to which version. One that starts or fails where it reported is no longer known to run that version, and one
-    that comes back from elsewhere is not there yet. A newer record that can't be read counts as a failure.
+    The version of that record does not matter: either way, the host is not known to run the reported version any more. A newer record
+    that can't be read counts as a failure.
     """
     record, report = one.record, snapshot.reports.get(one.host)
     if record is None or report is None or record.index <= report.index:
@@ -260,7 +263,7 @@ def _has_left(snapshot: Snapshot, one: HostState) -> bool:
 
 
 def _was_there(snapshot: Snapshot, one: HostState) -> bool:
-    """Return whether a host that runs the version has said nothing since the rollout began."""
+    """Return whether a host reported the version before the rollout began, and nothing since then."""
     report = snapshot.reports.get(one.host)
     said = max(report.index if report is not None else 0, one.record.index if one.record is not None else 0)
     begun = snapshot.ledger.begun_index if snapshot.ledger is not None else None
@@ -268,7 +271,7 @@ def _was_there(snapshot: Snapshot, one: HostState) -> bool:
 
 
 def _reported_at(record: HostRecord | None, version: str) -> int | None:
-    """Return when a host said in its record that it got there, by its own clock."""
+    """Return when a host reported in its record that it is upgraded, by its own clock (unix seconds)."""
     if record is None or (record.state, record.version) != (RECORDED_UPGRADED, version):
         return None
     return record.times.get(RECORDED_UPGRADED)
@@ -285,15 +288,15 @@ def _with_health(one: HostState, found: HealthState) -> HostState:
 
 def _upgrading_or_lost(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostState:
     upgrading = replace(one, state=UPGRADING)
-    # Where a run of Ansible is at work on it, that run is what is heard of, as long as it lives.
+    # A host that a push run has a lease on is not lost as long as the run lives.
     if rules.progress_deadline is None or one.host in snapshot.leases:
         return upgrading
     record = one.record
     mine = record is not None and (record.version == snapshot.current_version or record.state == STARTED)
     times = record.times if record is not None and mine else None
-    # The global gate admits nobody by name: it opens after a rollout, also for hosts that join the fleet long after that.
-    opened_at = one.gate.at if one.gate.is_open and one.gate.scope != "global" else None
-    heard = silent_since(snapshot.now, opened_at, times)
+    # The global gate tells no time of admission: it opens after a rollout, also for hosts that join the fleet long after that.
+    admitted_at = one.gate.at if one.gate.is_open and one.gate.scope != "global" else None
+    heard = silent_since(snapshot.now, admitted_at, times)
     if heard is None:
         return upgrading
     lost_at = heard + rules.progress_deadline

@@ -14,7 +14,7 @@ from .._rules.role_order import RoleOrder
 from .blockers import Blockers
 from .fleet_state import FleetState
 from .plan import Admission
-from .slots import Slots, limits_by_role
+from .slots import Slots
 
 # Hosts that are admitted together: role -> hosts. Roles that others wait for come first.
 Wave = Mapping[str, tuple[str, ...]]
@@ -40,6 +40,7 @@ class Position:
     :param stages: the queues of the current stage and of those to come; at least one.
     :param next: role -> index of its next host in the queue of the current stage, for roles with a waiting host, first ones first.
     :param unfinished: role -> number of hosts for which others have to wait, in the current stage.
+    :param slots: the limits over the roles, and how many of their slots are taken.
     """
 
     order: RoleOrder
@@ -68,14 +69,11 @@ def begin_stage(order: RoleOrder, stages: tuple[StageQueue, ...], slots: Slots) 
     return Position(order, stages, {role: 0 for role in order.roles if waiting.get(role)}, stages[0].unfinished, slots)
 
 
-def first_position(fleet: FleetState, blockers: Blockers) -> Position:
+def first_position(fleet: FleetState, blockers: Blockers, slots: Slots) -> Position:
     """Return where a rollout is before a pass admits anyone. Takes time linear in hosts, and in stages times roles.
 
-    Hosts out of scope take slots and are waited for, and do not queue. Nor do roles whose failure budget is exhausted.
+    Hosts out of scope and hosts of roles whose failure budget is exhausted do not queue. Others still wait for them.
     """
-    taken = {role: sum(1 for one in hosts if one.takes_a_slot) for role, hosts in fleet.by_role.items()}
-    limits = limits_by_role(fleet.rules, fleet.order, fleet.sizes)
-    slots = Slots(limits, fleet.rules.complete_sets).take(taken)
     return begin_stage(fleet.order, _stage_queues(fleet, blockers), slots)
 
 
@@ -127,9 +125,9 @@ def gates_to_open(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the roles and the hosts whose gates are to be opened.
 
-    A role's gate also admits hosts of which this planner knows nothing. So it is opened only if nothing limits the role, if the whole
-    role is in the wave's reach, and if no host of it has to stay closed. A closed gate of a host outweighs that of its role, and is
-    opened too.
+    A role's gate also admits hosts of which this planner knows nothing. So it is opened only if nothing limits the role, if all of it is
+    in scope and in the last stage, and if no host of it has to stay closed. A host's own gate outweighs that of its role, so it is opened
+    too.
     """
     by_role = [role for role in wave if _opens_as_one(fleet, position, role)]
     own_gates = fleet.snapshot.gates.hosts

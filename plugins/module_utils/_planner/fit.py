@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether rules fit a fleet, told for all of them at once, where a planner stops at the first that does not."""
+"""Which rules do not fit a fleet: all of them at once, while a planner stops at the first one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def check_fit(
     members: Mapping[str, str],
     more_order: Mapping[str, Any] | None = None,
 ) -> tuple[list[RuleMistake], tuple[str, ...]]:
-    """Return what a planner would refuse in this fleet, and what it would warn of.
+    """Return the mistakes for which a planner would refuse the rules in this fleet, and the warnings that it would give.
 
-    :param raw: the rules as they were given, to tell where a mistake stands.
-    :param rules: the same, with all order that is added to them.
+    :param raw: the rules as they were given, to find the place of a mistake.
+    :param rules: the same rules, with the order that services add.
     :param members: host -> role, in natural order.
-    :param more_order: the order that is added.
+    :param more_order: the order that services add.
     """
     by_role: dict[str, list[str]] = {}
     for host, role in members.items():

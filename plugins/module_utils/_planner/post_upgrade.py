@@ -1,15 +1,14 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tasks after the upgrade, for the planner: the same fleet and the same rules, with another question.
+"""The tasks after the upgrade, planned as a rollout of their own: the same fleet and rules, but another meaning of "upgraded".
 
-While hosts go through them, they are down or may be, just as in the upgrade. So the planner lets them through under
-the same caps, in the same order and within the same budgets of failure; only what counts as done is another thing.
+Hosts that run these tasks may be down, as in the upgrade. So the planner admits them under the same caps, in the same order and within
+the same failure budgets.
 
-Their health is looked at as in the upgrade, but for two things. Of a host that is at these tasks nothing is asked: it may be
-rebooting, and has its slot. One that has done them and is not well yet keeps its slot and spends no budget, as services take
-their time after a reboot. So one that never gets well again stops as many others as the caps say, and its own failing tasks
-spend the budget. A host that lost its health before its turn has failed, and is not let through.
+Health counts as in the upgrade, with two exceptions. A host that runs these tasks is not asked for its health: it may be rebooting, and
+it has its slot. A host that has finished them and is not healthy yet keeps its slot and does not count as failed, because services need
+time after a reboot. A host whose tasks fail counts as failed. So does a host that lost its health before it began them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from .._host_states.states import UPGRADED, HostState
 
 
 def without_post_upgrade(hosts: Mapping[str, HostState]) -> list[str]:
-    """Return the hosts that are not upgraded and have never been; those that lost their health since then are not among them."""
+    """Return the hosts that are not upgraded and never were; hosts that have only lost their health are not among them."""
     return [host for host, one in hosts.items() if one.state != UPGRADED and not _has_been_well(one)]
 
 
@@ -42,7 +41,7 @@ def _has_been_well(one: HostState) -> bool:
 
 
 def post_upgrade_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the hosts whose tasks after the upgrade are still to be run before the rollout is over.
+    """Return the hosts that still have to run their tasks after the upgrade before the rollout is over.
 
     :param members: host -> role.
     """
@@ -66,12 +65,12 @@ def post_upgrade_snapshot(
     global_gate: str,
     hosts: Mapping[str, HostState],
 ) -> Snapshot:
-    """Return a snapshot in which a host is upgraded once its tasks after the upgrade are done.
+    """Return a snapshot in which a host counts as upgraded once it has finished its tasks after the upgrade.
 
     :param members: host -> role.
-    :param roles: those that have such tasks.
+    :param roles: the roles that have such tasks.
     :param global_gate: key of the global gate.
-    :param hosts: the state of each, as of the upgrade itself.
+    :param hosts: host -> its state in the upgrade itself.
     """
     current = snapshot.current_version
     if current is None:

@@ -19,6 +19,7 @@ from .fleet_state import FleetState, read_fleet
 from .forecast import forecast, wave_seconds
 from .plan import Plan
 from .post_upgrade import post_upgrade_hosts
+from .slots import fleet_slots
 
 
 def make_plan(
@@ -32,8 +33,9 @@ def make_plan(
     """
     fleet = read_fleet(snapshot, members, rules, limit)
     blockers = find_blockers(fleet)
-    start = first_position(fleet, blockers)
+    slots = fleet_slots(fleet)
 
+    start = first_position(fleet, blockers, slots)
     wave, after = admit(start) if blockers.allow_admissions else ({}, start)
     reopened = reopened_hosts(fleet, start) if blockers.allow_admissions else ()
     admissions = (*reopened, *admitted_hosts(wave, after))

@@ -12,6 +12,7 @@ from .._common.errors import UpgradeError
 from .._common.names import listing
 from .._rules.instructions import Instructions
 from .._rules.role_order import RoleOrder
+from .fleet_state import FleetState
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,13 @@ class Slots:
             for limit in self.limits[role]:
                 taken[limit.what] = taken.get(limit.what, 0) + sign * count
         return Slots(self.limits, self.complete_sets, taken, self.busy + sign * sum(hosts.values()))
+
+
+def fleet_slots(fleet: FleetState) -> Slots:
+    """Return the slots of a fleet before a pass admits anyone: hosts that are down or may be have taken theirs, also out of scope."""
+    limits = limits_by_role(fleet.rules, fleet.order, fleet.sizes)
+    taken = {role: sum(1 for one in hosts if one.takes_a_slot) for role, hosts in fleet.by_role.items()}
+    return Slots(limits, fleet.rules.complete_sets).take(taken)
 
 
 def limits_by_role(rules: Instructions, order: RoleOrder, sizes: Mapping[str, int]) -> dict[str, tuple[Limit, ...]]:

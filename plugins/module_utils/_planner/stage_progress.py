@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Stages at work: which hosts belong to which, how far the fleet is, and what the next one waits for."""
+"""Stages: which hosts belong to which, which one the fleet is in, and what the next one waits for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .._rules.caps import Cap
 from .._rules.role_order import RoleOrder
 from .._rules.stages import Stage
 
-# Why a host waits whose stage has not come.
+# Why a host of a later stage waits, as stable words.
 STAGE, SOAK, APPROVAL, ROLLBACK = "stage", "soak", "approval", "rollback"
 
 
@@ -46,13 +46,15 @@ def stage_of_hosts(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[s
 class StageProgress:
     """Where a rollout is in its stages.
 
-    :param number: index of the current stage; hosts of later ones are not let through.
-    :param of_host: host -> index of its stage.
+    :param stages: in the order in which they go; none for the whole fleet at once.
+    :param number: index of the current stage. Hosts of later ones are not admitted. One past the last stage for hosts that were broken
+        before a rollback, which come after all others.
+    :param of_host: host -> index of its stage; None without stages.
     :param reason: why hosts of later stages wait.
-    :param until: when that ends by itself (unix seconds), None where it does not.
+    :param until: when that ends without an operator (unix seconds); None if it does not.
     :param waits: whether the current stage is done, and time or an approval is all that is missing.
-    :param mark: what the ledger has to say of it.
-    :param in_rollback: whether it is a rollback: hosts that were broken before it come after the last stage.
+    :param mark: what the ledger is to remember: ``number``, and ``done_at`` (unix seconds) once the stage is done.
+    :param in_rollback: whether the rollout goes back to where the fleet was.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -66,11 +68,11 @@ class StageProgress:
 
     @property
     def name(self) -> str | None:
-        """The name of the current stage; None without stages, and for the hosts that come after the last one."""
+        """Name of the current stage; None without stages, and once only hosts that come after the last one are left."""
         return self.stages[self.number].name if self.number < len(self.stages) else None
 
     def reason_of(self, host: str) -> tuple[str, str, str]:
-        """Return why a host of a later stage waits: in words, as a stable word, and the key of the instructions behind it."""
+        """Return why a host of a later stage waits: in words, as a stable word, and the key of the rules behind it."""
         if self.of_host is not None and self.of_host[host] >= len(self.stages):
             return "was broken before this rollback, and goes once the others have been let through", ROLLBACK, ""
         cause = STAGE if not self.waits else APPROVAL if self.until is None else SOAK
@@ -92,7 +94,7 @@ class StageProgress:
         return max(self.of_host.values(), default=0) if self.of_host is not None else 0
 
     def is_due(self, host: str) -> bool:
-        """Return whether a host's stage has come."""
+        """Return whether a host's stage has begun."""
         return self.stage_of(host) <= self.number
 
 
@@ -103,14 +105,14 @@ def stage_progress(
     by_role: Mapping[str, Sequence[HostState]],
     optional_names: Collection[str] = (),
 ) -> StageProgress:
-    """Return where the fleet is in its stages, going on by itself as far as nothing has to be waited for.
+    """Return the stage that the fleet is in: the first one that has a host to upgrade, has to soak or needs an approval.
 
     :param by_role: role -> its hosts in natural order.
     :param optional_names: names in the stages that may be absent.
-    :raises UpgradeError: ``bad_instructions`` for a stage that is still to come and whose names fit nobody.
+    :raises UpgradeError: ``bad_instructions`` for a stage that is still to come and has no host in this fleet.
     """
     if in_rollback(snapshot):
-        return _in_rollback(stages if order.is_reversed else (), order, by_role)
+        return _rollback_progress(stages if order.is_reversed else (), order, by_role)
     if not stages or snapshot.current_version is None:
         return StageProgress()
     names = {role: [one.host for one in hosts] for role, hosts in by_role.items()}
@@ -133,7 +135,7 @@ def stage_progress(
             return StageProgress(stages, number, of_host, _waits_for(stage, unfinished), mark={"number": number})
         if number == last:
             return StageProgress(stages, number, of_host, mark={"number": number})
-        # A time to come is of a planner whose clock is wrong, or was.
+        # A time in the future was written by a planner whose clock is wrong, or was.
         done_at = int(snapshot.now) if done_at is None else min(done_at, int(snapshot.now))
         ready = done_at + stage.soak
         mark = {"number": number, "done_at": done_at}
@@ -147,12 +149,11 @@ def stage_progress(
 
 
 def carried_over(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[str, int]) -> dict[str, int]:
-    """Return where a rollout is in its stages once others are given.
+    """Return what the ledger is to remember of the stages once others are given.
 
-    From the first one that is not what it was, nothing is taken for done: its hosts go before those after it, it soaks, and
-    it wants its approval.
+    The first stage that has changed and all after it count as not done: they soak again and need their approvals.
 
-    :param kept: what the ledger says of the stages before.
+    :param kept: what the ledger remembers of the stages before.
     """
     same = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), None)
     if same is None:
@@ -163,12 +164,12 @@ def carried_over(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[
     return {"number": same} if same else {}
 
 
-def _in_rollback(
+def _rollback_progress(
     stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[HostState]]
 ) -> StageProgress:
-    """Return the stages of a rollback: the last one goes first, and hosts that were broken before it come after them all.
+    """Return the stages of a rollback: the last one goes first, and hosts that were broken before the rollback come after all others.
 
-    They neither soak nor want an approval: the version of a rollout has to prove itself, and a rollback goes back to one that has.
+    Stages neither soak nor need an approval: the version that a rollback goes back to has proved itself.
     """
     every = [one for hosts in by_role.values() for one in hosts]
     if not stages and not any(one.is_excused for one in every):

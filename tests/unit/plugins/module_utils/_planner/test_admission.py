@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.admission 
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import find_blockers
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.forecast import finish
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import Slots, limits_by_role
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import Slots, fleet_slots, limits_by_role
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import merge, parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.role_order import resolve
 from fleets import NEW, UNLIMITED, Fleet, fleet
@@ -98,7 +98,7 @@ def test_roles_without_a_waiting_host_are_not_looked_at_again() -> None:
 
 def first(site: Fleet, rules: dict[str, Any] | None = None, limit: list[str] | None = None) -> Position:
     state = site.read(rules, limit)
-    return first_position(state, find_blockers(state))
+    return first_position(state, find_blockers(state), fleet_slots(state))
 
 
 def test_the_first_position_queues_pending_hosts_in_scope_and_counts_the_others() -> None:

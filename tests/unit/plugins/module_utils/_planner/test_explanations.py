@@ -21,6 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.explanatio
     role_reasons,
     state_reason,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import fleet_slots
 from fleets import NEW, OLD, Fleet, fleet, reasons
 
 HOST = "compute1"
@@ -211,7 +212,7 @@ def test_only_roles_with_a_waiting_host_are_explained_and_each_once() -> None:
     rules = {"rolling_rules": {"roles": {"compute": 1}}, "role_order": {"web": "compute"}}
     state = fleet(compute=3, web=2, db=1).read(rules)
     blockers = find_blockers(state)
-    wave, after = admit(first_position(state, blockers))
+    wave, after = admit(first_position(state, blockers, fleet_slots(state)))
 
     found = role_reasons(state, blockers, wave, after)
 

@@ -12,11 +12,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import (
     Limit,
     Slots,
+    fleet_slots,
     limits_by_role,
     refuse_uncapped,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.role_order import resolve
+from fleets import fleet
 
 MEMBERS = {"ceph_mon": 3, "ceph_osd": 9, "compute": 20}
 CEPH = {"ceph": "ceph_"}
@@ -171,3 +173,11 @@ def test_a_cap_of_0_holds_a_role() -> None:
     slots = Slots(limits(**{"global": 1}, roles={"compute": 0}))
 
     assert (slots.is_held("compute"), slots.is_held("ceph_mon")) == (True, False)
+
+
+def test_upgrading_failed_and_lost_hosts_have_taken_their_slots_out_of_scope_too() -> None:
+    site = fleet(compute=4, web=1).opened("compute1").failed("compute2").upgraded("compute3")
+    slots = fleet_slots(site.read({"rolling_rules": {"roles": {"compute": 3, "web": "unlimited"}}}, ["web"]))
+
+    assert (slots.taken, slots.busy, slots.complete_sets) == ({"role compute": 2}, 2, False)
+    assert slots.fill({"compute": 2, "web": 1})[0] == {"compute": 1, "web": 1}
