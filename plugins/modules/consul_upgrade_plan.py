@@ -485,7 +485,7 @@ def as_result(
         "hosts": {host: asdict(view) for host, view in hosts.items()},
         "transitions": [
             {"host": one.host, "role": one.role, "from": one.before, "to": UPGRADING, "reason": one.reason}
-            for one in outcome.openings
+            for one in outcome.admissions
         ],
         "waves": plan.waves,
         "wave_seconds": plan.wave_seconds,

@@ -92,8 +92,8 @@ def _passes(settings: Settings, opens: int) -> tuple[int, float, float]:
         began = time.perf_counter()
         outcome = make_pass(store, PassRequest())
         times.append((time.perf_counter() - began, store.client.requests))
-        if len(outcome.openings) != opens:
-            raise RuntimeError(f"a pass opened {len(outcome.openings)} hosts instead of {opens}")
+        if len(outcome.admissions) != opens:
+            raise RuntimeError(f"a pass opened {len(outcome.admissions)} hosts instead of {opens}")
     seconds, requests = min(times)
     return requests, seconds, _memory()
 

@@ -27,10 +27,10 @@ def test_a_planner_notices_that_the_epoch_went_back(lab: Lab) -> None:
     begun = make_pass(store, PassRequest(NEW, CAPS.instructions, fleet=FLEET))
     code, _headers, snapshot = lab.kv.call("GET", "snapshot")
     assert code == 200
-    for host in [one.host for one in begun.openings]:
+    for host in [one.host for one in begun.admissions]:
         write_report(store, HostReport(host, NEW, "upgraded"))
     later = make_pass(store, PassRequest(NEW, CAPS.instructions, fleet=FLEET))
-    assert later.openings
+    assert later.admissions
     assert lab.kv.call("PUT", "snapshot", snapshot)[0] == 200
     assert becomes_whole(lab)
 

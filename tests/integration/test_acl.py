@@ -463,7 +463,7 @@ def test_a_node_that_may_write_its_own_record_alone_is_upgraded_all_the_same(gua
     assert set(kv.tree("running/versions/")) == {"running/versions/1/compute1", "running/versions/1/compute2"}
     assert read_fleet(planner).plan.hosts["compute1"].state == "upgraded"
     outcome = make_pass(planner, PassRequest())
-    assert [one.host for one in outcome.openings] == ["compute2"]
+    assert [one.host for one in outcome.admissions] == ["compute2"]
     assert set(kv.tree("running/versions/")) == {"running/versions/2/compute1", "running/versions/1/compute2"}
     assert not make_pass(planner, PassRequest()).changes
 

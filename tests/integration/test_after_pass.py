@@ -62,7 +62,7 @@ def go(store: Store) -> PassResult:
 
 
 def opened(outcome: PassResult) -> list[str]:
-    return [one.host for one in outcome.openings]
+    return [one.host for one in outcome.admissions]
 
 
 def test_a_budget_that_lost_health_has_spent_lets_nobody_through(done: Store, consul: RawKV) -> None:

@@ -74,11 +74,11 @@ def test_a_planner_that_slept_lets_nobody_through_once_others_know_that_a_budget
 
     def meanwhile() -> None:
         fail(store, "compute1")
-        assert make_pass(store, PassRequest(fleet=FLEET)).openings == []
+        assert make_pass(store, PassRequest(fleet=FLEET)).admissions == []
 
     sleeper.meanwhile = meanwhile
     woken = make_pass(sleeper, PassRequest(fleet=FLEET))
-    assert woken.openings == []
+    assert woken.admissions == []
     assert woken.plan.blocker is not None
     assert opened(consul) == {"compute1", "compute2"}
     told = [event for event in history(consul) if event["what"] == "budget"]
@@ -87,7 +87,7 @@ def test_a_planner_that_slept_lets_nobody_through_once_others_know_that_a_budget
     assert ledger(consul)["stopped"] == ["failure_rules.fleet"]
 
     control.retry(store, control.Command("mended", fleet=FLEET))
-    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).openings] == ["compute1", "compute3"]
+    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).admissions] == ["compute1", "compute3"]
     assert "stopped" not in ledger(consul)
 
 
@@ -101,7 +101,7 @@ def test_a_planner_that_slept_alone_reads_again(store: Store, consul: RawKV) -> 
         time.sleep(0.6)
 
     sleeper.meanwhile = meanwhile
-    assert make_pass(sleeper, PassRequest(fleet=FLEET)).openings == []
+    assert make_pass(sleeper, PassRequest(fleet=FLEET)).admissions == []
     assert opened(consul) == {"compute1", "compute2"}
 
 
@@ -112,7 +112,7 @@ def test_a_hold_that_is_set_while_a_rollout_is_adopted_holds(store: Store, consu
     sleeper = Sleeper(store.settings)
     sleeper.meanwhile = lambda: set_holds(store, HoldTargets(hosts=["compute1"]), "RAM test")
     outcome = make_pass(sleeper, PassRequest("2", RULES, fleet=FLEET))
-    assert [one.host for one in outcome.openings] == ["compute2", "compute3"]
+    assert [one.host for one in outcome.admissions] == ["compute2", "compute3"]
     assert opened(consul) == {"compute2", "compute3"}
 
 
@@ -122,7 +122,7 @@ def test_a_hold_that_is_not_the_first_is_seen_by_who_begins(store: Store, consul
     sleeper = Sleeper(store.settings)
     sleeper.meanwhile = lambda: set_holds(store, HoldTargets(hosts=["compute2"]), "RAM test")
     outcome = make_pass(sleeper, PassRequest("2", RULES, fleet=FLEET))
-    assert [one.host for one in outcome.openings] == ["compute3", "compute4"]
+    assert [one.host for one in outcome.admissions] == ["compute3", "compute4"]
 
 
 def test_a_host_that_fell_back_and_reports_again_soaks_again(store: Store, consul: RawKV) -> None:
@@ -134,10 +134,10 @@ def test_a_host_that_fell_back_and_reports_again_soaks_again(store: Store, consu
     upgrade(store, "compute1")
     # Nobody looked while it was away.
     again = make_pass(store, PassRequest(fleet=FLEET))
-    assert again.openings == []
+    assert again.admissions == []
     assert "soaks for 2 s more" in again.plan.hosts["compute1"].reason
     time.sleep(2.1)
-    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).openings] == ["compute2"]
+    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).admissions] == ["compute2"]
 
 
 def test_a_check_with_a_status_that_nobody_knows_does_not_pass(store: Store, consul: RawKV) -> None:
@@ -148,7 +148,7 @@ def test_a_check_with_a_status_that_nobody_knows_does_not_pass(store: Store, con
     upgrade(store, "compute1")
     outcome = make_pass(store, PassRequest(fleet=FLEET))
     assert outcome.plan.hosts["compute1"].reason == "reported 2, and its check app is splendid"
-    assert outcome.openings == []
+    assert outcome.admissions == []
 
 
 def test_a_host_that_lost_its_health_waits_again_after_a_retry(store: Store, consul: RawKV) -> None:
@@ -157,7 +157,7 @@ def test_a_host_that_lost_its_health_waits_again_after_a_retry(store: Store, con
     node = {"Node": "compute1", "Address": "127.0.0.1", "Check": check}
     consul.call("PUT", "catalog/register", json.dumps(node).encode())
     upgrade(store, "compute1")
-    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).openings] == ["compute2"]
+    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).admissions] == ["compute2"]
     check["Status"] = "critical"
     consul.call("PUT", "catalog/register", json.dumps(node).encode())
     assert make_pass(store, PassRequest(fleet=FLEET)).plan.hosts["compute1"].state == "failed"

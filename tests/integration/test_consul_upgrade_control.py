@@ -31,15 +31,15 @@ def test_a_paused_rollout_opens_nothing_until_it_is_resumed(run: Runner, begun: 
     paused, again = run([control("pause", **word), control("pause", **word)])
     assert (paused["changed"], again["changed"], paused["state"]) == (True, False, "paused")
     upgrade(begun, "controller1")
-    assert make_pass(begun, PassRequest()).openings == []
+    assert make_pass(begun, PassRequest()).admissions == []
     # Who gives the version again goes on with it, and does not end the pause.
-    assert make_pass(begun, PassRequest("2")).openings == []
+    assert make_pass(begun, PassRequest("2")).admissions == []
     seen = run([info()])[0]
     assert seen["blocker"]["code"] == "paused"
     assert seen["hosts"]["compute1"]["reason"].startswith("the rollout is paused by ann at ")
     resumed, again = run([control("resume"), control("resume")])
     assert (resumed["changed"], again["changed"], resumed["state"]) == (True, False, "running")
-    assert [one.host for one in make_pass(begun, PassRequest()).openings] == ["compute1"]
+    assert [one.host for one in make_pass(begun, PassRequest()).admissions] == ["compute1"]
     assert [event["what"] for event in history(consul)] == ["begin", "open", "pause", "resume", "open"]
 
 
@@ -68,7 +68,7 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
         "status.yml, and approve once its hosts are upgraded."
     )
     upgrade(store, "compute1")
-    assert make_pass(store, PassRequest()).openings == []
+    assert make_pass(store, PassRequest()).admissions == []
     seen = run([info()])[0]
     assert (seen["stage"], seen["wants_approval"], seen["can_move"]) == ("canary", True, True)
     other, approved, again = run(
@@ -82,7 +82,7 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
     assert (approved["changed"], again["changed"]) == (True, False)
     assert again["remarks"] == ["Stage canary was approved by ann already."]
     assert json.loads(consul.get("upgrade/approval/canary") or b"")["reason"] == "fine"
-    assert [one.host for one in make_pass(store, PassRequest()).openings] == ["compute2", "compute3"]
+    assert [one.host for one in make_pass(store, PassRequest()).admissions] == ["compute2", "compute3"]
     assert [event["what"] for event in history(consul)] == [
         "begin",
         "stage",
@@ -239,7 +239,7 @@ def test_an_approval_may_be_written_by_hand(store: Store, consul: RawKV, text: s
     upgrade(store, "compute1")
     assert make_pass(store, PassRequest()).plan.wants_approval
     consul.put("upgrade/approval/canary", text)
-    assert [one.host for one in make_pass(store, PassRequest()).openings] == (["compute2"] if by else [])
+    assert [one.host for one in make_pass(store, PassRequest()).admissions] == (["compute2"] if by else [])
     if by:
         assert operator.approve(store, operator.Command(), "canary").remarks == [
             f"Stage canary was approved by {by} already."

@@ -79,7 +79,7 @@ def test_everything_is_held_and_a_rollout_does_not_end_it(run: Runner, store: St
     assert ended["remarks"][0].startswith("Everything is still held: held by ")
     assert answers["msg"] == [False]
     outcome = make_pass(store, PassRequest("2", RULES))
-    assert outcome.openings == []
+    assert outcome.admissions == []
     assert set(outcome.plan.status()["held"]) == set(FLEET)
 
 

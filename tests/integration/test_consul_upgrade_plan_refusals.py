@@ -182,5 +182,5 @@ def test_a_rollout_to_what_a_shell_would_act_on_does_not_begin_and_an_old_one_is
     with pytest.raises(UpgradeError, match="version: the version '2; reboot' has a character"):
         make_pass(store, PassRequest("2; reboot", {"rolling_rules": {"global": 1}}))
     assert consul.tree() == before
-    assert make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}})).openings
+    assert make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}})).admissions
     assert ledger(consul)["previous_version"] == "1 beta"

@@ -34,7 +34,7 @@ def test_failed_hosts_are_put_back_among_those_that_wait(run: Runner, begun: Sto
     assert gates(consul)["host/controller1"] == "False"
     kept = record(consul, "controller1")
     assert (kept["state"], kept["attempt"], "error" in kept) == ("retried", 1, False)
-    assert [one.host for one in make_pass(begun, PassRequest()).openings] == ["controller1"]
+    assert [one.host for one in make_pass(begun, PassRequest()).admissions] == ["controller1"]
     write_report(begun, HostReport("controller1", "2", "started"))
     assert record(consul, "controller1")["attempt"] == 2
 
@@ -77,7 +77,7 @@ def test_a_host_that_died_on_the_way_to_another_version_is_put_back_when_it_is_n
     assert (event["by"], event["hosts"]["compute1"][:19]) == ("ann", "it is off; it was: ")
     # It left the version that it is taken back to, so it has to go there.
     outcome = make_pass(store, PassRequest())
-    assert [one.host for one in outcome.openings] == ["compute1"]
+    assert [one.host for one in outcome.admissions] == ["compute1"]
 
 
 def test_a_host_that_a_run_is_at_work_on_is_not_put_back(store: Store, consul: RawKV) -> None:

@@ -40,7 +40,7 @@ def test_a_rollback_takes_back_what_changed_last_under_the_same_rules(run: Runne
     done = []
     for _pass in range(3):
         outcome = make_pass(store, PassRequest("1"))
-        done.append([one.host for one in outcome.openings])
+        done.append([one.host for one in outcome.admissions])
         upgrade(store, *done[-1], version="1")
     assert done == [["compute1"], ["controller1"], ["compute2"]]
     assert make_pass(store, PassRequest("1")).plan.complete
@@ -64,7 +64,7 @@ def test_an_order_can_be_given_with_the_rollback_and_not_to_one_under_way(
     upgrade(store, "compute1")
     back = run([control("rollback", rollback_order="forward")])[0]
     assert back["instructions"]["rollback_order"] == "forward"
-    assert [one.host for one in make_pass(store, PassRequest("1")).openings] == ["controller1"]
+    assert [one.host for one in make_pass(store, PassRequest("1")).admissions] == ["controller1"]
     with pytest.raises(UpgradeError, match="the rollback to 1 is under way with forward") as caught:
         operator.roll_back(store, operator.Command(), rollback_order="reversed")
     assert caught.value.code == "bad_options"

@@ -40,7 +40,7 @@ def begin(store: Store, consul: RawKV, rules: dict[str, Any]) -> PassResult:
 
 def go_on(store: Store, rules: dict[str, Any] | None = None) -> list[str]:
     """Make a pass, and return whom it let through."""
-    return [one.host for one in make_pass(store, PassRequest("2", rules, fleet=FLEET)).openings]
+    return [one.host for one in make_pass(store, PassRequest("2", rules, fleet=FLEET)).admissions]
 
 
 def upgrade(store: Store, *hosts: str) -> None:
@@ -60,7 +60,7 @@ def test_a_pause_outlasts_the_last_host(store: Store, consul: RawKV, run: Runner
     assert (outcome.plan.complete, outcome.plan.scope_done, outcome.plan.can_move) == (False, False, True)
     assert (ledger(consul)["state"], gates(consul)["global"]) == ("paused", "False")
     after = make_post_upgrade_pass(store, PassRequest("2", fleet=FLEET), ["compute"])
-    assert after.openings == []
+    assert after.admissions == []
     seed(consul, ["compute5"], current="2")
     assert go_on(store) == []
 
@@ -95,11 +95,11 @@ def test_what_comes_after_a_complete_rollout_can_be_paused(store: Store, consul:
     upgrade(store, *FLEET)
     assert make_pass(store, PassRequest("2", fleet=FLEET)).plan.complete
     control.pause(store, SAID)
-    assert make_post_upgrade_pass(store, PassRequest("2", fleet=FLEET), ["compute"]).openings == []
+    assert make_post_upgrade_pass(store, PassRequest("2", fleet=FLEET), ["compute"]).admissions == []
     control.resume(store, SAID)
     assert make_pass(store, PassRequest("2", fleet=FLEET)).plan.complete
     after = make_post_upgrade_pass(store, PassRequest("2", fleet=FLEET), ["compute"])
-    assert [one.host for one in after.openings] == list(FLEET)
+    assert [one.host for one in after.admissions] == list(FLEET)
     assert [event["what"] for event in history(consul)][-5:] == ["complete", "pause", "resume", "complete", "after"]
 
 
@@ -131,7 +131,7 @@ def test_a_finished_stage_that_is_dropped_takes_no_other_one_with_it(store: Stor
     upgrade(store, "compute2")
     assert go_on(store) == []
     outcome = make_pass(store, PassRequest("2", {**MANY, "stages": [B]}, fleet=FLEET))
-    assert (outcome.openings, outcome.plan.stage, outcome.plan.wants_approval) == ([], "b", True)
+    assert (outcome.admissions, outcome.plan.stage, outcome.plan.wants_approval) == ([], "b", True)
     control.approve(store, SAID)
     assert go_on(store) == ["compute3", "compute4"]
 
@@ -143,7 +143,7 @@ def test_a_stage_that_is_put_before_the_current_one_is_obeyed(store: Store, cons
     upgrade(store, "compute2")
     other = {"name": "x", "hosts": ["compute3"], "approve": True}
     outcome = make_pass(store, PassRequest("2", {**ONE, "stages": [A, other, B]}, fleet=FLEET))
-    assert (outcome.plan.stage, [one.host for one in outcome.openings]) == ("x", ["compute3"])
+    assert (outcome.plan.stage, [one.host for one in outcome.admissions]) == ("x", ["compute3"])
     upgrade(store, "compute3")
     assert go_on(store) == []
 
@@ -172,7 +172,7 @@ def test_a_rollback_does_not_wait_for_hosts_that_never_left(store: Store, consul
     write_report(store, HostReport("compute1", "2", "failed", error="no disk"))
     control.roll_back(store, SAID)
     outcome = make_pass(store, PassRequest(fleet=FLEET))
-    assert [one.host for one in outcome.openings] == ["compute1"]
+    assert [one.host for one in outcome.admissions] == ["compute1"]
     assert {outcome.plan.hosts[host].state for host in ("compute2", "compute3", "compute4")} == {"upgraded"}
 
 
@@ -190,7 +190,7 @@ def test_hosts_whose_checks_failed_before_a_rollback_hold_nobody_up(store: Store
     control.roll_back(store, SAID)
     assert ledger(consul)["broken"] == ["compute4"]
     outcome = make_pass(store, PassRequest(fleet=FLEET))
-    assert [one.host for one in outcome.openings] == ["compute1"]
+    assert [one.host for one in outcome.admissions] == ["compute1"]
     assert outcome.plan.hosts["compute4"].reason == "was upgraded, and now its check nova is critical"
 
 
@@ -201,7 +201,7 @@ def test_what_is_begun_anew_does_not_soak_anew(store: Store, consul: RawKV) -> N
     make_pass(store, PassRequest("2", fleet=FLEET))
     control.abort(store, SAID)
     outcome = make_pass(store, PassRequest("2", rules, fleet=FLEET, restart=True))
-    assert [one.host for one in outcome.openings] == ["compute2"]
+    assert [one.host for one in outcome.admissions] == ["compute2"]
     upgrade(store, "compute2")
     outcome = make_pass(store, PassRequest("2", fleet=FLEET))
-    assert (outcome.openings, outcome.plan.hosts["compute2"].soaking) == ([], True)
+    assert (outcome.admissions, outcome.plan.hosts["compute2"].soaking) == ([], True)

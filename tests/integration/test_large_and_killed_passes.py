@@ -44,11 +44,11 @@ def test_a_pass_costs_one_request_to_read_and_one_for_61_openings(store: Store, 
     make_pass(store, PassRequest(version="2", rules={"rolling_rules": {"global": 0}}))
     before = store.client.requests
     outcome = make_pass(store, PassRequest(rules=cap))
-    assert len(outcome.openings) == count
-    # One to read, one for the new rules, then the openings.
+    assert len(outcome.admissions) == count
+    # One to read, one for the new rules, then the admissions.
     assert store.client.requests - before == 1 + 1 + -(-count // MOST_GATES)
     before = store.client.requests
-    assert not make_pass(store, PassRequest()).openings
+    assert not make_pass(store, PassRequest()).admissions
     assert store.client.requests - before == 1
 
 
@@ -68,11 +68,11 @@ def test_a_killed_planner_leaves_a_state_that_the_next_one_goes_on_with(
     assert gates(consul) == expected | {f"host/{host}": "True" for host in hosts}
 
     outcome = make_pass(store, REQUEST)
-    assert [one.host for one in outcome.openings] == list(FLEET)[len(hosts) : CAP]
+    assert [one.host for one in outcome.admissions] == list(FLEET)[len(hosts) : CAP]
     assert sorted(opened(history(consul))) == sorted(list(FLEET)[:CAP])
     for host in list(FLEET)[:10]:
         write_report(store, HostReport(host, "2", "upgraded"))
-    assert len(make_pass(store, REQUEST).openings) == 10
+    assert len(make_pass(store, REQUEST).admissions) == 10
     _index, keys = read(consul)
     assert Timeline(keys, "2", FLEET).most_at_once(["compute"]) == CAP
     assert len(history(consul)) == ledger(consul)["epoch"]

@@ -53,7 +53,7 @@ def test_nothing_is_written_or_told_twice(agent: Agent, consul: RawKV, fates: li
     with lossy(agent, fates) as (proxy, store):
         outcome = make_pass(store, REQUEST)
         assert not proxy.fates
-    assert sorted(one.host for one in outcome.openings) == sorted(FLEET)
+    assert sorted(one.host for one in outcome.admissions) == sorted(FLEET)
     assert [times for times in Counter(opened(history(consul))).values() if times != 1] == []
     assert [event["what"] for event in history(consul)] == ["begin", "open", "open", "open"]
     assert len({event["commit"] for event in history(consul)}) == 4
@@ -79,11 +79,11 @@ def test_others_may_write_on_top_before_the_loss_is_noticed(agent: Agent, consul
         def other() -> None:
             if proxy.writes == 2:
                 found = make_pass(Store(Settings(port=agent.http_port)), PassRequest())
-                others.extend(one.host for one in found.openings)
+                others.extend(one.host for one in found.admissions)
 
         proxy.after_write = other
         outcome = make_pass(store, REQUEST)
-    mine = [one.host for one in outcome.openings]
+    mine = [one.host for one in outcome.admissions]
     assert (len(mine), len(others)) == (61, 89)
     assert sorted(mine + others) == sorted(FLEET)
     assert sorted(opened(history(consul))) == sorted(FLEET)
@@ -103,7 +103,7 @@ def test_a_consul_that_stays_away_is_told_and_the_next_pass_goes_on(agent: Agent
             make_pass(store, REQUEST)
     assert len(opened(history(consul))) == 61
     outcome = make_pass(Store(Settings(port=agent.http_port)), REQUEST)
-    assert len(outcome.openings) == 89
+    assert len(outcome.admissions) == 89
     assert len(history(consul)) == ledger(consul)["epoch"] == 4
 
 

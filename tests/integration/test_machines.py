@@ -61,14 +61,14 @@ def test_while_one_is_at_work_the_other_neither_starts_nor_gives_its_slot_back(
     assert record(consul, "compute1") == {**before, "other_machine": "b"}
     assert "running/versions/2/compute1" not in consul.tree()
     done = make_pass(going, PassRequest(fleet=FLEET))
-    assert done.openings == []
+    assert done.admissions == []
     assert any(text.startswith("compute1: two machines have reported") for text in done.warnings)
     view = read_fleet(going, fleet=FLEET, name="compute1")
     assert view.story is not None
     assert any("two machines have reported under this name, a and b" in line for line in view.story["explanation"])
     # The one that has begun goes on, and ends it.
     assert not run([said("upgraded", "a")])[0]["failed"]
-    assert [one.host for one in make_pass(going, PassRequest(fleet=FLEET)).openings] == ["compute2"]
+    assert [one.host for one in make_pass(going, PassRequest(fleet=FLEET)).admissions] == ["compute2"]
 
 
 def test_a_host_that_was_installed_anew_is_told_until_its_next_version(

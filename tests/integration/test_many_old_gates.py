@@ -131,7 +131,7 @@ def test_killed_in_between_the_fleet_is_closed_and_the_same_command_goes_on(
     assert len(legacy_gates(consul)) == 1 + 40 + len(CLOSED)
     outcome = make_pass(store, PassRequest("2", FIVE))
     assert [host for host, one in outcome.hosts().items() if one.state == "held"] == CLOSED
-    assert [one.host for one in outcome.openings] == FIRST
+    assert [one.host for one in outcome.admissions] == FIRST
     assert set(legacy_gates(consul)) == {"global", *PAUSED, *(f"host/{host}" for host in FIRST)}
 
 
@@ -149,8 +149,8 @@ def test_a_write_whose_reply_is_lost_is_followed_by_another_look(store: Store, c
         return answer
 
     around_writes(store, loses_the_first_reply)
-    assert len(make_pass(store, PassRequest("2", FIVE)).openings) == 5
-    # The first of a beginning, the beginning itself, and the openings.
+    assert len(make_pass(store, PassRequest("2", FIVE)).admissions) == 5
+    # The first of a beginning, the beginning itself, and the admissions.
     assert writes == 3
     assert set(gates(consul)) == {"global", *(f"host/{host}" for host in FIRST)}
 

@@ -63,4 +63,4 @@ def test_what_an_old_tool_opened_while_a_rollout_runs_opens_nothing_when_the_old
     assert gates(consul) == closed
     assert {one.key for one in shown.net_changes()} == {one.key for one in done.net_changes()}
     assert not consul.tree("config_state/role/")
-    assert [one.host for one in make_pass(store, PassRequest()).openings] == []
+    assert [one.host for one in make_pass(store, PassRequest()).admissions] == []

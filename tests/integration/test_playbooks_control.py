@@ -98,7 +98,7 @@ def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
     assert "Stage canary; it waits for approval" in play("status", **MORE).stdout
     approved = play("approve", stage="canary", reason="fine", **MORE)
     assert approved.returncode == 0, approved.stdout
-    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).openings] == ["compute2", "compute3"]
+    assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).admissions] == ["compute2", "compute3"]
 
 
 @pytest.mark.one_release

@@ -47,7 +47,7 @@ def test_the_others_go_on_and_the_host_can_be_retried(store: Store, consul: RawK
     consul.put("upgrade/hosts/compute1", json.dumps({"version": "2", "state": "failed", **more}))
     consul.put("upgrade/hosts/compute2", json.dumps({"version": "2", "state": "upgraded", "times": {"upgraded": 9}}))
     outcome = make_pass(store, PassRequest())
-    assert [one.host for one in outcome.openings] == ["compute3"]
+    assert [one.host for one in outcome.admissions] == ["compute3"]
     states = {host: view.state for host, view in outcome.plan.hosts.items()}
     assert states == {"compute1": "failed", "compute2": "upgraded", "compute3": "pending"}
     done = operator.retry(store, operator.Command(), ["compute1"])
@@ -98,7 +98,7 @@ def test_a_host_that_writes_all_the_time_is_left_out_of_a_pass_and_named(
     writes_all_the_time(consul, store, monkeypatch, "compute1")
     before = store.client.requests
     outcome = make_pass(store, PassRequest())
-    assert [one.host for one in outcome.openings] == ["compute3", "compute4"]
+    assert [one.host for one in outcome.admissions] == ["compute3", "compute4"]
     assert consul.get("running/versions/2/compute2") == b"9"
     assert consul.get("running/versions/2/compute1") is None
     (warning,) = outcome.warnings
@@ -118,7 +118,7 @@ def test_all_hosts_that_write_all_the_time_stop_no_other_host(
     writes_all_the_time(consul, store, monkeypatch, *hosts)
     before = store.client.requests
     outcome = make_pass(store, PassRequest())
-    assert [one.host for one in outcome.openings] == ["web1"]
+    assert [one.host for one in outcome.admissions] == ["web1"]
     assert store.client.requests - before < 20
 
 
@@ -170,7 +170,7 @@ def test_tasks_after_the_upgrade_begin_on_all_but_a_host_that_writes_all_the_tim
     make_pass(store, PassRequest())
     writes_all_the_time(consul, store, monkeypatch, "compute1")
     outcome = make_post_upgrade_pass(store, PassRequest("2", fleet=fleet), {"compute"})
-    assert [one.host for one in outcome.openings] == ["compute2", "compute3"]
+    assert [one.host for one in outcome.admissions] == ["compute2", "compute3"]
     assert record(consul, "compute2")["post"] == record(consul, "compute3")["post"] == "open"
     assert [one for one in outcome.warnings if "can't begin for compute1, because upgrade/hosts/<host> changed" in one]
     # A record that is too long to be read is that of a failed host, which is named.

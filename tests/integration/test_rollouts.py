@@ -315,7 +315,7 @@ def test_a_host_that_has_started_keeps_its_slot_through_a_new_rollout(store: Sto
     write_report(store, HostReport("compute1", "2", "started"))
     outcome = go(store, "3", ONE_BY_ONE, replace="2")
     assert gates(consul) == {"global": "False", "host/compute1": "True"}
-    assert [one.host for one in outcome.openings] == ["compute1"]
+    assert [one.host for one in outcome.admissions] == ["compute1"]
     assert "it was admitted and has started, and holds its slot already" in json.dumps(history(consul)[-1])
 
 
@@ -327,7 +327,7 @@ def test_a_failed_host_keeps_its_slot_until_it_gets_there(store: Store, consul: 
     assert outcome.plan.status()["failed"] == ["compute1"]
     assert not outcome.plan.can_move
     upgrade(store, "compute1")
-    assert [one.host for one in go(store).openings] == ["compute2"]
+    assert [one.host for one in go(store).admissions] == ["compute2"]
 
 
 def test_a_hold_on_a_host_that_has_started_frees_no_slot(store: Store, consul: RawKV) -> None:
@@ -335,7 +335,7 @@ def test_a_hold_on_a_host_that_has_started_frees_no_slot(store: Store, consul: R
     go(store, "2", ONE_BY_ONE)
     write_report(store, HostReport("compute1", "2", "started"))
     consul.put("upgrade/hold/host/compute1", "{}")
-    assert not go(store).openings
+    assert not go(store).admissions
 
 
 def test_the_index_of_a_pass_is_never_ahead_of_what_it_has_seen(store: Store, consul: RawKV) -> None:

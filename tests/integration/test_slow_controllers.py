@@ -76,7 +76,7 @@ def test_three_slow_tries_are_enough_and_say_what_limit_would_do(consul: RawKV, 
     assert caught.value.details["variables"] == {"upgrade_consul_pass_limit": "1"}
     assert (read(consul)[1], proxy.writes, proxy.reads) == (before, 0, 3)
     allowed = Store(Settings(port=proxy.port, pass_limit=10))
-    assert [one.host for one in make_pass(allowed, PassRequest("2", ONE_BY_ONE)).openings] == ["compute1"]
+    assert [one.host for one in make_pass(allowed, PassRequest("2", ONE_BY_ONE)).admissions] == ["compute1"]
 
 
 def test_a_planner_that_becomes_slow_admits_no_further_host(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
@@ -90,7 +90,7 @@ def test_a_planner_that_becomes_slow_admits_no_further_host(store: Store, consul
 
 def test_a_slow_planner_with_nothing_to_admit_is_not_refused(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
     begin(store, consul)
-    assert make_pass(slow(proxy), PassRequest()).openings == []
+    assert make_pass(slow(proxy), PassRequest()).admissions == []
 
 
 def test_a_pass_that_gets_on_is_tried_for_as_long_as_it_does(consul: RawKV, proxy: LossyProxy) -> None:
@@ -101,7 +101,7 @@ def test_a_pass_that_gets_on_is_tried_for_as_long_as_it_does(consul: RawKV, prox
     outcome = make_pass(
         Store(Settings(port=proxy.port, pass_limit=1)), PassRequest("2", {"rolling_rules": {"global": len(fleet)}})
     )
-    assert len(outcome.openings) == len(fleet)
+    assert len(outcome.admissions) == len(fleet)
     assert [event["what"] for event in history(consul)] == ["begin", *["open"] * 4]
 
 

@@ -199,17 +199,17 @@ def test_a_node_does_not_open_its_own_gate(kv: RawKV, guarded: Agent, admin: Sto
     for version in ("1", "2", "9"):
         write_report(forger, HostReport("web3", version, "started"))
         outcome = make_pass(admin, PassRequest(fleet=names(web=3)))
-        assert outcome.openings == []
+        assert outcome.admissions == []
         assert kv.get(f"{GATES}/host/web3") is None
         assert outcome.plan.hosts["web3"].state == "upgrading"
         assert "was not admitted" in outcome.plan.hosts["web3"].reason
     # It takes a slot, also where a rollout begins anew, and does not go on without an operator.
     control.abort(admin, control.Command("stop", fleet=names(web=3)))
     outcome = make_pass(admin, PassRequest("3", ONE_BY_ONE, fleet=names(web=3)))
-    assert outcome.openings == []
+    assert outcome.admissions == []
     assert not outcome.plan.can_move
     control.retry(admin, control.Command("looked at", fleet=names(web=3)), ["web3"])
-    assert [one.host for one in make_pass(admin, PassRequest(fleet=names(web=3))).openings] == ["web1"]
+    assert [one.host for one in make_pass(admin, PassRequest(fleet=names(web=3))).admissions] == ["web1"]
 
 
 def test_a_host_that_was_admitted_and_has_reported_since_gets_no_gate_in_the_next_rollout(

@@ -121,11 +121,11 @@ def test_paused_roles_and_fleets_are_held_after_the_migration_and_no_rollout_ope
     # Where everything was paused, so is everything: that a rollout closed its gate does not end with the pause.
     consul.put("config_state/global/enable_puppet", "False")
     assert {one.key for one in ask_gate(store, fleet).values()} == {"config_state/global/enable_puppet"}
-    assert not make_pass(store, PassRequest("3", {"rolling_rules": {"global": 9}}, replace="2")).openings
+    assert not make_pass(store, PassRequest("3", {"rolling_rules": {"global": 9}}, replace="2")).admissions
     assert legacy_gates(consul)["global"] == "False"
     end_holds(store, HoldTargets(everything=True))
     assert legacy_gates(consul)["global"] == "false"
-    assert len(make_pass(store, PassRequest()).openings) == 4
+    assert len(make_pass(store, PassRequest()).admissions) == 4
     assert ask_gate(store, {"web1": "web"})["web1"].value
 
 
@@ -163,7 +163,7 @@ def test_reports_are_found_in_both_places_and_the_later_counts(store: Store, con
 def test_a_rollout_is_seen_alike_by_both_kinds_of_nodes(kept: Store, consul: RawKV) -> None:
     for turn, host in enumerate(names(compute=3), 1):
         outcome = make_pass(kept, PassRequest("2", ONE_BY_ONE))
-        assert [one.host for one in outcome.openings] == [host]
+        assert [one.host for one in outcome.admissions] == [host]
         alike(consul)
         assert [one.value for one in ask_gate(kept, names(compute=3)).values()] == [
             number <= turn for number in (1, 2, 3)
@@ -200,7 +200,7 @@ def test_what_is_written_in_two_places_is_shown_and_check_mode_shows_it_too(kept
 def test_many_gates_are_opened_in_both_places_and_no_write_is_too_long(kept: Store, consul: RawKV) -> None:
     consul.load((f"running_version/1/compute{number}", "1600000000") for number in range(4, 151))
     outcome = make_pass(kept, PassRequest("2", {"rolling_rules": {"global": 140}}))
-    assert len(outcome.openings) == 140
+    assert len(outcome.admissions) == 140
     assert len(gates(consul)) == 141
     assert [len(event["hosts"]) for event in history(consul) if event["what"] == "open"] == [30, 30, 30, 30, 20]
 
@@ -299,7 +299,7 @@ def test_what_a_hand_closed_before_the_first_rollout_is_held_by_it(store: Store,
     assert [one.key for one in dry.changes] == [one.key for one in outcome.changes]
     assert gates(consul) == {"global": "False", "host/compute1": "True", "host/compute3": "True"}
     end_holds(store, HoldTargets(hosts=["compute2"]))
-    assert [one.host for one in make_pass(store, PassRequest()).openings] == ["compute2"]
+    assert [one.host for one in make_pass(store, PassRequest()).admissions] == ["compute2"]
     # A second rollout makes no holds of what the first one left behind.
     consul.put(f"{GATES}/host/compute2", "False")
     make_pass(store, PassRequest("3", rules=UNLIMITED, replace="2"))

@@ -24,7 +24,7 @@ _STOPS = (PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK)
 
 @dataclass(slots=True)
 class AdmissionCounts:
-    """What the history of a rollout says of openings.
+    """What the history of a rollout says of admissions.
 
     :param hosts: hosts with a gate of their own, and when that was opened last.
     :param roles: roles that were opened as a whole: how many hosts had to be, and when.
@@ -50,13 +50,13 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def fleet_gauges(snapshot: Snapshot, plan: Plan, openings: AdmissionCounts, warnings: int) -> list[Gauge]:
+def fleet_gauges(snapshot: Snapshot, plan: Plan, admissions: AdmissionCounts, warnings: int) -> list[Gauge]:
     """Return all that is told of a fleet. Takes time linear in hosts.
 
-    :param openings: those of the current rollout.
+    :param admissions: those of the current rollout.
     :param warnings: how many things were found that somebody should look at.
     """
-    return [*_rollout(snapshot, plan, warnings), *_openings(plan, openings), *_hosts(snapshot, plan, openings)]
+    return [*_rollout(snapshot, plan, warnings), *_admissions(plan, admissions), *_hosts(snapshot, plan, admissions)]
 
 
 def _rollout(snapshot: Snapshot, plan: Plan, warnings: int) -> Iterable[Gauge]:
@@ -84,15 +84,15 @@ def _rollout(snapshot: Snapshot, plan: Plan, warnings: int) -> Iterable[Gauge]:
     yield _one("warnings", "Things that were found and that somebody should look at; status.yml tells them.", warnings)
 
 
-def _openings(plan: Plan, openings: AdmissionCounts) -> Iterable[Gauge]:
+def _admissions(plan: Plan, admissions: AdmissionCounts) -> Iterable[Gauge]:
     counts = dict.fromkeys((view.role for view in plan.hosts.values()), 0)
-    for host in openings.hosts:
+    for host in admissions.hosts:
         if host in plan.hosts:
             counts[plan.hosts[host].role] += 1
-    for role, (hosts, _at) in openings.roles.items():
+    for role, (hosts, _at) in admissions.roles.items():
         if role in counts:
             counts[role] += hosts
-    times = [*openings.hosts.values(), *(at for _hosts, at in openings.roles.values())]
+    times = [*admissions.hosts.values(), *(at for _hosts, at in admissions.roles.values())]
     yield Gauge(
         f"{_PREFIX}opened_hosts",
         "Hosts that this rollout has let through so far.",
@@ -102,7 +102,7 @@ def _openings(plan: Plan, openings: AdmissionCounts) -> Iterable[Gauge]:
         yield _one("last_opening_timestamp_seconds", "When this rollout has let a host through last.", max(times))
 
 
-def _hosts(snapshot: Snapshot, plan: Plan, openings: AdmissionCounts) -> Iterable[Gauge]:
+def _hosts(snapshot: Snapshot, plan: Plan, admissions: AdmissionCounts) -> Iterable[Gauge]:
     counts: dict[tuple[str, str], int] = {}
     oldest: dict[str, int] = {}
     broken = []
@@ -110,7 +110,7 @@ def _hosts(snapshot: Snapshot, plan: Plan, openings: AdmissionCounts) -> Iterabl
         if (view.role, STATES[0]) not in counts:
             counts |= {(view.role, state): 0 for state in STATES}
         counts[view.role, view.state] += 1
-        at = _since(snapshot, openings, host, view)
+        at = _since(snapshot, admissions, host, view)
         if view.state == UPGRADING and at:
             oldest[view.role] = min(at, oldest.get(view.role, at))
         elif view.state in BROKEN:
@@ -134,12 +134,12 @@ def _hosts(snapshot: Snapshot, plan: Plan, openings: AdmissionCounts) -> Iterabl
     )
 
 
-def _since(snapshot: Snapshot, openings: AdmissionCounts, host: str, view: HostView) -> int:
+def _since(snapshot: Snapshot, admissions: AdmissionCounts, host: str, view: HostView) -> int:
     """Return the host's last word in this rollout, or when it was let through; 0 where neither is known."""
     record = snapshot.records.get(host)
     said = record.times.get(record.state, 0) if record is not None and record.version == snapshot.current_version else 0
-    _count, by_role = openings.roles.get(view.role, (0, 0))
-    return said or openings.hosts.get(host, by_role)
+    _count, by_role = admissions.roles.get(view.role, (0, 0))
+    return said or admissions.hosts.get(host, by_role)
 
 
 def _one(name: str, text: str, value: float, labels: Mapping[str, str] | None = None) -> Gauge:

@@ -16,10 +16,10 @@ def metrics_text(store: Store, view: FleetView) -> str:
 
     :raises UpgradeError: what :meth:`Store.history` raises.
     """
-    openings = AdmissionCounts()
+    admissions = AdmissionCounts()
     ledger = view.snapshot.ledger
     for event in store.history(ledger.epoch if ledger is not None else 0):
-        openings.add(event)
+        admissions.add(event)
         if event.get("what") in ("begin", "adopt"):
             break
-    return gauges_as_text(fleet_gauges(view.snapshot, view.plan, openings, len(view.warnings)))
+    return gauges_as_text(fleet_gauges(view.snapshot, view.plan, admissions, len(view.warnings)))

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a pass writes down beside its openings: reports it publishes for hosts, their health, budgets, the stage."""
+"""What a pass writes down beside its admissions: reports it publishes for hosts, their health, budgets, the stage."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def with_checks(store: Store, snapshot: Snapshot, rules: Instructions) -> Snapsh
 def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -> list[str]:
     """Write down what is new: a planner write for each 61 hosts, a third as many where a report is published.
 
-    :param ledger: with the stage and the spent budgets as the plan has them.
+    :param ledger: with the stage and the exhausted budgets as the plan has them.
     :returns: warnings that name the hosts whose reports were not published.
     :raises Conflict: if somebody else wrote the ledger or ``current_version``.
     """
@@ -134,11 +134,11 @@ def _times_published(snapshot: Snapshot, host: str) -> int:
 
 
 def _budgets(plan: Plan) -> dict[str, object]:
-    """Return what the history tells of budgets of failure that are spent now, or not any more."""
+    """Return what the history tells of failure budgets that are exhausted now, or are not any more."""
     if not plan.exhausted_keys:
         return {"what": "budget", "reason": "no budget of failure is spent any more"}
     everywhere = plan.blocker.reason if plan.blocker is not None and plan.blocker.code == BUDGET else ""
-    reasons = [everywhere, *(spent.reason() for spent in plan.exhausted.values())]
+    reasons = [everywhere, *(budget.reason() for budget in plan.exhausted.values())]
     return {
         "what": "budget",
         "keys": list(plan.exhausted_keys),

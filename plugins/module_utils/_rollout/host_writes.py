@@ -19,7 +19,7 @@ from .._state.keys import Keys
 # After so many conflicts over its record, a host is left out.
 MOST_CONFLICTS = 3
 # All hosts together may cost one pass so many writes that were refused; a fleet whose hosts all write all the time would
-# use up the time that its openings need.
+# use up the time that its admissions need.
 _MOST_REFUSED = 30
 # In bytes, of the operations of one write. Consul takes 512 KiB, and the ledger and the history need room too.
 _MOST_BYTES = 150_000

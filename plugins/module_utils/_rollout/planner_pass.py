@@ -41,8 +41,8 @@ __all__ = ["PassResult", "PassRequest", "is_same_rollout", "make_pass", "may_sti
 class PassResult:
     """What a pass did, or in check mode would do.
 
-    :param plan: the plan that its openings come from.
-    :param openings: the hosts that this pass let through; other planners may have let more through meanwhile.
+    :param plan: the plan that the admissions come from.
+    :param admissions: the hosts that this pass admitted; other planners may have admitted more meanwhile.
     :param index: the newest Consul index that the plan has seen.
     :param begun: whether this pass began a rollout.
     :param replaces: the rollout under way whose place it took.
@@ -54,7 +54,7 @@ class PassResult:
     index: int = 0
     begun: bool = False
     replaces: Ledger | None = None
-    openings: list[Admission] = field(default_factory=list)
+    admissions: list[Admission] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     snapshot: Snapshot = field(default_factory=Snapshot)
@@ -62,9 +62,9 @@ class PassResult:
     rules: Instructions = field(default_factory=Instructions)
 
     def hosts(self) -> dict[str, HostView]:
-        """Return every host as it is after the openings."""
+        """Return every host as it is once the admissions are written."""
         hosts = dict(self.plan.hosts)
-        for one in self.openings:
+        for one in self.admissions:
             hosts[one.host] = replace(hosts[one.host], state=UPGRADING, reason=f"let through now: {one.reason}")
         return hosts
 
@@ -92,11 +92,11 @@ def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slo
         if not outcome.begun and snapshot.current_version not in (first_version, request.version):
             raise other_rollout(snapshot)
         writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
-        before = (outcome.begun, len(outcome.openings))
+        before = (outcome.begun, len(outcome.admissions))
         try:
             _try_once(writer, request, snapshot, outcome, read_at=read_at)
         except ReadTooOld as error:
-            slow.add(error.seconds, got_on=not dry and before != (outcome.begun, len(outcome.openings)))
+            slow.add(error.seconds, got_on=not dry and before != (outcome.begun, len(outcome.admissions)))
             raise
         finally:
             outcome.changes = net_changes([*outcome.changes, *writer.changes])
@@ -144,7 +144,7 @@ def _try_once(
     ledger = replace(wanted.ledger, stage=plan.stage_mark, stopped=plan.exhausted_keys)
     outcome.warnings += write_health(writer, snapshot, plan, ledger)
     running = replace(ledger, state=RUNNING)
-    admit_hosts(writer, plan, snapshot, running, wanted.rules, outcome.openings, read_at=read_at)
+    admit_hosts(writer, plan, snapshot, running, wanted.rules, outcome.admissions, read_at=read_at)
     end = (
         finish_rollout(keys, snapshot, ledger, converge=request.converge and not plan.post_upgrade)
         if plan.complete

@@ -40,14 +40,14 @@ def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection
     :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``, ``too_slow``, ``went_back``.
     """
     slow = SlowTries(store.settings.pass_limit, MOST_SLOW)
-    openings: list[Admission] = []
+    admissions: list[Admission] = []
 
     def attempt() -> PassResult:
-        before = len(openings)
+        before = len(admissions)
         try:
-            return _try_once(store, request, roles, openings)
+            return _try_once(store, request, roles, admissions)
         except ReadTooOld as error:
-            slow.add(error.seconds, got_on=len(openings) > before)
+            slow.add(error.seconds, got_on=len(admissions) > before)
             raise
 
     return retry_on_conflict(attempt, lambda: store.keys.ledger, tries=TRIES_OF_LEDGER)
@@ -79,8 +79,8 @@ def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened
     plan = make_plan(view, members, rules, request.limit)
     writer = LedgerWriter(store, snapshot, current_user(), int(time.time()))
     outcome = PassResult(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)
-    openings = [one for one in plan.admissions if one.before == "pending"]
-    by_host = {one.host: one for one in openings}
+    admissions = [one for one in plan.admissions if one.before == "pending"]
+    by_host = {one.host: one for one in admissions}
 
     def make(hosts: Sequence[str], _changed: object) -> dict[str, HostWrite]:
         return (
@@ -90,7 +90,7 @@ def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened
     def write(hosts: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
         event = {"what": "after", "hosts": {host: by_host[host].reason for host in hosts}}
         writer.write(replace(ledger), event, operations, changes)
-        outcome.openings += [by_host[host] for host in hosts]
+        outcome.admissions += [by_host[host] for host in hosts]
         opened.extend(by_host[host] for host in hosts)
 
     left_out = write_hosts(store.keys, by_host, MOST_GATES, make, write)

@@ -15,7 +15,7 @@ from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import FORWARD
 
-# As the reason of a spent budget begins, where it stands for a host alone.
+# How the reason of an exhausted budget begins. Beside "Nothing opens" it is left out.
 _OF_BUDGETS = "nothing opens any more: "
 
 _MOST_HOSTS = 8

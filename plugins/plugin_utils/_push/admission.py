@@ -313,7 +313,7 @@ class RunAdmission:
         """Return whether anything may still change without an operator."""
         if look.is_over:
             return False
-        if look.outcome.openings or look.outcome.plan.waits or self._going or self._at_work(look, _flying(look)):
+        if look.outcome.admissions or look.outcome.plan.waits or self._going or self._at_work(look, _flying(look)):
             return True
         # Hosts of this run that have not asked yet will ask, and others may be waiting for them.
         if any(self._will_go(look, host) for host in still_to_come):

@@ -34,10 +34,10 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 def metrics(found: Fleet, *events: dict[str, Any]) -> dict[str, list[tuple[dict[str, str], float]]]:
     """Return the metrics of a fleet without rules, by name without its prefix."""
     snapshot = found.snapshot()
-    openings = AdmissionCounts()
+    admissions = AdmissionCounts()
     for event in events:
-        openings.add(event)
-    text = gauges_as_text(fleet_gauges(snapshot, make_plan(snapshot, found.members, parse({})), openings, 0))
+        admissions.add(event)
+    text = gauges_as_text(fleet_gauges(snapshot, make_plan(snapshot, found.members, parse({})), admissions, 0))
     return {name.removeprefix("convoy_upgrade_"): each for name, each in samples(text).items()}
 
 
