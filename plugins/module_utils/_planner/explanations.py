@@ -198,8 +198,8 @@ def _upgrading(host: HostState, version: str | None) -> str:
             )
         text = f"started{target}{host.record.where()}, has not ended"
         return text if host.gate.is_open else f"{text}; its gate is closed"
-    opened_by = f"the gate {host.gate.key} is {host.gate.value}" if host.gate.key else "no gate is set, so it is open"
-    return f"{opened_by}; it has not started" + (f" and can't: {host.hold.words()}" if host.hold else "")
+    open_by = f"the gate {host.gate.key} is {host.gate.value}" if host.gate.key else "no gate is set, so it is open"
+    return f"{open_by}; it has not started" + (f" and can't: {host.hold.words()}" if host.hold else "")
 
 
 def _view(one: HostState, group: str | None, reason: Reason, stage: int) -> HostView:
