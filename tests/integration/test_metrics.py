@@ -103,7 +103,7 @@ def test_the_file_tells_what_consul_has(run: Runner, store: Store, consul: RawKV
     assert found["rollout_begun_timestamp_seconds",] == ledger(consul)["since"]
     assert found["planner_writes",] == ledger(consul)["epoch"]
     assert (found["complete",], found["can_move",], found["wants_approval",]) == (0, 1, 0)
-    documented = (ROOT / "docs/metrics.md").read_text()
+    documented = (ROOT / "docs/watching.md").read_text()
     assert [name for name, *_labels in found if f"`{name}`" not in documented] == []
     checked(promtool, "check", "metrics", text=text)
 

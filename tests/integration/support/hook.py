@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A hook that is called with what happens to a rollout: the example of docs/notifications.md, and a server that it posts to."""
+"""A hook that is called with what happens to a rollout: the example of docs/watching.md, and a server that it posts to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from devkit.agent import ROOT
 
-PAGE = (ROOT / "docs/notifications.md").read_text()
+PAGE = (ROOT / "docs/watching.md").read_text()
 
 
 class Listener:

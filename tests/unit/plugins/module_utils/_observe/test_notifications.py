@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is told of a rollout: which events there are, that each is told once, and what stands in docs/notifications.md."""
+"""What is told of a rollout: which events there are, that each is told once, and what stands in docs/watching.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan impor
 from devkit.agent import ROOT
 from fleets import NEW, OLD, Fleet, fleet
 
-PAGE = (ROOT / "docs/notifications.md").read_text()
+PAGE = (ROOT / "docs/watching.md").read_text()
 KINDS = {"text": str, "boolean": bool, "number": int, "dictionary": dict, "list": list}
 
 
@@ -65,7 +65,7 @@ def test_the_page_has_every_event() -> None:
 def test_the_page_has_every_field_with_its_type() -> None:
     ((_name, event),), _told = told_of(rollout(compute=2).failed("compute1"))
     documented = {
-        name: KINDS[kind] for names, kind, *_rest in table("What is told") for name in re.findall(r"`(\w+)`", names)
+        name: KINDS[kind] for names, kind, *_rest in table("Event fields") for name in re.findall(r"`(\w+)`", names)
     }
     assert {name: type(value) for name, value in event.items()} == documented
     of_a_host = re.search(r"each with (.*?) \|", PAGE)
