@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/reference.md names all that stands in Consul, and all that instructions may say."""
+"""docs/reference.md names all that stands in Consul, and docs/rules.md all that instructions may say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys 
 from devkit.agent import ROOT
 from devkit.sources import entry, trees, words
 
-PAGE = (ROOT / "docs/reference.md").read_text()
+PAGE = (ROOT / "docs/reference.md").read_text() + (ROOT / "docs/rules.md").read_text()
 PARTS = {match[1]: match[2] for match in re.finditer(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)}
 
 
