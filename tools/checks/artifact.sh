@@ -15,7 +15,7 @@ die() { printf 'artifact: %s\n' "$*" >&2; exit 1; }
 
 # As it is here and now, without what git ignores: a cache in it would be the manifest's fault.
 mkdir "$work/checkout" "$work/collections"
-git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$work/checkout"
+git ls-files -z --cached --others --exclude-standard | xargs -0 cp -d --parents -t "$work/checkout"
 mkdir -p "$work/checkout/.cache" "$work/checkout/plugins/__pycache__"
 touch "$work/checkout/.cache/left-over" "$work/checkout/plugins/__pycache__/left-over.pyc"
 galaxy=$root/.venv/bin/ansible-galaxy
@@ -34,6 +34,8 @@ for wanted in plugins/modules/consul_upgrade_plan.py plugins/module_utils/_plann
 done
 
 "$galaxy" collection install --force "$artifact" -p "$work/collections" >/dev/null 2>&1
+installed=$work/collections/ansible_collections/convoy/upgrade
+[ -e "$installed/playbooks/internal/group_vars/all.yml" ] || die "playbooks/internal does not see the defaults once it is installed"
 # From the installed copy alone: a link in .venv would otherwise be what answers.
 if ! (cd "$work" && ANSIBLE_COLLECTIONS_PATH=$work/collections ANSIBLE_COLLECTIONS_SCAN_SYS_PATH=false \
     ANSIBLE_LOCALHOST_WARNING=false CONSUL_HTTP_ADDR="${CONSUL_HTTP_ADDR:-127.0.0.1:1}" \
@@ -43,7 +45,6 @@ fi
 
 # An image is not built, as that takes a container engine. What it is built from is made, and read in the two ways in which that is done:
 # by this definition, and by any other one that lists the collection.
-installed=$work/collections/ansible_collections/convoy/upgrade
 "$root/.venv/bin/ansible-builder" create --file "$installed/meta/execution-environment.yml" --context "$work/context" \
     --output-filename Containerfile >"$work/log" 2>&1 || { cat "$work/log"; die "its execution environment is refused"; }
 for line in 'FROM \$EE_BASE_IMAGE' 'COPY _build/requirements.txt' 'COPY _build/bindep.txt' 'ansible-galaxy collection install'; do

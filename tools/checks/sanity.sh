@@ -16,7 +16,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tree=$work/ansible_collections/convoy/upgrade
 mkdir -p "$tree"
-git ls-files -z | xargs -0 cp --parents -t "$tree"
+git ls-files -z | xargs -0 cp -d --parents -t "$tree"
 cd "$tree"
 
 # pslint wants PowerShell, and there is none here to check.
