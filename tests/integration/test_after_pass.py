@@ -139,3 +139,28 @@ def test_a_host_that_never_was_well_is_behind(done: Store, consul: RawKV) -> Non
     with pytest.raises(UpgradeError, match="1 of 4 hosts are not on 2 \\(compute4 for one\\)") as caught:
         go(done)
     assert caught.value.code == "not_complete"
+
+
+def test_a_host_that_planners_admitted_goes_on_and_one_that_only_says_so_does_not(done: Store, consul: RawKV) -> None:
+    assert opened(go(done)) == ["compute1", "compute2"]
+    tell(consul, "compute1", "started")
+    tell(consul, "compute3", "started")
+    outcome = go(done)
+    assert opened(outcome) == []
+    hosts = outcome.plan.hosts
+    assert [hosts[f"compute{number}"].unadmitted for number in (1, 2, 3)] == [False, False, True]
+    assert "was not admitted; it keeps a slot" in hosts["compute3"].reason
+    assert outcome.plan.can_move
+    for number in (1, 2):
+        tell(consul, f"compute{number}", "done")
+    outcome = go(done)
+    assert opened(outcome) == ["compute4"]
+    tell(consul, "compute4", "done")
+    assert not go(done).plan.can_move
+
+
+def test_an_admission_that_the_history_has_no_more_does_not_count(done: Store, consul: RawKV) -> None:
+    assert opened(go(done)) == ["compute1", "compute2"]
+    newest = max(consul.tree("upgrade/history/"), key=lambda key: int(key.rpartition("/")[2]))
+    consul.delete(newest)
+    assert [go(done).plan.hosts[host].unadmitted for host in ("compute1", "compute2")] == [True, True]

@@ -27,7 +27,7 @@ from .._fleet.fleet import (
     Snapshot,
     VersionReport,
 )
-from .._fleet.gates import CLOSED, Gates, GateValue
+from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .._host_states.states import UPGRADED, HostState
 
 
@@ -58,12 +58,22 @@ def post_upgrade_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[
     return tuple(host for host, role in members.items() if role in roles and not is_done(host))
 
 
+def begun_post_upgrade(snapshot: Snapshot) -> set[str]:
+    """Return the hosts whose records say that they were admitted to their tasks after the upgrade, and have not ended them."""
+    return {
+        host
+        for host, record in snapshot.records.items()
+        if record.version == snapshot.current_version and record.post in (POST_OPEN, POST_STARTED)
+    }
+
+
 def post_upgrade_snapshot(
     snapshot: Snapshot,
     members: Mapping[str, str],
     roles: Collection[str],
     global_gate: str,
     hosts: Mapping[str, HostState],
+    admitted: Collection[str] = (),
 ) -> Snapshot:
     """Return a snapshot in which a host counts as upgraded once it has finished its tasks after the upgrade.
 
@@ -71,6 +81,8 @@ def post_upgrade_snapshot(
     :param roles: the roles that have such tasks.
     :param global_gate: key of the global gate.
     :param hosts: host -> its state in the upgrade itself.
+    :param admitted: the hosts that planners have admitted to these tasks in this rollout. A record that says so is no proof: a host may
+        write anything there.
     """
     current = snapshot.current_version
     if current is None:
@@ -78,6 +90,7 @@ def post_upgrade_snapshot(
     reports: dict[str, VersionReport] = {}
     records: dict[str, HostRecord] = {}
     marks = dict(snapshot.marks)
+    gates: dict[str, GateValue] = {}
     for host, role in members.items():
         report = snapshot.reports.get(host)
         record = snapshot.records.get(host)
@@ -96,7 +109,9 @@ def post_upgrade_snapshot(
             reports[host] = replace(report, version=f"{current}, with the tasks after the upgrade to be done")
         if record is not None and post in (POST_OPEN, POST_STARTED):
             records[host] = replace(record, state=STARTED)
+            if host in admitted:
+                gates[host] = GateValue(global_gate, OPEN)
         elif record is not None and post == POST_FAILED:
             records[host] = replace(record, state=FAILED)
-    gates = Gates(GateValue(global_gate, CLOSED))
-    return replace(snapshot, reports=reports, records=records, marks=marks, gates=gates)
+    closed = GateValue(global_gate, CLOSED)
+    return replace(snapshot, reports=reports, records=records, marks=marks, gates=Gates(closed, hosts=gates))

@@ -15,9 +15,10 @@ from .._consul.operations import Change, compare_and_put, net_changes
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._fleet.fleet import POST_OPEN, UPGRADED, HostRecord, roles_of_hosts
 from .._fleet.former_rollouts import with_former_rollout
+from .._fleet.ledger import Ledger
 from .._host_states.states import read_states
 from .._planner.plan import Admission
-from .._planner.post_upgrade import post_upgrade_snapshot, without_post_upgrade
+from .._planner.post_upgrade import begun_post_upgrade, post_upgrade_snapshot, without_post_upgrade
 from .._planner.reconcile import make_plan
 from .._rules.instructions import parse
 from .._state.codec import text_of
@@ -75,7 +76,8 @@ def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened
             f"{len(unfinished)} of {len(members)} hosts are not on {request.version} ({unfinished[0]} for one), so nothing "
             "is done after the upgrade yet.",
         )
-    view = post_upgrade_snapshot(snapshot, members, roles, store.keys.gate("global"), hosts)
+    admitted = _admitted(store, ledger, begun_post_upgrade(snapshot))
+    view = post_upgrade_snapshot(snapshot, members, roles, store.keys.gate("global"), hosts, admitted)
     plan = make_plan(view, members, rules, request.limit)
     writer = LedgerWriter(store, snapshot, current_user(), int(time.time()))
     outcome = PassResult(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)
@@ -99,6 +101,20 @@ def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened
     outcome.changes = net_changes(writer.changes)
     outcome.ledger = writer.ledger
     return outcome
+
+
+def _admitted(store: Store, ledger: Ledger, begun: Collection[str]) -> set[str]:
+    """Return those of the hosts that the history of this rollout says were admitted: no request where no host has begun.
+
+    The newest entries come first, so that it takes a request for each 64 entries since the oldest of these admissions.
+    """
+    missing = set(begun)
+    for event in store.history(ledger.epoch) if missing else ():
+        if event["what"] == "after":
+            missing -= event.get("hosts", {}).keys()
+        if not missing or event["what"] in ("begin", "adopt"):
+            break
+    return set(begun) - missing
 
 
 def _records(store: Store, hosts: Sequence[str], version: str) -> dict[str, HostWrite]:
