@@ -53,7 +53,7 @@ def calm_fleets(draw: st.DrawFn) -> Fleet:
 
 @st.composite
 def any_fleets(draw: st.DrawFn) -> Fleet:
-    """Return a fleet in any condition: failures, holds, gates of all kinds and values that nobody can read."""
+    """Return a fleet in any condition: failures, holds, gates of all kinds and values that no one can read."""
     found = draw(calm_fleets())
     hosts = sorted(found.members)
     if hosts:

@@ -124,7 +124,7 @@ class Terminal:
         with self._changed:
             there = self._changed.wait_for(is_there, seconds)
         assert there, f"not seen within {seconds} s on:\n{self.text}"
-        # Not read anew: the program may be drawing again.
+        # Not read again: the program may be drawing again.
         return tested
 
     def end(self, seconds: float = 90) -> int:

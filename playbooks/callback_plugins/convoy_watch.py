@@ -27,7 +27,7 @@ description:
     that look like one that they have, and a C(--limit) that leaves out hosts on which a playbook has to run. Ansible itself ignores
     the ones, and passes the others over.
   - Ansible drops a host that it can't reach from the play without running anything more for it, no rescue either.
-    This tells the driver of the run, so that the host is recorded as failed and nobody waits for it.
+    This tells the driver of the run, so that the host is recorded as failed and no one waits for it.
   - When the run ends, however that goes, it waits until C(upgrade_notify) was told of it, and warns where that was called and failed.
 author: The convoy.upgrade authors (@convoy-upgrade)
 """

@@ -24,7 +24,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
     "fleet": {"type": "dict"},
 }
-# Without any change, the count is shown this often (seconds), so that nobody has to wonder.
+# Without any change, the count is shown this often (seconds), so that no one has to wonder.
 _SHOW_EVERY = 30.0
 
 
@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
         shown = time.monotonic()
         for found in follow(read_settings(options.get, os.environ), options["fleet"]):
             if os.getppid() != parent:
-                # ansible-playbook was killed, and nobody is left to show it to.
+                # ansible-playbook was killed, and no one is left to show it to.
                 os._exit(1)
             if isinstance(found, ProgressUpdate):
                 last = found.progress

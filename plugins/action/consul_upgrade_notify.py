@@ -28,7 +28,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import run_
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import Hook
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.notifier import Notifier, start
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.daemon import make_folder
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import SIGN
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import require_watch
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -60,13 +60,7 @@ class ActionModule(ActionBase):
         if known is not None:
             # A playbook that goes on with another one has it already.
             return {"notifier": known[1], "process": known[0], "untold": []}
-        if os.environ.get(SIGN) != str(os.getppid()):
-            raise UpgradeError(
-                "no_watch",
-                "The callback convoy_watch is not at work, and without it nobody would notice that a host can't be reached "
-                "any more. It lies in callback_plugins beside the playbooks of convoy.upgrade and is found there by itself; "
-                "for a playbook elsewhere, set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to that folder.",
-            )
+        require_watch()
         hook = self._hook(options)
         settings = read_settings(options.get, os.environ)
         store = Store(settings)

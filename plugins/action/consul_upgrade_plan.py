@@ -22,7 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_l
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_socket import is_fed, wait_for_view
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.feeder import feed, settings_from
 
-# Without any change, the count is shown this often (seconds), so that nobody has to wonder.
+# Without any change, the count is shown this often (seconds), so that no one has to wonder.
 _SHOW_EVERY = 30
 # For so long the end waits for the view to have shown it (seconds).
 _SHOW_LAST = 3

@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_socke
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.feeder import feed
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.ipc import SOCKET, call
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import SIGN
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import require_watch
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import PushRun, task_groups_from
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -60,13 +60,7 @@ class ActionModule(ActionBase):
             return {**result, **error.as_result()}
 
     def _prepare(self, _options: dict[str, Any]) -> dict[str, Any]:
-        if os.environ.get(SIGN) != str(os.getppid()):
-            raise UpgradeError(
-                "no_watch",
-                "The callback convoy_watch is not at work, and without it nobody would notice that a host can't be reached "
-                "any more. It lies in callback_plugins beside the playbooks of convoy.upgrade and is found there by itself; "
-                "for a playbook elsewhere, set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to that folder.",
-            )
+        require_watch()
         return {"driver": daemon.make_folder(os.getppid())}
 
     def _start(self, options: dict[str, Any]) -> dict[str, Any]:

@@ -108,7 +108,7 @@ notes:
   - Of variables, only those given with C(-e) count for this plugin, and only where the file does not have the option.
   - Texts among the options of the connection may be templates, so that O(token) can stand in another file. Where the YAML of
     the inventory file is broken, Ansible itself shows lines of it.
-  - From a cache, states are as old as the cache. It is read anew when the file changes in what it asks of Consul, and with
+  - From a cache, states are as old as the cache. It is read again when the file changes in what it asks of Consul, and with
     C(--flush-cache). The token is not in it.
   - What Consul holds is never evaluated as a template.
 seealso:

@@ -39,7 +39,7 @@ options:
     default: '([a-z]+)(\d+)(-.*)?'
   default:
     description:
-      - The answer where no gate is set. A fleet that nobody is upgrading runs Puppet as usual.
+      - The answer where no gate is set. A fleet that no one is upgrading runs Puppet as usual.
     type: bool
     default: true
   version:

@@ -21,7 +21,7 @@ description:
     from one version to another it lies, before the service's own tasks of that step.
   - C(provider) there is for what is no host and has a version of its own. One host at a time upgrades it, once, from where it is itself.
   - What would be lost or run at the wrong time is refused, with file and line. So are an unknown step, a task without a step, a task with
-    two, a service that can't be found, services that require each other, and a step that would be run once by nobody.
+    two, a service that can't be found, services that require each other, and a step that would be run once by no one.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes

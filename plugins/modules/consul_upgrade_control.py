@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operator's word on a rollout."""
+"""Pause, resume, abort, retry, approve or roll back a rollout, or forget hosts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ module: consul_upgrade_control
 short_description: Pause, resume, abort, retry, approve or take back a rollout, or forget hosts
 version_added: 0.2.0
 description:
-  - Writes an operator's word into the ledger, so that all planners obey it from their next pass on, wherever they run, and into the
-    history.
+  - Writes the action into the ledger and the history. All planners obey it from their next pass on, wherever they run.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -55,7 +54,7 @@ options:
     default: ""
   hosts:
     description:
-      - Hosts to try again, for O(action=retry). Without it, all that failed or are lost. A list that is empty is nobody.
+      - Hosts to try again, for O(action=retry). Without it, all that failed or are lost. A list that is empty is no one.
       - A host that is named is put back also where it began to go to another version and never said that it ended, as one that died
         on the way to a version that is taken back. Make sure that nothing is at work there any more.
       - Hosts to forget, for O(action=forget), which needs them. One of which nothing is known is left out, and a remark tells so.
@@ -111,7 +110,7 @@ EXAMPLES = r"""
   convoy.upgrade.consul_upgrade_control:
     action: resume
 
-- name: Put a host back that is mended
+- name: Put a host back that is fixed
   convoy.upgrade.consul_upgrade_control:
     action: retry
     hosts: [compute7]

@@ -131,7 +131,7 @@ failure:
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(denied), V(nobody), V(no_reason) or V(unknown_names).
+      description: A stable word, such as V(unreachable), V(denied), V(no one), V(no_reason) or V(unknown_names).
       type: str
     message:
       description: The sentence that RV(ignore:msg) has.

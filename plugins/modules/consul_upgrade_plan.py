@@ -117,7 +117,7 @@ options:
     default: 14400
   restart:
     description:
-      - Begin a rollout anew that was aborted. Without it, a call that gives the version of such a rollout fails.
+      - Begin a rollout again that was aborted. Without it, a call that gives the version of such a rollout fails.
       - Where the rollout was not aborted, it makes no difference.
     type: bool
     default: false
@@ -131,7 +131,7 @@ options:
   rollback:
     description:
       - Begin O(version) as a rollback, which it has to be given for, as M(convoy.upgrade.consul_upgrade_control) does. The hosts that
-        changed last go first, there are no stages, and nobody waits for hosts that are broken. Without instructions it is under the
+        changed last go first, there are no stages, and no one waits for hosts that are broken. Without instructions it is under the
         rules of the rollout that it takes back.
       - In check mode this shows the plan of a rollback that has not begun. Where it has begun already, it makes no difference.
     type: bool
@@ -417,7 +417,7 @@ obstacles:
   type: list
   elements: str
 wake_at:
-  description: When a call may find something else though nobody wrote anything, in unix seconds. V(0) where that is not so.
+  description: When a call may find something else though no one wrote anything, in unix seconds. V(0) where that is not so.
   returned: success
   type: float
 index:

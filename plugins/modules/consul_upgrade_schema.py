@@ -17,7 +17,7 @@ description:
     has reported through convoy.upgrade, or O(remove_legacy) asks for their end, so that nodes with older code go on working.
   - Every write is a transaction that is safe by itself and checks that the migration is still the only one. One that was killed is finished
     by the next.
-  - While it works, planners and operators' words are refused; nodes ask their gates and report as ever, and holds can be set.
+  - While it works, planners and operators' words are refused; nodes ask their gates and report as usual, and holds can be set.
   - It runs on the controller.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
@@ -128,6 +128,6 @@ failure:
       type: str
     details:
       description: The facts of the failure as data. For V(in_the_way) its C(obstacles) are all that stands in the way, each with its
-        C(key), C(why) and C(mend).
+        C(key), C(why) and C(fix).
       type: dict
 """

@@ -30,7 +30,7 @@ options:
   path:
     description:
       - The file that is locked. It is made if it is not there, and stays. So is its directory, if that is all that is missing.
-      - The directory and the file have to belong to root or to the user, and nobody else may write them.
+      - The directory and the file have to belong to root or to the user, and no one else may write them.
     type: path
     default: /run/convoy/node.lock
   state:
@@ -87,7 +87,7 @@ released:
   returned: success
   type: bool
 holder:
-  description: Who has the lock. Null where nobody has it, or nobody has said so yet.
+  description: Who has the lock. Null where no one has it, or no one has said so yet.
   returned: success
   type: dict
   contains:

@@ -23,13 +23,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate  # noqa: E402  the path comes first
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store  # noqa: E402
-from devkit.agent import Agent  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from devkit.agent import Agent
 
 SIZES = [100, 1_000, 10_000, 100_000]
 OPENINGS = 61

@@ -22,9 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
-from lab.guard import guarded  # noqa: E402  the path comes first
-from lab.node import Node  # noqa: E402
-from nodes.fleet import RUNTIME, Fleet, wait_for  # noqa: E402
+from lab.guard import guarded
+from lab.node import Node
+from nodes.fleet import RUNTIME, Fleet, wait_for
 
 NODE = "compute1"
 HEAD = ["what", "seconds", "of them on the processor"]

@@ -23,8 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
-from devkit.agent import Agent  # noqa: E402  the path comes first
-from push.site import Site, spans  # noqa: E402
+from devkit.agent import Agent
+from push.site import Site, spans
 
 STEPS = ("prepare", "stop", "upgrade", "start", "verify")
 BARE = """\

@@ -21,8 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
-from fire.run import Result, run  # noqa: E402  the path comes first
-from lab.guard import guarded  # noqa: E402
+from fire.run import Result, run
+from lab.guard import guarded
 
 
 def main() -> int:

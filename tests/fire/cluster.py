@@ -68,7 +68,7 @@ def once_led(act: Callable[[], _Found], seconds: float = 30) -> _Found:
 
 
 def leader_of(lab: Lab) -> Node | None:
-    """Return the server that leads, None where nobody knows."""
+    """Return the server that leads, None where no one knows."""
     for node in lab.servers.values():
         try:
             code, _headers, body = RawKV(url_of(node)).call("GET", "status/leader", timeout=2)

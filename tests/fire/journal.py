@@ -24,7 +24,7 @@ class Write:
     :param operations: as Consul gets them.
     :param reading: what the sender had read last of all that a planner needs.
     :param at: when it was sent (unix seconds).
-    :param index: Consul's index at which it was done; None where it was not, or nobody knows.
+    :param index: Consul's index at which it was done; None where it was not, or no one knows.
     :param is_known: whether Consul's answer was seen; ``was_done`` what it said.
     """
 

@@ -4,8 +4,8 @@
 """The judge: goes through every write of a run, and says what no rule allowed.
 
 A planner opens what the rules allow by what it has read. So each opening is judged by the keys as that planner was told
-them (what hosts said of themselves), and as they are when it writes (all that goes through the ledger, which nobody but
-itself may have written meanwhile). A host that falls back after a planner has looked is nobody's fault.
+them (what hosts said of themselves), and as they are when it writes (all that goes through the ledger, which no one but
+itself may have written meanwhile). A host that falls back after a planner has looked is no one's fault.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _STATES: Mapping[str, tuple[tuple[str, ...], str | None]] = {
 class Judge:
     """Judges the steps of a run.
 
-    :param rules_of: returns what instructions mean, None for those that nobody gave.
+    :param rules_of: returns what instructions mean, None for those that no one gave.
     :param clock_of: returns by how much a process's clock was ahead around a time, None where it was set just then.
     :param most_ahead: returns by how much it was ahead at most around a time.
     :param steady: whether no clock was set at all.
@@ -126,7 +126,7 @@ class Judge:
             found.append(f"epoch {after['epoch']} came after {before.get('epoch')}")
         rules = self._rules_of(after.get("instructions", {}))
         if rules is None:
-            return [*found, f"nobody gave the rules of epoch {after['epoch']}: {after['instructions']}"]
+            return [*found, f"no one gave the rules of epoch {after['epoch']}: {after['instructions']}"]
         state = with_own_word(step.before, self._told(write)) if write.reading is not None else step.before
         facts = Facts({**state, LEDGER: step.after[LEDGER]}, rules, self._now(write), self._steady)
         found += _of_ledger(event, before, after, changed)

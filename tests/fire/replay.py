@@ -158,7 +158,7 @@ def _settle(base: State, writes: Sequence[Write], seen: Iterable[tuple[str, Entr
             # Of two that fit, the later one: who sends the same again has seen that it was not done.
             fits[-1].index = index
         else:
-            problems.append(f"nobody knows who wrote {', '.join(values[index])} at index {index}")
+            problems.append(f"no one knows who wrote {', '.join(values[index])} at index {index}")
     return problems
 
 

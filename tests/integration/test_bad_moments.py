@@ -86,7 +86,7 @@ def test_a_planner_that_slept_lets_nobody_through_once_others_know_that_a_budget
     assert "compute1" in told[0]["reason"]
     assert ledger(consul)["stopped"] == ["failure_rules.fleet"]
 
-    control.retry(store, control.Command("mended", fleet=FLEET))
+    control.retry(store, control.Command("fixed", fleet=FLEET))
     assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).admissions] == ["compute1", "compute3"]
     assert "stopped" not in ledger(consul)
 
@@ -132,7 +132,7 @@ def test_a_host_that_fell_back_and_reports_again_soaks_again(store: Store, consu
     time.sleep(2.1)
     write_report(store, HostReport("compute1", "1", "upgraded"))
     upgrade(store, "compute1")
-    # Nobody looked while it was away.
+    # No one looked while it was away.
     again = make_pass(store, PassRequest(fleet=FLEET))
     assert again.admissions == []
     assert "soaks for 2 s more" in again.plan.hosts["compute1"].reason

@@ -119,7 +119,7 @@ def test_a_run_of_many_lines_ends_when_their_reader_does(play: Shipped) -> None:
         text=True,
         timeout=90,
     )
-    assert "Nobody reads the output any more" in done.stderr
+    assert "No one reads the output any more" in done.stderr
     assert done.stdout.endswith("ended\n")
 
 

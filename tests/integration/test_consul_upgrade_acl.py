@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Policies and tokens of each part, on a server that denies by default: what they allow, and that nobody sees them."""
+"""Policies and tokens of each part, on a server that denies by default: what they allow, and that no one sees them."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_a_secret_that_can_not_be_brought_to_its_file_is_not_shown_instead(
     made = grant(store_with(guarded, MASTER), TokenKind("viewer", "late"))
     files = {
         "no such folder": {"token_file": str(tmp_path / "none" / "token")},
-        "no such owner": {"token_file": str(tmp_path / "owned"), "token_file_owner": "nobody-of-that-name"},
+        "no such owner": {"token_file": str(tmp_path / "owned"), "token_file_owner": "no one-of-that-name"},
         "a file below a file": {"token_file": str(tmp_path / "full" / "token")},
         "another's file": {"token_file": str(tmp_path / "full")},
     }

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operator's word on a rollout: pause, resume, abort, retry, approve, roll back."""
+"""What operators do to a rollout: pause, resume, abort, retry, approve, roll back."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_wait_lasts_through_a_pause_and_ends_with_an_abort(run: Runner, begun:
     (result,) = live.end()
     assert (result["failed"], result["failure"]["code"]) == (True, "aborted")
     assert result["failure"]["message"].startswith("The rollout was aborted by ")
-    assert ": enough; begin it anew with -e restart=true, or go back with rollback.yml." in result["msg"]
+    assert ": enough; restart it with -e restart=true, or go back with rollback.yml." in result["msg"]
 
 
 def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: RawKV) -> None:

@@ -217,7 +217,7 @@ def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
 
 def test_nobody_and_no_reason_are_refused(run: Runner, consul: RawKV) -> None:
     nobody, no_reason, name = run([hold(reason="x"), hold(everything=True), hold(hosts=["a/b"], reason="x")])
-    assert nobody["failure"]["message"] == "Nobody is named: give hosts, roles, or everything: true."
+    assert nobody["failure"]["message"] == "No one is named: give hosts, roles, or everything: true."
     assert no_reason["failure"]["message"] == "reason is empty. Say why, for those who find the hold later."
     assert name["failure"]["code"] == "bad_name"
     assert consul.tree() == {}

@@ -82,7 +82,7 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
         "It is pending since TIME: the rollout to 2 began then.",
         f"Why: waits for a slot: {slots}.",
         f"The rule is rolling_rules.global: 2, given by {current_user()} at TIME.",
-        "An operator could change it: give all rules again to upgrade.yml with a higher rolling_rules.global.",
+        "An operator can change this: give all rules again to upgrade.yml with a higher rolling_rules.global.",
         "Next: if all goes well it goes in wave 3 of 3, after 1 host of role compute and those that are under way.",
     ]
     assert nobody["failure"]["message"].startswith(

@@ -48,15 +48,15 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
     refused = run([control("resume")])[0]
     assert refused["failure"]["message"] == (
         "The rollout to 2 is aborted, so it can't be resumed. It is over. upgrade.yml -e version=2 -e restart=true begins it "
-        "anew, and upgrade.yml -e version=X begins another one."
+        "again, and upgrade.yml -e version=X begins another one."
     )
-    # It is not begun anew unawares, as by a command that runs every hour.
+    # It is not begun again unawares, as by a command that runs every hour.
     before = consul.texts()
     plan = {"version": "2", "instructions": {"rolling_rules": {"global": 1}}}
     unaware = run([{"convoy.upgrade.consul_upgrade_plan": plan}])[0]
     assert unaware["failure"]["code"] == "aborted"
     assert re.fullmatch(
-        r"The rollout to 2 was aborted by \S+ at .*: enough\. Nothing is opened\. Begin it anew with restart: true "
+        r"The rollout to 2 was aborted by \S+ at .*: enough\. Nothing is opened\. Begin it again with restart: true "
         r"\(-e restart=true\), or go back with rollback\.yml\.",
         unaware["failure"]["message"],
     )

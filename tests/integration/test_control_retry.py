@@ -46,7 +46,7 @@ def test_a_retry_of_many_that_is_cut_short_tells_of_all_that_it_put_back(store: 
     for host in many:
         consul.put(f"upgrade/hosts/{host}", json.dumps({"version": "2", "state": "failed", "error": "no disk"}))
     cut_short(store, 2)
-    done = operator.retry(store, operator.Command("mended"), [*many])
+    done = operator.retry(store, operator.Command("fixed"), [*many])
     assert (done.hosts, done.remarks) == ([*many], [])
     assert {json.loads(value)["state"] for value in consul.tree("upgrade/hosts/").values()} == {"retried"}
     retries = [event["hosts"] for event in history(consul) if event["what"] == "retry"]
@@ -96,7 +96,7 @@ def test_an_empty_list_of_hosts_is_nobody(run: Runner, begun: Store, consul: Raw
     nobody = run([control("retry", hosts=[])])[0]
     assert (nobody["changed"], nobody["hosts"]) == (False, [])
     assert nobody["remarks"] == [
-        "The list of hosts is empty, so nobody is put back. Leave it out to put back all that failed or are lost."
+        "The list of hosts is empty, so no one is put back. Leave it out to put back all that failed or are lost."
     ]
     assert consul.tree() == before
     assert operator.retry(begun, operator.Command()).hosts == ["controller1"]

@@ -173,5 +173,5 @@ def test_where_something_else_set_the_version_a_rollback_needs_one(run: Runner, 
     consul.put("current_version", "3")
     refused, back = run([control("rollback"), control("rollback", version="1")])
     assert refused["failure"]["code"] == "foreign_version"
-    assert "something else has set it, so nobody knows where the fleet was before. Give version." in refused["msg"]
+    assert "something else has set it, so no one knows where the fleet was before. Give version." in refused["msg"]
     assert back["version"] == "1"

@@ -67,7 +67,7 @@ def _for_a_step(roles: Roles) -> list[Task]:
 
 
 def _for_control(_roles: Roles) -> list[Task]:
-    """Return what comes before an operator's word on a rollout."""
+    """Return what comes before an operator's action on a rollout."""
     return [plan(version="2.10", instructions={"rolling_rules": {"global": 0}})]
 
 

@@ -67,7 +67,7 @@ def settings(agent: Agent, consul: RawKV) -> Settings:  # noqa: ARG001  it wipes
 
 
 class Undisturbed(NamedTuple):
-    """A migration that nobody cut short.
+    """A migration that no one cut short.
 
     :param keys: all that is in Consul after it.
     :param writes: how many transactions it took.
@@ -83,7 +83,7 @@ _KNOWN: dict[int, Undisturbed] = {}
 
 
 def undisturbed(consul: RawKV, settings: Settings, keys: dict[str, str]) -> Undisturbed:
-    """Return what a migration that nobody cuts short leaves behind, and write the keys anew."""
+    """Return what a migration that no one cuts short leaves behind, and write the keys again."""
     if len(keys) not in _KNOWN:
         fresh(consul, keys)
         told = Migrator(Store(settings), **REMOVAL).run(dry=True)

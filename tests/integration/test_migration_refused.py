@@ -69,7 +69,7 @@ def test_all_that_stands_in_the_way_is_told_at_once_and_nothing_is_changed(
     assert set(found) >= set(expected)
     for key, why in expected.items():
         assert why in found[key]["why"], key
-        assert found[key]["mend"]
+        assert found[key]["fix"]
         assert f"{key} {found[key]['why']}" in caught.value.message
     assert consul.tree() == before
 
@@ -116,7 +116,7 @@ def test_what_comes_into_the_way_is_told_with_what_was_done_before(store: Store,
     assert [one["key"] for one in error.details["obstacles"]] == ["running_version/stray"]
     copied = consul.tree("running/versions/")
     # Between looking and locking nothing was done yet.
-    assert ("Nothing is changed before that is mended" in error.message) is (at == 1) is (not copied)
+    assert ("Nothing is changed before that is fixed" in error.message) is (at == 1) is (not copied)
     assert ("What was copied stays, and planners are refused" in error.message) is (at == 2)
     assert (consul.get("upgrade/migration") is not None) is (at == 2)
     if at == 2:

@@ -74,7 +74,7 @@ STEP = ToTwo()
 
 @pytest.fixture(autouse=True)
 def second_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put one more file among the steps, where nobody else sees it."""
+    """Put one more file among the steps, where no one else sees it."""
     steps = import_module(f"{step_finder.__package__}.steps")
     (own,) = list(steps.__path__)
     for path in Path(own).glob("to_*.py"):
@@ -141,10 +141,10 @@ def test_what_stands_in_the_way_of_a_later_step_is_seen_when_it_is_reached(setti
         with pytest.raises(UpgradeError) as caught:
             Migrator(Store(settings)).run(dry=dry)
         assert caught.value.details["obstacles"] == [
-            {"key": "running/versions/v1/web1", "why": "has braces", "mend": "Delete it."}
+            {"key": "running/versions/v1/web1", "why": "has braces", "fix": "Delete it."}
         ]
         assert "stand in the way of layout 2" in caught.value.message
-        assert "Nothing is changed before that is mended" in caught.value.message
+        assert "Nothing is changed before that is fixed" in caught.value.message
     # The first step is made, and safe, and its old keys are kept; the next run goes on with the second.
     for _again in range(2):
         assert consul.get("upgrade/schema") == b"1"

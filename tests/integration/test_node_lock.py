@@ -66,7 +66,7 @@ def test_taking_it_keeps_nobody_waiting(pipelining: str, run: Runner, path: Path
     played = run([lock(path, lease=60)], environ={"ANSIBLE_PIPELINING": pipelining})
     assert played[0]["acquired"]
     assert time.monotonic() - began < 20
-    # The run has ended, and nobody freed it.
+    # The run has ended, and no one freed it.
     wait_until(lambda: is_free(path), seconds=2, what="the end of the lock")
 
 

@@ -146,7 +146,7 @@ def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
     control.resume(store, control.Command("", "bob", FLEET))
     aborted = play("abort", reason="enough", by="ann", **given)
     assert aborted.returncode == 0, aborted.stdout
-    # What happened while nobody was at work to tell it comes first.
+    # What happened while no one was at work to tell it comes first.
     assert [one["text"] for one in chat.events[1:]] == [
         "The rollout to 2 goes on by bob.",
         "The rollout to 2 was aborted by ann: enough; 0 of 3 hosts upgraded.",
@@ -175,7 +175,7 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     assert (failed.returncode, ledger(consul)["state"]) == (0, "paused"), failed.stdout
     assert re.search(
         rf"\[WARNING\]: {file} was called with the event pause of \S+Z, and failed: no bot pause. The rollout goes on, and "
-        "this event is not told again. Mend the file.",
+        "this event is not told again. Fix the file.",
         words(failed.stdout),
     )
     mark = play.folder / "hangs"
@@ -200,7 +200,7 @@ def test_what_a_killed_run_has_not_told_is_told_by_the_next(
     at_work = json.loads(consul.get("upgrade/notified") or b"")
     os.kill(at_work["pid"], signal.SIGKILL)
     stop(process, signal.SIGKILL)
-    # Nobody is left who would end it.
+    # No one is left who would end it.
     os.kill(int(mark.read_text()), signal.SIGKILL)
     given = {**MORE, "upgrade_notify": str(example(play.folder)), "chat_webhook": chat.url}
     resumed = play("resume", by="bob", **given)

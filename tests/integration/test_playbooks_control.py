@@ -56,7 +56,7 @@ def test_hold_and_unhold(play: Shipped, store: Store, consul: RawKV) -> None:
     )
     nobody = play("hold", reason="RAM test")
     assert nobody.returncode == 2
-    assert "Nobody is named: give hosts, roles, or everything: true." in words(nobody.stdout)
+    assert "No one is named: give hosts, roles, or everything: true." in words(nobody.stdout)
 
 
 @pytest.mark.thorough
@@ -86,9 +86,9 @@ def test_retry_and_approve(play: Shipped, store: Store, consul: RawKV) -> None:
     make_pass(store, PassRequest("2", rules, fleet=FLEET))
     write_report(store, HostReport("compute1", "2", "started"))
     write_report(store, HostReport("compute1", "2", "failed", error="no disk"))
-    retried = play("retry", host="compute1", reason="mended", **MORE)
+    retried = play("retry", host="compute1", reason="fixed", **MORE)
     assert retried.returncode == 0, retried.stdout
-    assert "mended" in [event.get("reason") for event in history(consul) if event["what"] == "retry"]
+    assert "fixed" in [event.get("reason") for event in history(consul) if event["what"] == "retry"]
     refused = play("forget", host="compute1", **MORE)
     assert refused.returncode == 0, refused.stdout
     assert "compute1 is forgotten." in refused.stdout
@@ -132,7 +132,7 @@ def test_a_name_that_is_given_and_empty_is_refused(
     which = next(one for one, value in given.items() if isinstance(value, str) and not value.strip(" ,"))
     assert refused.returncode == 2, refused.stdout
     assert (
-        f"{which} is given, and is empty, so it names nobody. Nothing is done: give a name, or leave {which} out."
+        f"{which} is given, and is empty, so it names no one. Nothing is done: give a name, or leave {which} out."
         in (words(refused.stdout))
     )
     assert consul.tree() == before

@@ -50,9 +50,9 @@ def check(view: View) -> None:
 
 
 def races() -> list[int]:
-    """Return the seeds: one anew each time, or the one that CONVOY_TEST_SEED repeats."""
+    """Return the seeds: one again each time, or the one that CONVOY_TEST_SEED repeats."""
     given = os.environ.get("CONVOY_TEST_SEED")
-    # Processes that share the tests have to find the same ones, so they draw from what is anew for all of them together.
+    # Processes that share the tests have to find the same ones, so they draw from what is again for all of them together.
     shared = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     chance = random.Random(shared) if shared else random.SystemRandom()
     return [int(given)] if given else [chance.randrange(10**6)]

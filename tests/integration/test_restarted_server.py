@@ -48,9 +48,12 @@ READERS: dict[str, tuple[Callable[[Store], object], object]] = {
     "epochs": (lambda store: store.epochs(), [2, 1]),
     "history": (lambda store: [one["what"] for one in store.events([2])], ["complete"]),
     "wait": (
-        lambda store: [store.client.wait_for_change_below(GATE, 0, 1)[0] > 0, store.client.get(GATE).value],
-        [True, b"False"],
-    ),  # type: ignore[union-attr]
+        lambda store: [
+            store.client.wait_for_change_below(GATE, 0, 1)[0] > 0,
+            [entry.value for entry in store.client.read([GATE])],
+        ],
+        [True, [b"False"]],
+    ),
 }
 
 
@@ -107,7 +110,7 @@ def test_no_reader_is_told_of_what_is_over(restarted: Agent) -> None:
     for thread in threads:
         thread.start()
     try:
-        # The moment is short, and on a busy machine nobody may have asked in it.
+        # The moment is short, and on a busy machine no one may have asked in it.
         for _restart in range(_RESTARTS):
             restarted.start()
             time.sleep(1)

@@ -131,7 +131,7 @@ def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Stor
     write_report(store, HostReport("compute1", "2", "failed", error="no disk"))
     blocker = go(store).plan.blocker
     assert blocker is not None
-    assert blocker.reason.endswith("mend and retry it, or give all rules again with failure_rules.fleet raised")
+    assert blocker.reason.endswith("fix and retry it, or give all rules again with failure_rules.fleet raised")
     keys = consul.tree()
     for given in ({"failure_rules": {"fleet": 3}}, {}):
         with pytest.raises(UpgradeError, match=r"rolling_rules: \{\}") as caught:
@@ -144,7 +144,7 @@ def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Stor
         go(store, None, {"failure_rules": {"fleet": 3}})
     control.resume(store, control.Command())
     assert opened(history(consul)) == ["compute1"]
-    control.retry(store, control.Command("mended"))
+    control.retry(store, control.Command("fixed"))
     go(store, "2", {**ONE_BY_ONE, "failure_rules": {"fleet": 3}})
     assert opened(history(consul)) == ["compute1", "compute1"]
     go(store, None, {"rolling_rules": {"global": 2}, "failure_rules": {}})

@@ -203,7 +203,7 @@ def test_a_node_does_not_open_its_own_gate(kv: RawKV, guarded: Agent, admin: Sto
         assert kv.get(f"{GATES}/host/web3") is None
         assert outcome.plan.hosts["web3"].state == "upgrading"
         assert "was not admitted" in outcome.plan.hosts["web3"].reason
-    # It takes a slot, also where a rollout begins anew, and does not go on without an operator.
+    # It takes a slot, also where a rollout begins again, and does not go on without an operator.
     control.abort(admin, control.Command("stop", fleet=names(web=3)))
     outcome = make_pass(admin, PassRequest("3", ONE_BY_ONE, fleet=names(web=3)))
     assert outcome.admissions == []

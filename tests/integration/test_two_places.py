@@ -209,7 +209,7 @@ def test_an_abort_and_a_retry_close_both(kept: Store, consul: RawKV) -> None:
     make_pass(kept, PassRequest("2", {"rolling_rules": {"global": 2}}))
     write_report(kept, HostReport("compute1", "2", "started"))
     write_report(kept, HostReport("compute1", "2", "failed", error="disk full"))
-    retry(kept, Said("mended"))
+    retry(kept, Said("fixed"))
     assert gates(consul)["host/compute1"] == "false"
     alike(consul)
     make_pass(kept, PassRequest("2", {"rolling_rules": {"global": 2}}))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "tools")]
 
-from devkit.guard import take_guards_name  # noqa: E402  the path has to be set first
+from devkit.guard import take_guards_name
 
-from lab.lab import Lab  # noqa: E402
+from lab.lab import Lab
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
     commands.add_parser("inventory", help="print an Ansible inventory")
     for name, does in (
         ("cut", "cut a node off the network"),
-        ("mend", "connect it again"),
+        ("fix", "connect it again"),
         ("kill", "cut a node's power"),
         ("boot", "start a killed node again"),
     ):

@@ -71,7 +71,7 @@ class Package:
 def repository(folder: Path, packages: Iterable[Package | Path]) -> str:
     """Make an apt repository in a folder; return what a node's list of sources has to say.
 
-    It is written beside and put in place at once, so that nobody reads half of one.
+    It is written beside and put in place at once, so that no one reads half of one.
 
     :param packages: what to build, or the path of a package that is built, which is copied.
     """

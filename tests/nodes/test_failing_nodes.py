@@ -67,7 +67,7 @@ def go_wrong_and_be_repaired(fleet: Fleet) -> None:
 
     wait_for(all_have_failed, "the nodes that can fail have failed")
     each_shows_its_reason(fleet)
-    # The nodes' timers go on trying; whatever they do, nobody follows.
+    # The nodes' timers go on trying; whatever they do, no one follows.
     wait_for(lambda: fleet.record("compute1")["attempt"] > 2, "compute1 tries again")
     assert fleet.states()["compute5"] == "pending"
     assert fleet.reported("v2") == set()

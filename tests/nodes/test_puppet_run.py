@@ -125,7 +125,7 @@ def test_the_lock_of_an_agent_is_where_puppet_says_and_is_waited_for(node: Node,
     told = puppet(manifest=manifest, lock_timeout=60)
     assert told["waited"] >= 1
     assert told["exit_code"] == 2
-    # The lock file is still there; nobody alive has it.
+    # The lock file is still there; no one alive has it.
     assert puppet(manifest=manifest)["waited"] == 0
     node.run("sh", "-c", f"setsid bash -c 'echo $$ > {lock}; exec -a puppet sleep 600' >/dev/null 2>&1 &")
     told = puppet(manifest=manifest, lock_timeout=0.5)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("tools", "tests")]
 
-from pages.page import rewritten  # noqa: E402  the path has to be set first
-from pages.shown import comparable  # noqa: E402
-from pages.walk import walk  # noqa: E402
+from pages.page import rewritten
+from pages.shown import comparable
+from pages.walk import walk
 
 
 def main() -> None:

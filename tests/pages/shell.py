@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A shell on a machine of its own: a network that nobody else is on, so that Consul has its usual ports, and no process outlives it."""
+"""A shell on a machine of its own: a network that no one else is on, so that Consul has its usual ports, and no process outlives it."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def kill(process: subprocess.Popen[str]) -> None:
         with contextlib.suppress(OSError):
             for thread in Path(f"/proc/{family[-1]}/task").iterdir():
                 found += map(int, (thread / "children").read_text().split())
-    # From the top, so that nobody sees that another one is gone.
+    # From the top, so that no one sees that another one is gone.
     for one in family:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)

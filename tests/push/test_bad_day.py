@@ -63,10 +63,10 @@ def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fl
     assert begun(fleet) == {"web1"}
     assert fleet.done("web1") == ["app/prepare", "app/upgrade"]
     assert fleet.reported("v1") == {"web1"}
-    # It is not begun anew unawares.
+    # It is not begun again unawares.
     refused = " ".join(fleet.play("upgrade", version="v1", instructions=ONE, code=2).split())
     assert "The rollout to v1 was aborted by ann at " in refused
-    assert "Begin it anew with restart: true (-e restart=true), or go back with rollback.yml." in refused
+    assert "Begin it again with restart: true (-e restart=true), or go back with rollback.yml." in refused
     fleet.play("upgrade", version="v1", instructions=ONE, restart=True)
     assert fleet.reported("v1") == set(WEB)
     assert fleet.done("web1") == ["app/prepare", "app/upgrade"]
@@ -95,7 +95,7 @@ def test_a_host_whose_check_fails_while_it_soaks_stops_what_the_budget_says(flee
         time.sleep(5)
         assert begun(fleet) == {"web1"}
     finally:
-        # It may take as long as it likes to pass; what is at stake is that nobody follows it.
+        # It may take as long as it likes to pass; what is at stake is that no one follows it.
         fleet.play("abort", reason="seen enough")
         ended = fleet.end(process)
     assert ended.code == 2, ended.stdout
@@ -112,7 +112,7 @@ def test_a_budget_that_is_spent_stops_the_run_and_names_the_hosts(fleet: Site) -
     assert ended.code == 2, ended.stdout
     assert "failure_rules.fleet" in ended.stdout
     assert "app-upgrade is broken here" in ended.stdout
-    # Those that had begun with it finish, and nobody follows them.
+    # Those that had begun with it finish, and no one follows them.
     assert begun(fleet) == set(WEB[:3])
     assert fleet.reported("v1") == {"web2", "web3"}
 

@@ -57,4 +57,4 @@ def test_without_consul_it_does_not_start(empty: Site) -> None:
 
 
 def test_without_the_callback_it_does_not_start(empty: Site) -> None:
-    assert "The callback convoy_watch is not at work, and without it nobody would notice" in drive(empty, watched=False)
+    assert "The callback convoy_watch is not enabled, and only callbacks learn" in drive(empty, watched=False)

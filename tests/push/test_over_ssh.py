@@ -54,7 +54,7 @@ def test_a_controller_that_is_killed_at_every_step_goes_on_where_it_was(site: Si
             120,
         )
         kill(process)
-        # Nothing of a controller's death reaches the host: the task ends there, and nobody is told.
+        # Nothing of a controller's death reaches the host: the task ends there, and no one is told.
         wait_for(lambda number=number: len(site.done("web1")) == number + 1 + number, f"web1 has ended {task}", 30)
     site.sleep(0.1)
     site.play("upgrade", version="v1")
@@ -80,7 +80,7 @@ def test_a_host_that_dies_at_a_step_keeps_its_slot_and_goes_on_there_when_it_is_
     assert site.done("web2") == []
     assert "web1 (failed): failed, service app, step prepare: unreachable: " in ended.stdout
 
-    # As long as nobody asks for it, it is not tried again, and its slot is not given away.
+    # As long as no one asks for it, it is not tried again, and its slot is not given away.
     lab.nodes["web1"].boot()
     lab.nodes["web1"].wait(22)
     site.sleep(0.1, "web1")

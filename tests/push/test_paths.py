@@ -65,7 +65,7 @@ def test_what_is_behind_a_host_is_not_done_again_after_a_failure_nor_on_the_way_
     assert site.done("db1") == ["db/stop", *at("2.4", "2.6", "2.8"), "db/upgrade", "db/start"]
     assert [one.task for one in site.entries("db1")].count("db@2.4/upgrade") == 2
 
-    # Its next rollout goes elsewhere. The service's own steps are of that, and are done anew.
+    # Its next rollout goes elsewhere. The service's own steps are of that, and are done again.
     later.unlink()
     before = len(site.done("db1"))
     shown = site.play("upgrade", version="2.10", replace="2.8")

@@ -115,7 +115,7 @@ def test_a_host_that_fails_elsewhere_leaves_the_provider_to_the_next_one(site: S
     site.service("cloud", ["prepare", "upgrade"], provider=True)
     hosts = ["web1", "web2"]
     site.inventory({"web": {"plane": "dataplane", "services": ["app", "cloud"]}}, {"web": hosts})
-    # Nobody has to know where one without a path comes from.
+    # No one has to know where one without a path comes from.
     broken = site.fail("web1", "app/stop")
     rules = {"rolling_rules": {"global": "unlimited", "roles": {"web": 2}}}
     site.sleep(3.0, "web2")

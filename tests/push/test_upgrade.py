@@ -63,11 +63,11 @@ def test_a_fleet_goes_through_its_steps_in_order(fleet: Site) -> None:
             *("balancer/prepare", "database/prepare", "api/prepare", "balancer/stop"),
             *("balancer/upgrade", "database/upgrade", "api/upgrade", "balancer/start", "api/start", "balancer/verify"),
         ]
-    # Nobody goes on to the next step before what is done once for all is done.
+    # No one goes on to the next step before what is done once for all is done.
     starts = [one.at for one in entries if one.task == "balancer/start" and one.what == "begin"]
     assert once[0].at < min(starts)
 
-    # The hosts of a wave take each step together; those of the data plane wait for nobody, and not for the slowest.
+    # The hosts of a wave take each step together; those of the data plane wait for no one, and not for the slowest.
     for before, after in (("prepare", "stop"), ("upgrade", "start")):
         last = max(one.at for one in touches if one.host in CONTROLLERS[:2] and one.task.endswith(f"/{before}"))
         first = min(one.at for one in touches if one.host in CONTROLLERS[:2] and one.task == f"balancer/{after}")

@@ -91,7 +91,7 @@ def ping(node: Node) -> Iterator[list[float]]:
         "ip", "netns", "exec", "guest1", "ping", "-D", "-n", "-i", str(INTERVAL), "-W", "1", "192.0.2.2"
     )
     gaps: list[float] = []
-    # A pipe that nobody reads from is full after some seconds, and stops what writes into it.
+    # A pipe that no one reads from is full after some seconds, and stops what writes into it.
     with tempfile.TemporaryFile("w+") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
         try:

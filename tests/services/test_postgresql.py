@@ -140,7 +140,7 @@ def test_another_major_version_is_refused_before_anything_is_stopped(steps: Step
         (
             "validate",
             {"postgresql_user": "nobody"},
-            "db1: the user nobody can't ask the cluster on port 5432: psql: error:",
+            "db1: the user no one can't ask the cluster on port 5432: psql: error:",
         ),
         ("validate", {"postgresql_migration_file": "/nowhere.sql"}, "there is no such file on the controller."),
         (

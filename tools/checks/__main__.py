@@ -24,12 +24,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
-from devkit.guard import run_guarded  # noqa: E402
-from lab.lab import obstacle  # noqa: E402
-from missing import is_strict  # noqa: E402
+from devkit.guard import run_guarded
+from lab.lab import obstacle
+from missing import is_strict
 
-from checks.catalog import LAB, OTHERS, Check, named  # noqa: E402  the path has to be set first
-from checks.outcome import Outcome, read  # noqa: E402
+from checks.catalog import LAB, OTHERS, Check, named
+from checks.outcome import Outcome, read
 
 
 class Checks:

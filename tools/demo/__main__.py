@@ -16,9 +16,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from devkit.agent import Agent  # noqa: E402  the path has to be set first
-from devkit.child import start, stop  # noqa: E402
-from devkit.guard import run_guarded  # noqa: E402
+from devkit.agent import Agent
+from devkit.child import start, stop
+from devkit.guard import run_guarded
 
 OLD, NEW = "v1", "v2"
 

@@ -23,11 +23,11 @@ from ansible.plugins.loader import init_plugin_loader, lookup_loader
 # Before anything of a collection is imported, or Ansible does not know it for one.
 init_plugin_loader()
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report  # noqa: E402
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store  # noqa: E402
-from devkit.child import die_with_parent  # noqa: E402
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from devkit.child import die_with_parent
 
 FLEET = [("controller", number) for number in (1, 2, 3)] + [("compute", number) for number in range(1, 10)]
 _UPGRADE_SECONDS = (0.8, 2.0)

@@ -31,7 +31,7 @@ def consul_binary() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on right now."""
+    """Return ports that no one listens on right now."""
     sockets = [socket.socket() for _each in range(count)]
     try:
         for one in sockets:

@@ -22,11 +22,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
-from pyte.screens import Char  # noqa: E402  the path has to be set first
-from rich.console import Console  # noqa: E402
-from rich.style import Style  # noqa: E402
-from rich.text import Text  # noqa: E402
-from terminal import Terminal  # noqa: E402
+from pyte.screens import Char
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+from terminal import Terminal
 
 PICTURE = ROOT / "docs" / "pictures" / "upgrade.svg"
 _ROWS, _COLUMNS = 22, 124

@@ -4,7 +4,7 @@
 """What the clock on the wall shows when, also on the nights on which it is put forward or back.
 
 Then some of its times do not exist, and others exist twice. Python takes a time that does not exist for one that the
-clock shows an hour later, so that hosts would be let through at hours that nobody named.
+clock shows an hour later, so that hosts would be let through at hours that no one named.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def end_process_tree(process: subprocess.Popen[bytes], seconds: float) -> None:
     """End a program and all that it has started, gently first.
 
     Its process group would not do: Puppet gives every command that it runs a session of its own, and so does Ansible from 2.19 on
-    with its workers. What has become a daemon by now is nobody's child and stays, as a service that was started should; so does what
+    with its workers. What has become a daemon by now is no one's child and stays, as a service that was started should; so does what
     belongs to a user whose processes this one may not end.
 
     :param seconds: how long it may take to end gently.

@@ -29,7 +29,7 @@ _BEFORE = {
 # Single letters are marks only with a number: 1.0.2a is what OpenSSL names the release after 1.0.2.
 _NEED_NUMBER = frozenset("abcm")
 _TILDE, _END, _REVISION, _AFTER, _BUILD = -7, 0, 1, 2, 3
-# Of what comes after one. Of two different ones nobody knows which is the later one, but for single letters.
+# Of what comes after one. Of two different ones no one knows which is the later one, but for single letters.
 _SAME = {**dict.fromkeys(("post", "p", "pl", "patch", "patchlevel", "r", "rev"), "post")}
 _KNOWN_AFTER = frozenset((*_SAME, "sp", "hotfix", "u", "deb", "ubuntu", "el", "fc", "bpo", "build"))
 _NO_MARK = frozenset(("final", "ga", "release"))
@@ -167,7 +167,7 @@ def _compare_parts(a: str, b: str, ones: Sequence[_Part], others: Sequence[_Part
             return _sign(one.word, other.word)
         else:
             words = " and ".join(truncated_repr(part.word) for part in (one, other) if part.word)
-            raise _incomparable(a, b, f"nobody knows where {words} stands among what may follow the same numbers")
+            raise _incomparable(a, b, f"no one knows where {words} stands among what may follow the same numbers")
     return 0
 
 

@@ -313,7 +313,7 @@ class ConsulClient:
     def settle(self, operations: Sequence[Operation]) -> None:
         """Carry out a transaction; where no answer tells whether that was done, find out by reading.
 
-        For callers who read again and decide anew at a conflict, and whose writes may be found done by what stands there.
+        For callers who read again and decide again at a conflict, and whose writes may be found done by what stands there.
 
         :raises Conflict: also where it was not done, and where that can't be told.
         :raises UpgradeError: what :meth:`write` raises; ``unreachable`` where nothing can be read either.
@@ -436,7 +436,7 @@ class ConsulClient:
         return found
 
     def _not_consul(self, why: str) -> Unreachable:
-        # A proxy or a restarting service may answer for a while; of a write nobody knows then whether it was done.
+        # A proxy or a restarting service may answer for a while; of a write no one knows then whether it was done.
         return self._transport.unreachable(f"what answers there is not Consul's API ({why})")
 
     def _denied(self, what: str, text: str) -> UpgradeError:

@@ -38,7 +38,7 @@ else:
     class _WithDeadline(HTTPAdapter):
         """Puts a time limit on every request; python-consul itself has none and would wait for ever.
 
-        It follows nobody elsewhere either: the token would be sent along, as it is in a header that is not known to hold
+        It follows no one elsewhere either: the token would be sent along, as it is in a header that is not known to hold
         one.
         """
 

@@ -77,7 +77,7 @@ class Watch:
             # What was empty and is, has not changed, whatever its index says.
             if found != index and (filled or is_filled):
                 self._tell()
-            # An index that went back is one of a Consul that was restored; the next question begins anew.
+            # An index that went back is one of a Consul that was restored; the next question begins again.
             index, filled = (found if found >= index else 0), is_filled
 
     def _tell(self) -> None:

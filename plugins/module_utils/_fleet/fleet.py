@@ -83,7 +83,7 @@ class HostRecord:
     :param post: where it is with the tasks after the upgrade; None before they have begun.
     :param origin: the version that it came from, as it reported or as an operator declared it, until it reports again.
     :param trail: the steps that it went through on the way to this version, as far as it reported any.
-    :param former: its last moves to other versions, without what nobody needs any more once they are over.
+    :param former: its last moves to other versions, without what no one needs any more once they are over.
     :param held: why the host holds itself, such as the reason given to ``puppet agent --disable``; None where it does not.
     :param failures: its failures on the way to this version, those that it has recovered from too, as far as there is room.
     :param machine: the ID of the machine that reported; None where none was given.

@@ -16,7 +16,7 @@ class HealthMark:
     :param since: since when all its checks pass (unix seconds, of a planner's clock); None while one does not.
     :param upgraded: whether it has counted as upgraded.
     :param reported: when the host reported that, by its own clock (unix seconds), None where it keeps no record: one that says
-        something else meanwhile, and then that again, has another time, and has to soak anew.
+        something else meanwhile, and then that again, has another time, and has to soak again.
     :param lost: whether it has lost its health since it counted as upgraded, and has not soaked again.
     :param written: how many times it was written in this rollout.
     :param written_at: when it was written last (unix seconds).

@@ -31,11 +31,11 @@ class Ledger:
     :param commit: tells the write of this epoch from any other, as one with the same number after a snapshot was restored. Its
         entry in the history has the same. Empty where the writer knew of none.
     :param version: the version the fleet moves to.
-    :param previous_version: where it came from, None where nobody knows. A rollout that was not completed is passed over.
+    :param previous_version: where it came from, None where no one knows. A rollout that was not completed is passed over.
     :param state: ``running``, ``paused``, ``aborted`` or ``complete``.
     :param word: of whoever paused, aborted or took back: ``by``, ``at`` (unix seconds), ``reason``.
     :param rollback: whether it goes back to where the fleet was: the hosts that changed last go first, and those in
-        ``broken`` hold nobody up.
+        ``broken`` hold no one up.
     :param broken: hosts that had failed or were lost when the rollback began.
     :param admitted: hosts that planners had admitted and that had started when this rollout began and removed their gates: each with
         the index of its last report then, 0 for none. They alone get their gates back; a host that has reported since has used its
@@ -47,7 +47,7 @@ class Ledger:
     :param instructions: the rules the rollout runs under, in the form :mod:`instructions` writes.
     :param role_pattern: places reported hosts that no fleet names; None for the default.
     :param members: role -> number of hosts, from the planner that was last given a fleet.
-    :param begun_index: Consul's index when it began, None where nobody noted it. What a host said up to there, it did not
+    :param begun_index: Consul's index when it began, None where no one noted it. What a host said up to there, it did not
         say under this rollout.
     :param post_upgrade: roles whose tasks after the upgrade are part of it, until the gates of all are opened.
     :param who: who began the rollout.

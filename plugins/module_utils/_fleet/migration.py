@@ -24,7 +24,7 @@ class Migration:
     :param done: how many keys of this phase are done,
     :param total: of so many.
     :param by: who runs it: user and machine.
-    :param since: when that run began (unix seconds), 0 where nobody knows.
+    :param since: when that run began (unix seconds), 0 where no one knows.
     :param readable: whether all of that could be read. One that can't be read counts as under way.
     """
 

@@ -15,7 +15,7 @@ UPGRADED, UPGRADING, FAILED = "upgraded", "upgrading", "failed"
 class Provider:
     """What there is of a provider in ``upgrade/providers/<name>``.
 
-    :param version: the one that it runs, or came from while it is being upgraded; empty where nobody knows.
+    :param version: the one that it runs, or came from while it is being upgraded; empty where no one knows.
     :param target: the one that it goes to, or went to when that failed; empty once it is there.
     :param host: the host that upgrades it, or did.
     :param unit: the unit that is under way, or that failed; empty between two.

@@ -75,7 +75,7 @@ def ask_gate(
     for host, role in hosts.items():
         check_name("host", host, "enable_puppet")
         check_name("role", role, f"enable_puppet: {host}")
-    # Tokens of nodes from before may not read the version of the layout: it is left out for them, and nobody is refused for that.
+    # Tokens of nodes from before may not read the version of the layout: it is left out for them, and no one is refused for that.
     wanted = {keys.current_version, keys.schema}.union(
         *(keys_to_read(keys, host, role) for host, role in hosts.items())
     )

@@ -246,7 +246,7 @@ def next_record(before: HostRecord | None, word: HostReport, now: int) -> HostRe
         said = replace(said, reported=word.version)
     else:
         # What a push run has finished of this move stays finished, and what it has gone of a path is behind it also on the way
-        # to another version. After the upgrade nobody needs either any more.
+        # to another version. After the upgrade no one needs either any more.
         done = before.done if same_rollout else tuple(filter(is_checkpoint_group, before.done))
         said = replace(said, origin=before.origin, done=done)
     if same_rollout:

@@ -107,7 +107,7 @@ class ProviderUpgrade:
         """Record task groups that the host has finished, in addition to those before.
 
         :raises UpgradeError: ``provider_gone``.
-        :raises Conflict: if somebody wrote in between; then it may be tried again. So do all verbs below.
+        :raises Conflict: somebody wrote in between; retry. The methods below raise the same.
         """
         self._record(store, partial(self._further, done=done), has_begun=True)
 
@@ -152,7 +152,7 @@ class ProviderUpgrade:
         after = change(before)
         lock_key = self._lock_key(store)
         state = once_for_all.FAILED if after.error else once_for_all.DONE if not after.target else once_for_all.RUNNING
-        # Locked once more, as the session may have been lost meanwhile, and nobody else has come.
+        # The session may have been lost and the lock with it: take the lock again in the same transaction.
         operations = [
             compare(lock_key, holder.index if holder else 0),
             lock(lock_key, once_for_all.value(state, self.host, after.error), self.session),
@@ -202,18 +202,18 @@ class ProviderUpgrade:
 
 
 def lock_of(name: str) -> str:
-    """Return what the lock is called, among the units that one host runs for all."""
+    """Return the name of the provider's lock among the locks of run-once task groups."""
     return f"provider/{name}"
 
 
 def read_provider(store: Store, version: str, name: str, host: str = "", session: str = "") -> ProviderState:
-    """Return where a provider is, and who is at it: one request, two where a host is in the midst of a unit without its lock.
+    """Read a provider's version and the host that is upgrading it. One request; two if that host no longer has its lock.
 
-    The lock is of one rollout, and is wiped when another begins. So a host without one, which a run still drives that is
-    not the caller's, is at it all the same; ``index`` of the holder is 0 then.
+    Locks belong to one rollout and are removed when the next begins. A host without one still holds the provider while a
+    push run other than the caller's drives it; the holder's ``index`` is 0 then.
 
-    :param host: who asks, whose own claim is no hindrance; empty for somebody who does not want to begin.
-    :param session: the asking run's.
+    :param host: the asking host, which its own lock does not block; empty to read only.
+    :param session: the Consul session of the asking run.
     """
     key, held = store.keys.provider(name), store.keys.once(version, lock_of(name))
     current = store.keys.current_version

@@ -56,7 +56,7 @@ class HaproxyServer:
 
     @property
     def serves(self) -> bool:
-        """Whether it is given new sessions: it is well, or nobody checks whether it is."""
+        """Whether it is given new sessions: it is well, or no one checks whether it is."""
         return self.status.startswith(("UP", "no check"))
 
 
@@ -255,7 +255,7 @@ def _order_with_others(
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Let nobody else on this host do the same meanwhile.
+    """Let no one else on this host do the same meanwhile.
 
     :raises UpgradeError: ``bad_lock_file``.
     """

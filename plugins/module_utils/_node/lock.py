@@ -141,7 +141,7 @@ def _hold(file: int, claim: LockRequest) -> int:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        # Twice, so that the holder is nobody's child and leaves no zombie.
+        # Twice, so that the holder is no one's child and leaves no zombie.
         try:
             os.setsid()
             holder = os.fork()

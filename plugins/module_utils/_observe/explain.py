@@ -23,22 +23,22 @@ from .._rule_checks.unknown_targets import other_machine, other_name
 _RULES_GIVEN = ("begin", "adopt", "rules")
 
 # What an operator could do, by the cause for which a host waits. {rule} is the key of the instructions.
-_ORDER_AGAIN = "An operator could change it: give all rules again to upgrade.yml with another {rule}."
+_ORDER_AGAIN = "An operator can change this: give all rules again to upgrade.yml with another {rule}."
 _CHANGES: Mapping[str, str] = {
-    explanations.NO_VERSION: "An operator could change it: upgrade.yml -e version=X begins a rollout.",
+    explanations.NO_VERSION: "An operator can change this: upgrade.yml -e version=X begins a rollout.",
     explanations.MAY_GO: "",
-    blockers.PAUSE: "An operator could change it: resume.yml.",
-    blockers.ABORT: "Only an operator could change it.",
-    blockers.BUDGET: "An operator could change it: retry.yml, once those hosts are mended.",
-    explanations.ROLE_BUDGET: "An operator could change it: retry.yml, once those hosts are mended.",
+    blockers.PAUSE: "An operator can change this: resume.yml.",
+    blockers.ABORT: "Only an operator can change this.",
+    blockers.BUDGET: "An operator can change this: retry.yml, once those hosts are fixed.",
+    explanations.ROLE_BUDGET: "An operator can change this: retry.yml, once those hosts are fixed.",
     blockers.HOURS: _ORDER_AGAIN,
     stage_progress.STAGE: _ORDER_AGAIN,
     stage_progress.SOAK: _ORDER_AGAIN,
-    stage_progress.APPROVAL: "An operator could change it: approve.yml.",
+    stage_progress.APPROVAL: "An operator can change this: approve.yml.",
     stage_progress.ROLLBACK: "",
     explanations.ORDER: _ORDER_AGAIN,
-    explanations.CAP: "An operator could change it: give all rules again to upgrade.yml with a higher {rule}.",
-    explanations.CAP_ZERO: "An operator could change it: give all rules again to upgrade.yml with {rule} above 0.",
+    explanations.CAP: "An operator can change this: give all rules again to upgrade.yml with a higher {rule}.",
+    explanations.CAP_ZERO: "An operator can change this: give all rules again to upgrade.yml with {rule} above 0.",
     explanations.SETS: _ORDER_AGAIN,
 }
 
@@ -170,9 +170,9 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
         return _CHANGES.get(view.cause, "").format(rule=view.rule)
     hold = _hold(host, view, snapshot)
     if hold is not None and view.state != states.UPGRADED:
-        return f"An operator could change it: unhold.yml{_held_by(hold, snapshot)}."
+        return f"An operator can change this: unhold.yml{_held_by(hold, snapshot)}."
     if view.state in (states.FAILED, states.LOST):
-        return f"An operator could change it: mend the host, then retry.yml -e host={host}."
+        return f"An operator can change this: fix the host, then retry.yml -e host={host}."
     if view.state == states.UPGRADING and not view.soaking:
         return "It is the host's turn, or that of the run of Ansible that drives it: no rule keeps it waiting."
     return ""

@@ -129,7 +129,7 @@ def _hosts(snapshot: Snapshot, plan: Plan, admissions: AdmissionCounts) -> Itera
     )
     yield Gauge(
         f"{_PREFIX}broken_host_timestamp_seconds",
-        "Hosts that failed or are lost, and when they were heard of last; 0 where nobody knows.",
+        "Hosts that failed or are lost, and when they were heard of last; 0 where no one knows.",
         broken,
     )
 

@@ -144,14 +144,14 @@ def pending_notifications(
         notification = _of_entry(entry, told)
         if notification is not None:
             told = notification.after
-            # A stage for what those before it have left may have nobody.
+            # A stage for what those before it have left may have no one.
             if notification.event != STAGE or not all_upgraded or told.epoch < last_opening:
                 notifications.append(notification)
     at, version = snapshot.now, plan.version or ""
     broken = _broken(hosts)
     known = set(told.broken)
     updates = tuple(host for host in broken if host not in known)
-    # One that begins anew by itself is still the one that was told.
+    # One that begins again by itself is still the one that was told.
     kept = tuple(host for host in told.broken if host in hosts and hosts[host].state in (*BROKEN, UPGRADING))
     told = replace(told, broken=(*kept, *updates))
     if updates:
@@ -294,15 +294,15 @@ def _next(found: Mapping[str, Any]) -> str:
     event = found["event"]
     if event == FAILURE:
         one = listing([failure["host"] for failure in found["failures"]])
-        return f"Look at {one} with status.yml -e host=HOST, mend what is broken, and run retry.yml."
+        return f"Look at {one} with status.yml -e host=HOST, fix what is broken, and run retry.yml."
     if event == PAUSE:
         return (
             "Run resume.yml to let it go on, or abort.yml to end it."
             if found["cause"] == "word"
-            else "Mend the hosts that failed, and run retry.yml; or give all rules again with a higher budget."
+            else "Fix the hosts that failed, and run retry.yml; or give all rules again with a higher budget."
         )
     if event == WANTED:
         return f"Look at the hosts with status.yml, and run approve.yml -e stage={found['stage']}, or abort.yml."
     if event == END and found["outcome"] == ABORTED:
-        return "Begin it anew with upgrade.yml -e restart=true, or go back with rollback.yml."
+        return "Begin it again with upgrade.yml -e restart=true, or go back with rollback.yml."
     return "" if event == END else "Nothing: it goes on by itself. Watch it with status.yml -e follow=true."

@@ -53,7 +53,7 @@ class HostProgress:
 class RolloutProgress:
     """All that is shown, as plain values, so that it can be handed on as JSON.
 
-    :param came_from: the version before, empty where nobody knows.
+    :param came_from: the version before, empty where no one knows.
     :param state: of the ledger, empty where no rollout has begun.
     :param notes: what stands above all hosts, a sentence each: the stage, and what keeps everything from going on.
     :param flights: the hosts on their way, those that take longest first; ``more`` are not among them.

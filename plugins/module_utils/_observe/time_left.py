@@ -38,7 +38,7 @@ def seconds_left(
     """Return how many seconds the rest may take, and by how many hosts that is judged; None where none has shown it yet.
 
     A host takes as long as the middle one of those of its role that are done, or of all where its role has none. The waves
-    that the planner expects go one after the other. What nobody can know is not in it: approvals, soaks of stages, hosts
+    that the planner expects go one after the other. What no one can know is not in it: approvals, soaks of stages, hosts
     that fail, and the hours outside of windows.
 
     :param soak: seconds that a host has to be well before it counts.

@@ -99,7 +99,7 @@ def rollout_blocker(
     ledger = snapshot.ledger
     if ledger is not None and ledger.version == snapshot.current_version:
         if ledger.state == ABORTED:
-            text = f"the rollout was aborted{command_text(ledger)}; begin it anew with -e restart=true, or go back with rollback.yml"
+            text = f"the rollout was aborted{command_text(ledger)}; restart it with -e restart=true, or go back with rollback.yml"
             return RolloutBlocker(ABORT, text, is_temporary=False)
         if ledger.state == PAUSED:
             return RolloutBlocker(PAUSE, f"the rollout is paused{command_text(ledger)}; resume.yml lets it go on")

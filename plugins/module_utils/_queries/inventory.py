@@ -35,7 +35,7 @@ class InventoryOptions:
     :param roles: host -> role. Wins over what Consul tells.
     :param role_meta: the key of a node's metadata that holds its role, empty for none.
     :param role_pattern: places by their names those that are left; None for the pattern of the ledger.
-    :param planes: role -> plane, for all roles that the fleet has; None where nobody says which these are.
+    :param planes: role -> plane, for all roles that the fleet has; None where no one says which these are.
     :param unplaced: what becomes of hosts without a role: ``ignore``, ``group`` or ``fail``.
     :param address: which address of a node to use: ``lan``, ``wan``, or ``name`` for none.
     """

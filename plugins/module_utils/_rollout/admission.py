@@ -43,7 +43,7 @@ class _Gate:
 
 
 class ReadTooOld(Conflict):
-    """What was read is too old to begin a rollout or to admit a host, so it is read again, though nobody else wrote.
+    """What was read is too old to begin a rollout or to admit a host, so it is read again, though no one else wrote.
 
     :param seconds: how long ago it was read.
     """

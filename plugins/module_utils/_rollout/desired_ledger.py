@@ -40,7 +40,7 @@ class PassRequest:
     :param since: set by a caller that goes on with what it began: such a pass never begins a rollout.
     :param epoch: the newest epoch that the caller has seen; an older one is refused.
     :param commit: the commit of that epoch; another one is refused too. Empty where the caller does not know it.
-    :param restart: whether to begin a rollout anew that was aborted.
+    :param restart: whether to begin a rollout again that was aborted.
     :param replace: version of the rollout under way whose place another one may take; None to replace none.
     :param takes_back: the rollout that the one which this begins takes back; where another one is on its way by now,
         nothing is begun.
@@ -187,7 +187,7 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
 def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bool) -> bool:
     """Return whether a request begins a rollout, and refuse it where another one is in the way."""
     old = snapshot.ledger
-    # A rollout that was aborted is over, and nobody begins it anew unawares, as by a command that runs every hour.
+    # A rollout that was aborted is over, and no one begins it again unawares, as by a command that runs every hour.
     over = (
         old is not None
         and old.state == ABORTED
@@ -198,7 +198,7 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
     if old is not None and over and not (request.restart or request.takes_back):
         raise UpgradeError(
             "aborted",
-            f"The rollout to {version} was aborted{command_text(old)}. Nothing is opened. Begin it anew with restart: true "
+            f"The rollout to {version} was aborted{command_text(old)}. Nothing is opened. Begin it again with restart: true "
             "(-e restart=true), or go back with rollback.yml.",
         )
     begins = snapshot.current_version != version or over
@@ -266,7 +266,7 @@ def previous_of(snapshot: Snapshot, version: str) -> str | None:
         known = [old.version] if old.previous_version == version else [old.previous_version]
         passed_over |= {old.version} - set(known)
     elif old is not None:
-        # Who begins an aborted rollout anew comes from where that one came from.
+        # Who begins an aborted rollout again comes from where that one came from.
         known += [old.version, old.previous_version]
     for one in known:
         if one is not None and one != version:

@@ -53,7 +53,7 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
         },
         # What one host did for all belongs to the rollout that is over.
         (
-            # Nobody may have set a hold meanwhile: that writes the folder's own key, which from now on is there.
+            # No one may have set a hold meanwhile: that writes the folder's own key, which from now on is there.
             compare_and_put(keys.holds, "", snapshot.hold_index),
             put(keys.current_version, ledger.version),
             *wiped,
@@ -74,7 +74,7 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
 
 
 def _is_new(snapshot: Snapshot) -> bool:
-    """Return whether nobody has written anything of a fleet yet."""
+    """Return whether no one has written anything of a fleet yet."""
     known = (snapshot.schema, snapshot.ledger, snapshot.current_version)
     return all(one is None for one in known) and not snapshot.reports and snapshot.gates == Gates()
 
@@ -117,7 +117,7 @@ def _stages_of(ledger: Ledger | None) -> object:
 
 
 def finish_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) -> LedgerMove | None:
-    """End a rollout in which every host is upgraded; None where that is written already, or at an operator's word.
+    """End a rollout in which every host is upgraded; None where that is written already, or where an operator ended it.
 
     :param converge: also open the global gate and remove those of roles and hosts.
     """

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One host's way through a rollout, as the report shows it: what it did from when to when.
 
-What nobody wrote down is not guessed.
+What no one wrote down is not guessed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def host_report(
     :param record: its record of this rollout, ``report`` what it reported, None where it is of another or not known.
     :param begun: when the rollout began, and ``end`` where it ends in the report (unix seconds).
     :param published: when planners published that it is upgraded.
-    :param at_last: when every host was upgraded. Of one whose end nobody wrote down it is the latest time that it can have been.
+    :param at_last: when every host was upgraded. Of one whose end no one wrote down it is the latest time that it can have been.
     """
     said = list(_turns(record)) if record is not None else []
     now = _PHASE_OF[record.state] if record is not None else None

@@ -4,7 +4,7 @@
 """All mistakes of instructions at once, where the parser stops at the first one.
 
 The parser stays the only place that knows what is a mistake. What it refuses is taken away, or replaced by something that
-nobody could object to, and the rest is parsed again.
+no one could object to, and the rest is parsed again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RuleMistake:
 
 
 def mistakes_of(raw: Mapping[str, Any]) -> list[RuleMistake]:
-    """Return all that is wrong with instructions, in the order in which the parser meets it; nothing for good ones.
+    """Return all that is wrong with instructions, in the order in which the parser meets it; nothing permanently ones.
 
     Takes a parse for each mistake.
     """
@@ -120,7 +120,7 @@ def _mend(left: dict[str, Any], path: Path, missing: str, error: UpgradeError) -
 
 
 def _stand_in(items: list[Any], top: str, at: int, field: str) -> bool:
-    """Put what nobody objects to in the place of a field that can't be left out, or else of the whole item."""
+    """Put what no one objects to in the place of a field that can't be left out, or else of the whole item."""
     good = {**_ITEMS[top], "name": f"unnamed stage {at}"} if top == "stages" else _ITEMS[top]
     item = items[at]
     if isinstance(item, dict) and field in good and item.get(field) != good[field]:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Holds and approvals whose names fit nobody: a hold with a typo keeps nobody, and an approval with one lets nobody on."""
+"""Holds and approvals whose names fit no one: a hold with a typo keeps no one, and an approval with one lets no one on."""
 
 from __future__ import annotations
 

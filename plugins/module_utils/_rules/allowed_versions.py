@@ -113,7 +113,7 @@ class VersionRules:
     def comparison(self, start: str | None, end: str, order: VersionOrder) -> str | None:
         """Return why a host may not go from one version to another, None where it may.
 
-        :param start: None where nobody knows it.
+        :param start: None where no one knows it.
         :param order: that of :meth:`order`, kept by the caller as it remembers what it has read.
         :raises UpgradeError: ``incomparable_versions``.
         """
@@ -147,7 +147,7 @@ class VersionRules:
 
     def _unknown(self) -> str:
         return (
-            f"nobody knows which version it has, and allowed_from ({self.at('allowed_from')}) says from which it can go"
+            f"no one knows which version it has, and allowed_from ({self.at('allowed_from')}) says from which it can go"
         )
 
 

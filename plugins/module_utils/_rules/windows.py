@@ -232,7 +232,7 @@ def _at(day: date, minutes: int) -> datetime:
 
 
 def _with_hour(text: str) -> str:
-    """Return a time so that nobody takes the whole day for meant where it is a date."""
+    """Return a time so that no one takes the whole day for meant where it is a date."""
     return text if "T" in text or ":" in text else f"{text} 00:00"
 
 

@@ -6,7 +6,7 @@
 Old fleets hold odd keys: folder placeholders, empty values, bytes that are no text. None of them stops a
 reader here. What can't be read is counted the safe way (a hold holds, a record has failed) or, for a gate,
 kept as it is, so that whoever needs it tells which key it was. Texts for people are made printable here, so
-that nobody's words act on the terminal that shows them.
+that no one's words act on the terminal that shows them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def bare_text(value: bytes) -> str | None:
 def decode_version(key: str, value: bytes) -> str | None:
     """Return a version without the white space that old tools left around it; None for an empty one.
 
-    :raises UpgradeError: ``unreadable_version``: what a fleet should run that nobody can name is never taken for nothing.
+    :raises UpgradeError: ``unreadable_version``: what a fleet should run that no one can name is never taken for nothing.
     """
     text, bare = text_of(value), bare_text(value)
     if text is not None and (bare is None or is_valid_version(bare)):
@@ -109,7 +109,7 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
     except (ValueError, TypeError) as error:
         raise UpgradeError(
             "unreadable_ledger",
-            f"The ledger {key} can't be read ({error}), so nobody knows which rules hold, and nothing is opened. "
+            f"The ledger {key} can't be read ({error}), so the rules are unknown and no host is admitted. "
             f"Restore it from a backup, or delete {key} to let the next consul_upgrade_plan begin a new one.",
             key=key,
         ) from error
@@ -158,7 +158,7 @@ def encode_hold(hold: Hold) -> str:
 
 
 def decode_health_mark(value: bytes) -> HealthMark | None:
-    """Return what planners have seen of a host's health; what can't be read is seen anew."""
+    """Return what planners have seen of a host's health; what can't be read is seen again."""
     try:
         data = decode_data(value)
         since, reported = (

@@ -24,7 +24,7 @@ def refuse_newer(keys: Keys, schema: int | None, release: str, newest: int = SCH
     """Refuse a layout that this release does not know.
 
     :param schema: the version of the layout, None where none is written.
-    :param release: the first release that knows it, empty where nobody wrote that down.
+    :param release: the first release that knows it, empty where no one wrote that down.
     :param newest: the newest layout that the caller knows.
     :raises UpgradeError: ``newer_schema``.
     """

@@ -27,7 +27,7 @@ def decode_provider(key: str, value: bytes) -> Provider:
         if not all(isinstance(text, str) for text in texts.values()):
             raise ValueError(f"{truncated_repr(texts)} are not all texts")
         for name in ("version", "target"):
-            # Nobody may know where it came from, but not that it is nowhere.
+            # No one may know where it came from, but not that it is nowhere.
             if texts[name] or (name == "version" and not texts["target"]):
                 check_version(texts[name], name)
         if not (isinstance(done, list) and all(isinstance(unit, str) for unit in done)):
@@ -43,7 +43,7 @@ def decode_provider(key: str, value: bytes) -> Provider:
         why = truncate_middle(sanitize(error.message if isinstance(error, UpgradeError) else str(error)))
         mend = 'Write what it runs into it, such as {"version": "2.4"}'
         return Provider(
-            error=f"{key} can't be read ({why}). {mend}, or delete it to declare that anew.", readable=False
+            error=f"{key} can't be read ({why}). {mend}, or delete it to declare that again.", readable=False
         )
 
 

@@ -133,7 +133,7 @@ def _times(value: object) -> Mapping[str, int]:
 
 
 def _trail(value: object) -> tuple[StepStart, ...]:
-    """Return the steps that a host went through; as nobody goes by them, what can't be read is left out."""
+    """Return the steps that a host went through; as no one goes by them, what can't be read is left out."""
     found = []
     for one in value if isinstance(value, list) else ():
         try:

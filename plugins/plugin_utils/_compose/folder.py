@@ -70,7 +70,7 @@ def write(folder: Path, differences: list[Difference]) -> None:
 
 
 def write_new(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make a folder anew, with these files and nothing else."""
+    """Make a folder again, with these files and nothing else."""
     shutil.rmtree(folder, ignore_errors=True)
     write(folder, [Difference(path, None, content) for path, content in files.items()])
 

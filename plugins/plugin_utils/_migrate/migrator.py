@@ -4,7 +4,7 @@
 """Brings the keys of a fleet from whatever layout they have to a newer one, step by step.
 
 Each step copies, looks whether all is there, and switches: the version of the layout is the last that it writes. The old
-keys are kept, and removed when nobody needs them any more, or when somebody asks for that. Every write is a transaction that
+keys are kept, and removed when no one needs them any more, or when somebody asks for that. Every write is a transaction that
 checks the lock and is safe by itself. What is left to do is always seen in the keys and never remembered; so whoever comes
 after a migrator that was killed just goes on.
 """

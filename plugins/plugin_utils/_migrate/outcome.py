@@ -137,7 +137,7 @@ class MigrationResult:
             )
         if not self.waiting:
             return (
-                f"{plural(self.kept, 'old key')} are kept, as no host has reported through convoy.upgrade yet, so nobody knows "
+                f"{plural(self.kept, 'old key')} are kept, as no host has reported through convoy.upgrade yet, so no one knows "
                 "who needs them. Run this again when hosts have, or with remove_legacy=true to remove them at once."
             )
         return (

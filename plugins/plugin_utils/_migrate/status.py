@@ -63,7 +63,7 @@ class MigrationStatus:
         return list(dict.fromkeys(host for step in self.steps for host in step.waiting(self.found)))
 
     def is_over(self, schema: int) -> bool:
-        """Return whether nobody needs the keys of layouts before ``schema``.
+        """Return whether no one needs the keys of layouts before ``schema``.
 
         Where no host waits as none has ever said a word, nothing tells who reads them: they are needed until some host has
         reported through convoy.upgrade.

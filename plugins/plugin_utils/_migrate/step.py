@@ -44,7 +44,7 @@ class KeyProblem:
     """Something that stands in the way of a step.
 
     :param why: what is wrong with the key.
-    :param mend: what to do about it.
+    :param fix: what to do about it.
     """
 
     key: str

@@ -26,7 +26,7 @@ def find_steps() -> list[MigrationStep]:
         if number not in numbers:
             raise UpgradeError(
                 "missing_step",
-                f"The step to layout {number} is missing: there is no {_FOLDER / f'to_{number}.py'}. Install convoy.upgrade anew.",
+                f"The step to layout {number} is missing: there is no {_FOLDER / f'to_{number}.py'}. Install convoy.upgrade again.",
             )
     return [_step(number) for number in numbers]
 

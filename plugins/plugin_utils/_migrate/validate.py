@@ -16,7 +16,7 @@ def validate(step: MigrationStep, found: KeysFound, *, is_midway: bool) -> None:
     """Refuse to go on while anything stands in the way.
 
     :param is_midway: whether keys are in the middle of being moved, so that planners are refused until that is over.
-    :raises UpgradeError: ``in_the_way``; its details have ``obstacles``, each with ``key``, ``why`` and ``mend``.
+    :raises UpgradeError: ``in_the_way``; its details have ``obstacles``, each with ``key``, ``why`` and ``fix``.
     """
     obstacles = step.obstacles(found)
     if not obstacles:
@@ -24,13 +24,13 @@ def validate(step: MigrationStep, found: KeysFound, *, is_midway: bool) -> None:
     told = " | ".join(str(one) for one in obstacles[:_MOST_TOLD])
     more = f" | And {len(obstacles) - _MOST_TOLD} more, in failure.details." if len(obstacles) > _MOST_TOLD else ""
     until = (
-        "What was copied stays, and planners are refused until the migration is finished; mend these, then run the same command "
+        "What was copied stays, and planners are refused until the migration is finished; fix these, then run the same command "
         "again"
         if is_midway
-        else "Nothing is changed before that is mended"
+        else "Nothing is changed before that is fixed"
     )
     raise UpgradeError(
         "in_the_way",
         f"{len(obstacles)} of the keys stand in the way of layout {step.number}. {until}: {told}{more}",
-        obstacles=[{"key": one.key, "why": one.why, "mend": one.mend} for one in obstacles],
+        obstacles=[{"key": one.key, "why": one.why, "fix": one.mend} for one in obstacles],
     )

@@ -190,7 +190,7 @@ class NotificationSender:
             if why is not None:
                 self._warn(
                     f"{self._notifier.hook.file} was called with the event {notification.event} of {event['at']}, and failed: "
-                    f"{why.rstrip('.')}. The rollout goes on, and this event is not told again. Mend the file."
+                    f"{why.rstrip('.')}. The rollout goes on, and this event is not told again. Fix the file."
                 )
             self._note(notification.after)
             if not self._is_ours:
@@ -218,6 +218,6 @@ class NotificationSender:
         return told.without(again) if again else told
 
     def _warn(self, text: str) -> None:
-        # Where the run was killed, its folder is gone, and nobody is left to be warned.
+        # Where the run was killed, its folder is gone, and no one is left to be warned.
         with contextlib.suppress(OSError), (Path(self._notifier.folder) / WARNINGS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(text) + "\n")

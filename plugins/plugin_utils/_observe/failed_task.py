@@ -19,7 +19,7 @@ def failure_lines(
 ) -> list[str]:
     """Return a failure as lines that do nothing on a terminal.
 
-    :param path: file and line of the task, empty where nobody knows.
+    :param path: file and line of the task, empty where no one knows.
     :param result: as callbacks get it, without what ``no_log`` hides.
     """
     what = "can't be reached" if unreachable else "failed"

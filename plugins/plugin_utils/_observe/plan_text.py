@@ -92,7 +92,7 @@ def _table(result: Mapping[str, Any]) -> list[str]:
 
 def _who(wave: Sequence[str], result: Mapping[str, Any]) -> str:
     blocker = result.get("blocker")
-    return listing(wave, _MOST_HOSTS) or f"nobody: {blocker['reason'] if blocker else 'every slot is taken'}"
+    return listing(wave, _MOST_HOSTS) or f"no one: {blocker['reason'] if blocker else 'every slot is taken'}"
 
 
 def duration_in_words(seconds: float) -> str:

@@ -22,7 +22,7 @@ class ViewMessages:
     def __init__(self, first: Mapping[str, Any] | None = None) -> None:
         """Begin.
 
-        :param first: the result of a pass that was made before the first look, and that nobody has told; None for none.
+        :param first: the result of a pass that was made before the first look, and that no one has told; None for none.
         """
         self._progress = PassProgress()
         self._untold = self._progress.lines(first)[:-1] if first is not None else []

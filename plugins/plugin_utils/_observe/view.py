@@ -28,7 +28,7 @@ from .wording import about_minutes, ending, with_time
 
 # Seconds between two drawings, as hosts' times go on.
 _TICK = 1.0
-# Lines are repeated after so many seconds without any, so that nobody has to wonder.
+# Lines are repeated after so many seconds without any, so that no one has to wonder.
 _SHOW_EVERY = 30.0
 
 
@@ -127,7 +127,7 @@ class RunView:
         except Exception as error:
             self._give_up(error)
         finally:
-            # However this ends, whoever tells is to know that nobody listens any more.
+            # However this ends, whoever tells is to know that no one listens any more.
             for one in (ear, woken, *senders):
                 one.close()
             if not self._over.is_set():

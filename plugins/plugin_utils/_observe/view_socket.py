@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The line from those that follow a rollout to the view of ansible-playbook: a Unix socket, a JSON object at a time.
 
-Each is answered by a line, so that nobody is ahead of what is shown.
+Each is answered by a line, so that no one is ahead of what is shown.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def folder_of(process: int) -> Path | None:
 
 
 def is_fed(process: int) -> bool:
-    """Return whether the view of a process shows how the rollout goes, so that nobody else has to."""
+    """Return whether the view of a process shows how the rollout goes, so that no one else has to."""
     folder = folder_of(process)
     return folder is not None and (folder / FED).exists()
 
 
 def is_unfed(process: int) -> bool:
-    """Return whether a process has a view that nobody tells how the rollout goes."""
+    """Return whether a process has a view that no one tells how the rollout goes."""
     folder = folder_of(process)
     with contextlib.suppress(OSError):
         return folder is not None and (folder / FED).read_text() == OVER

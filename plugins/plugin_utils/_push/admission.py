@@ -63,7 +63,7 @@ class PassView:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will ever open: the rollout was aborted, and hosts that have begun need nobody's leave."""
+        """Whether nothing will ever open: the rollout was aborted, and hosts that have begun need no one's leave."""
         return self.outcome.ledger is not None and self.outcome.ledger.state == ABORTED
 
 
@@ -74,7 +74,7 @@ class RunAdmission:
     """
 
     def __init__(self, run: PushRun, pool: StorePool, claim: Callable[[str], str | None]) -> None:
-        """Nobody waits yet."""
+        """No one waits yet."""
         self._run = run
         self._pool = pool
         self._claim = claim
@@ -301,7 +301,7 @@ class RunAdmission:
             return None if stopped else Verdict(go=True, state=view.state, reason=view.reason)
         if view.state == states.PENDING:
             return None
-        again = "; try it again with -e retry_failed=true once it is mended" if view.state == states.FAILED else ""
+        again = "; try it again with -e retry_failed=true once it is fixed" if view.state == states.FAILED else ""
         return Verdict(go=False, state=view.state, reason=f"{view.reason}{again}")
 
     def _others(self, look: PassView, hosts: Collection[str]) -> bool:
@@ -375,5 +375,5 @@ def _flying(look: PassView) -> list[str]:
 
 
 def _final(verdict: Verdict | None, view: HostView) -> Verdict:
-    """Return a verdict for good: a host that would have to wait does not go."""
+    """Return a verdict permanently: a host that would have to wait does not go."""
     return verdict or Verdict(go=False, state=view.state, reason=view.reason)

@@ -59,7 +59,7 @@ def stop(folder: str) -> None:
 
 
 def detached(act: Callable[[], None]) -> None:
-    """Do something in a process that is nobody's child, so that it leaves no zombie."""
+    """Do something in a process that is no one's child, so that it leaves no zombie."""
     child = os.fork()
     if child == 0:
         try:

@@ -54,7 +54,7 @@ def feed(
     version: str,
     first: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Have the view of a run told how the rollout goes; return whether it is, so that nobody else has to show it.
+    """Have the view of a run told how the rollout goes; return whether it is, so that no one else has to show it.
 
     Whatever goes wrong, the run goes on without it.
 

@@ -58,7 +58,7 @@ class HostRuns:
     """All turns of one run."""
 
     def __init__(self, run: PushRun, pool: StorePool, session: RunSession) -> None:
-        """Nobody goes yet."""
+        """No one goes yet."""
         self._run = run
         self._pool = pool
         self._session = session
@@ -287,7 +287,7 @@ class HostRuns:
             if found.state == once_for_all.FAILED:
                 raise UpgradeError(
                     "once_failed",
-                    f"{unit}, which {found.host} does for all hosts, failed there: {found.error or 'without a word'} Mend "
+                    f"{unit}, which {found.host} does for all hosts, failed there: {found.error or 'without a word'} Fix "
                     "that, and run the same command with -e retry_failed=true.",
                 )
             turn.passed.pop(0)

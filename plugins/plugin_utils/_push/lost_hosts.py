@@ -13,15 +13,29 @@ from typing import Any
 from ...module_utils._common.errors import UpgradeError
 from .ipc import SOCKET, call
 
-# Set by the callback to the number of ansible-playbook's process: whoever starts a driver sees that it is at work.
-SIGN = "CONVOY_UPGRADE_WATCH"
+# Set by the callback to the process ID of ansible-playbook.
+_SIGN = "CONVOY_UPGRADE_WATCH"
 
 _FOLDER = "CONVOY_UPGRADE_DRIVER"
 
 
 def announce() -> None:
     """Say that hosts which are lost will be told of."""
-    os.environ[SIGN] = str(os.getpid())
+    os.environ[_SIGN] = str(os.getpid())
+
+
+def require_watch() -> None:
+    """Make sure that the callback which reports unreachable hosts is enabled, from a worker of ansible-playbook.
+
+    :raises UpgradeError: ``no_watch``.
+    """
+    if os.environ.get(_SIGN) != str(os.getppid()):
+        raise UpgradeError(
+            "no_watch",
+            "The callback convoy_watch is not enabled, and only callbacks learn that a host became unreachable. It lies in "
+            "callback_plugins beside the playbooks of convoy.upgrade, where Ansible finds it; for a playbook elsewhere, set "
+            "callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to that folder.",
+        )
 
 
 def remember(result: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ class Providers:
     """What the hosts of one run do for providers."""
 
     def __init__(self, run: PushRun, pool: StorePool, session: RunSession) -> None:
-        """Nobody is at any."""
+        """No one is at any."""
         self._run = run
         self._pool = pool
         self._session = session
@@ -111,7 +111,7 @@ class Providers:
         raise UpgradeError(
             "provider_gone",
             f"{unit.name} of the provider {unit.service} was begun by another host of the wave than {host}, and that did not "
-            "end it; its own record says why. Mend that, and run the same command with -e retry_failed=true.",
+            "end it; its own record says why. Fix that, and run the same command with -e retry_failed=true.",
         )
 
     def leave(self, host: str, done: Collection[str]) -> None:
@@ -216,7 +216,7 @@ def _failed(name: str, holder: once_for_all.RunOnceState) -> UpgradeError:
     return UpgradeError(
         "provider_failed",
         f"The provider {name}, which {holder.host} upgrades for all hosts, failed there: {holder.error or 'without a word'} "
-        "Mend that, and run the same command with -e retry_failed=true.",
+        "Fix that, and run the same command with -e retry_failed=true.",
     )
 
 

@@ -71,7 +71,7 @@ class RunSession:
             except Unreachable:
                 continue
             except UpgradeError as error:
-                self.lost |= dict.fromkeys(self._taken(), f"nobody knows whom ({error.message})")
+                self.lost |= dict.fromkeys(self._taken(), f"no one knows whom ({error.message})")
 
     def _reopen(self) -> None:
         with self._pool.store() as store:

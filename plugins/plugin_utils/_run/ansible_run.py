@@ -26,7 +26,7 @@ from .next_step import NextStep, after_failure, next_to_admit
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 # Ansible's own for options that can't be used.
 BAD_OPTIONS = 5
-# Nobody reads at the end of these: a timer runs them again, or a run whose own end is told.
+# No one reads at the end of these: a timer runs them again, or a run whose own end is told.
 _UNATTENDED = ("node", "notification")
 
 
@@ -99,7 +99,7 @@ class PlaybookRun:
     def _end_unread(self) -> None:
         if not self._is_over:
             self._say(
-                "Nobody reads the output any more, as where head or a pager ended, so this run ends as with Ctrl-C."
+                "No one reads the output any more, as where head or a pager ended, so this run ends as with Ctrl-C."
             )
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The end of a run whose output nobody reads any more, as where ``head`` or a pager ended.
+"""The end of a run whose output no one reads any more, as where ``head`` or a pager ended.
 
 ansible-core ends the thread that takes in the results of its workers when that can't print, and then waits for them for ever.
 """

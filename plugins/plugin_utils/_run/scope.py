@@ -74,7 +74,7 @@ def run_scope(
     begun = [host for host in pushed if hosts[host]["state"] in (UPGRADING, FAILED, LOST) and host not in fresh]
     waves = [[host for host in wave if host in chosen and host not in begun] for wave in plan["waves"]]
     expected = {host for wave in waves for host in wave}
-    # Those that nobody expects to be let through ask all the same, and are told why not.
+    # Those that no one expects to be let through ask all the same, and are told why not.
     rest = [host for host in pushed if host not in expected and host not in set(begun)]
     groups = [wave for wave in [begun, *waves, rest] if wave]
     play = _plays(hosts, wanted, control, order)

@@ -143,7 +143,7 @@ def load_service(role: str, find: Finder, where: str, places: Sequence[str]) -> 
     _check_once(meta, pieces, post)
     if meta.provider:
         _refuse_once(meta, (*pieces, *post))
-        # Nobody waits for what comes after the upgrade, so it needs no turn of the provider.
+        # No one waits for what comes after the upgrade, so it needs no turn of the provider.
         post = [replace(piece, once=True) for piece in post]
     return Service(role, path, pieces, post, meta, read_path(path, meta))
 

@@ -17,7 +17,7 @@ from ...module_utils._fleet.providers import FAILED
 from ...module_utils._rules.allowed_versions import version_rules_from
 from .preflight import preflight_checkpoints
 
-# Variables of an operator, by which versions are declared that nobody has reported.
+# Variables of an operator, by which versions are declared that no one has reported.
 HOST_VARIABLE, PROVIDER_VARIABLE = "upgrade_version_from", "upgrade_provider_versions"
 
 
@@ -129,7 +129,7 @@ def routes_of(
 
 
 def origin_of(view: Mapping[str, Any], declared: str | None) -> str:
-    """Return the version that a host came from, empty where nobody knows.
+    """Return the version that a host came from, empty where no one knows.
 
     One that has other characters than a version may have counts as not known: a host says of itself what it likes, and this goes into
     commands.
@@ -199,7 +199,7 @@ def _providers(
     version: str,
     troubles: dict[str, None],
 ) -> dict[str, str]:
-    """Return provider -> the version that it comes from, empty where nobody knows and nothing depends on it."""
+    """Return provider -> the version that it comes from, empty where no one knows and nothing depends on it."""
     known = plan.get("providers") or {}
     given = declared_versions(declared, PROVIDER_VARIABLE)
     found, unknown = {}, []

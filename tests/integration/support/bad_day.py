@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A small fleet in the middle of a rollout, put into Consul anew for each example, and what every call on it has to obey."""
+"""A small fleet in the middle of a rollout, put into Consul again for each example, and what every call on it has to obey."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _what_next(ledger: Ledger) -> str:
     if ledger.state != ABORTED:
         return "Look at it with status.yml."
     anew = "rollback.yml" if ledger.rollback else f"upgrade.yml -e version={ledger.version} -e restart=true"
-    return f"It is over. {anew} begins it anew, and {other}."
+    return f"It is over. {anew} begins it again, and {other}."
 
 
 def command_fields(said: Mapping[str, object]) -> dict[str, object]:

@@ -41,12 +41,12 @@ def forget(
     The history keeps what was. It works without a rollout too.
 
     :param force: whether to forget hosts that are at work. Their slots are free then.
-    :raises UpgradeError: ``nobody``, ``bad_name``, ``at_work``, ``busy``.
+    :raises UpgradeError: ``no one``, ``bad_name``, ``at_work``, ``busy``.
     """
     names = [check_name("host", host, "hosts") for host in dict.fromkeys(hosts)]
     if not names:
         raise UpgradeError(
-            "nobody", "hosts is empty, so no host is forgotten. Name the hosts: forget.yml -e host=HOST."
+            "no_target", "hosts is empty, so no host is forgotten. Name the hosts: forget.yml -e host=HOST."
         )
     changes: list[Change] = []
     remarks: dict[str, list[str]] = {}

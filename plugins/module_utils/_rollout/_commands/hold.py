@@ -50,13 +50,13 @@ class HoldTargets:
     def scopes(self) -> list[tuple[str, str | None]]:
         """Return the holds as parts of their keys.
 
-        :raises UpgradeError: ``bad_name``, ``nobody``.
+        :raises UpgradeError: ``bad_name``, ``no one``.
         """
         found: list[tuple[str, str | None]] = [("global", None)] if self.everything else []
         found += [("role", check_name("role", name, "roles")) for name in dict.fromkeys(self.roles)]
         found += [("host", check_name("host", name, "hosts")) for name in dict.fromkeys(self.hosts)]
         if not found:
-            raise UpgradeError("nobody", "Nobody is named: give hosts, roles, or everything: true.")
+            raise UpgradeError("no_target", "No one is named: give hosts, roles, or everything: true.")
         return found
 
 
@@ -76,11 +76,11 @@ def set_holds(store: Store, whom: HoldTargets, reason: str, by: str | None = Non
     """Hold hosts, roles or everything. A hold for the same reason, by whomever, is left as it is.
 
     A planner that is at work has not seen the hold: so it goes through the ledger, and the folder's own key is written
-    along, which the beginning of a rollout compares. A ledger that can't be read lets no planner go on, and keeps nobody
+    along, which the beginning of a rollout compares. A ledger that can't be read lets no planner go on, and keeps no one
     from holding.
 
     :param by: who holds; None for whoever runs this.
-    :raises UpgradeError: ``bad_name``, ``nobody``, ``no_reason``, ``unknown_names``, ``busy``.
+    :raises UpgradeError: ``bad_name``, ``no one``, ``no_reason``, ``unknown_names``, ``busy``.
     """
     scopes = whom.scopes()
     if not reason.strip():
@@ -113,7 +113,7 @@ def end_holds(store: Store, whom: HoldTargets, by: str | None = None, *, dry: bo
     """End holds; those that are not there are none the worse.
 
     :param by: who ends them; None for whoever runs this.
-    :raises UpgradeError: ``bad_name``, ``nobody``, ``unknown_names``, ``busy``.
+    :raises UpgradeError: ``bad_name``, ``no one``, ``unknown_names``, ``busy``.
     """
     scopes = whom.scopes()
     # Of all tries: one that somebody else's write cut short has ended some already.
@@ -190,7 +190,7 @@ def _read(store: Store) -> tuple[Snapshot, list[str]]:
 
 def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str, Any]) -> None:
     keys = store.keys
-    # A value of its own, as Consul passes over a write that changes nothing, and nobody would see that it was there: neither a
+    # A value of its own, as Consul passes over a write that changes nothing, and no one would see that it was there: neither a
     # rollout that begins nor a host that starts, both of which compare the index of this key.
     mark = compare_and_put(keys.holds, uuid.uuid4().hex, snapshot.hold_index)
     operations = [mark, *(operation for operation, _change in piece)]
@@ -206,7 +206,7 @@ def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str,
 
 
 def _told(names: Sequence[str], reason: str) -> dict[str, Any]:
-    """Return whom holds are for, as the history tells it; nobody by name means everybody."""
+    """Return whom holds are for, as the history tells it; no one by name means everybody."""
     if "global" in names:
         return {}
     of = {

@@ -32,7 +32,7 @@ from .command import Command, CommandResult, command_fields, plan_of, refuse_unl
 def retry(store: Store, word: Command, hosts: Sequence[str] | None = None, *, dry: bool = False) -> CommandResult:
     """Put failed and lost hosts back among those that wait. Holds stay.
 
-    :param hosts: these; None for all that failed or are lost, and nobody where the list is empty. One that is named is put
+    :param hosts: these; None for all that failed or are lost, and no one where the list is empty. One that is named is put
         back also where it began to go to another version and never ended that, as when it died on the way to one that is
         taken back.
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``fleet_too_small``, ``overtaken``, ``busy``.
@@ -85,7 +85,7 @@ def retry(store: Store, word: Command, hosts: Sequence[str] | None = None, *, dr
         left = [f"Neither failed nor lost, and left as they are: {listing(well)}."] if well else []
         if hosts is not None and not hosts:
             left = [
-                "The list of hosts is empty, so nobody is put back. Leave it out to put back all that failed or are lost."
+                "The list of hosts is empty, so no one is put back. Leave it out to put back all that failed or are lost."
             ]
         return CommandResult(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 

@@ -36,7 +36,7 @@ def roll_back(
         raise UpgradeError(
             "foreign_version",
             f"{store.keys.current_version} is {snapshot.current_version!r}, but the rollout in {store.keys.ledger} goes to "
-            f"{ledger.version!r}: something else has set it, so nobody knows where the fleet was before. Give version.",
+            f"{ledger.version!r}: something else has set it, so no one knows where the fleet was before. Give version.",
         )
     remarks = []
     target = version or ledger.previous_version
@@ -55,7 +55,7 @@ def roll_back(
         raise UpgradeError(
             "no_previous_version",
             f"version: {target} is where the rollout in {store.keys.ledger} goes, so it can't be taken back to that. Give "
-            "another version, or begin it again with upgrade.yml.",
+            "another version, or restart it with upgrade.yml.",
         )
     elif version is None:
         remarks.append(

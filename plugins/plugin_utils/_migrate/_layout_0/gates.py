@@ -55,7 +55,7 @@ def gate_problems(found: KeysFound) -> list[KeyProblem]:
 def moves(found: KeysFound) -> list[KeyMove]:
     """Return what makes holds of operators' pauses, and of gates that a hand closed.
 
-    A pause is combined with the gates by AND and outlives every rollout, as a hold does. What is open there pauses nobody, and
+    A pause is combined with the gates by AND and outlives every rollout, as a hold does. What is open there pauses no one, and
     is left as it is: taken for a gate, it would open what a rollout keeps closed. In python-jiocloud a rollout closes the global
     gate alone, so a closed one of a role or a host is an operator's too. Where there is a ledger, gates are those of its rollout.
     """
@@ -170,4 +170,4 @@ def _take(found: KeysFound, gates: dict[_Place, _Gate], place: _Place, entry: KV
 
 
 def _homeless(key: str, known: str) -> KeyProblem:
-    return KeyProblem(key, f"is none of {known}, so nobody knows whose gate it is", "Delete it, or move it there.")
+    return KeyProblem(key, f"is none of {known}, so no one knows whose gate it is", "Delete it, or move it there.")

@@ -51,7 +51,7 @@ def report_problems(found: KeysFound) -> list[KeyProblem]:
             continue
         parts = old.report_of(entry.key)
         if parts is None or "\ufffd" in entry.key:
-            why = f"is not {old.report('<version>', '<host>')}, so nobody knows where it belongs"
+            why = f"is not {old.report('<version>', '<host>')}, so no one knows where it belongs"
             wrong.append(KeyProblem(entry.key, why, "Delete it, or move it out of this folder."))
             continue
         try:

@@ -26,7 +26,7 @@ _PEP_440 = st.builds(
     st.one_of(st.just(""), st.builds(".post{}".format, st.integers(1, 11))),
     st.one_of(st.just(""), st.builds(".dev{}".format, st.integers(0, 11))),
 )
-# All that has an order of one kind or another, with words that nobody knows among them.
+# All that has an order of one kind or another, with words that no one knows among them.
 _ANY_KIND = st.builds(
     "{}{}{}".format,
     st.sampled_from(("", "v", "V", "release-", "1:")),
@@ -90,11 +90,11 @@ def test_the_same_version_may_be_written_in_several_ways(line: str) -> None:
         ("2.10", "stable", "'stable' can't be read as a version with numbers"),
         ("2.10", "2.x", "'2.x' can't be read as a version with numbers"),
         ("2.10", "2.10 rc1", "'2.10 rc1' can't be read as a version with numbers"),
-        ("2.10-foo", "2.10", "nobody knows where 'foo' stands among what may follow the same numbers"),
+        ("2.10-foo", "2.10", "no one knows where 'foo' stands among what may follow the same numbers"),
         (
             "2.10deb1",
             "2.10ubuntu1",
-            "nobody knows where 'deb' and 'ubuntu' stands among what may follow the same numbers",
+            "no one knows where 'deb' and 'ubuntu' stands among what may follow the same numbers",
         ),
     ],
 )

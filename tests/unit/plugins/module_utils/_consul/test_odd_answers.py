@@ -77,7 +77,7 @@ _KEYS: Mapping[str, bytes] = {
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody sleep between two tries."""
+    """Let no one sleep between two tries."""
     monkeypatch.setattr(client.time, "sleep", lambda _seconds: None)
 
 

@@ -181,7 +181,7 @@ def test_a_host_that_was_there_before_is_broken_where_its_checks_fail() -> None:
     site = there_before(compute=3)
     site.checks = {"compute1": {"nova": "critical"}, "compute2": {"nova": "passing"}}
     assert remember(site, CHECKED) == "failed: was upgraded, and now its check nova is critical"
-    # Nobody waits for one that was so before a rollback began.
+    # No one waits for one that was so before a rollback began.
     assert site.plan(CHECKED).admissions == ()
     site.ledger = Ledger(1, NEW, OLD, begun_index=600, rollback=True, broken=("compute1",))
     assert [one.host for one in site.plan(CHECKED).admissions] == ["compute3"]

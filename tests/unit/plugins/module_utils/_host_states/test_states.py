@@ -144,7 +144,7 @@ def test_where_no_version_is_wanted_hosts_are_pending_or_held() -> None:
         (one().opened(HOST).started(HOST), True, False),
         (one().started(HOST, version=OLD).admitted(HOST), True, True),
         (one().started(HOST).admitted(HOST).held("global"), True, False),
-        # Its own word admits nobody.
+        # Its own word admits no one.
         (one().started(HOST, version=OLD), False, False),
         (one().started(HOST), False, False),
         (one().opened(HOST).held("global"), False, False),

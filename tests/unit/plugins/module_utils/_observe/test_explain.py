@@ -52,7 +52,7 @@ def test_a_host_that_waits_for_a_slot_is_told_its_rule_who_gave_it_and_its_wave(
         f"It is pending {BEGAN}",
         "Why: waits for a slot: rolling_rules.roles.compute lets 1 of role compute go at once, taken by compute1.",
         "The rule is rolling_rules.roles.compute: 1, given by ann@ops at 1970-01-01 02:30:00 (16 minutes ago).",
-        "An operator could change it: give all rules again to upgrade.yml with a higher rolling_rules.roles.compute.",
+        "An operator can change this: give all rules again to upgrade.yml with a higher rolling_rules.roles.compute.",
         "Next: if all goes well it goes in wave 4 of 4, after 2 hosts of role compute and those that are under way.",
     ]
 
@@ -112,7 +112,7 @@ def test_each_rule_is_shown_as_it_was_given_with_what_would_change_it(
 ) -> None:
     one = under(fleet(controller=1, compute=1).opened("controller1"), rules)
     sentences = told(one, "compute1")
-    assert f"An operator could change it: {change}." in sentences
+    assert f"An operator can change this: {change}." in sentences
     [shown] = [sentence for sentence in sentences if sentence.startswith("The rule is ")]
     assert rule is None or shown.startswith(f"The rule is {rule}, given by ann@ops at ")
 
@@ -120,23 +120,23 @@ def test_each_rule_is_shown_as_it_was_given_with_what_would_change_it(
 @pytest.mark.parametrize(
     ("rules", "change"),
     [
-        ({"failure_rules": {"fleet": 1}}, "retry.yml, once those hosts are mended"),
-        ({"failure_rules": {"roles": {"compute": 1}}}, "retry.yml, once those hosts are mended"),
+        ({"failure_rules": {"fleet": 1}}, "retry.yml, once those hosts are fixed"),
+        ({"failure_rules": {"roles": {"compute": 1}}}, "retry.yml, once those hosts are fixed"),
     ],
 )
 def test_a_spent_budget_is_an_operators_to_mend(rules: dict[str, Any], change: str) -> None:
     one = under(fleet(compute=3).failed("compute1"), rules)
     sentences = told(one, "compute2")
-    assert f"An operator could change it: {change}." in sentences
+    assert f"An operator can change this: {change}." in sentences
     assert sentences[-1] == "Next: nothing, until that has changed. It is in no wave that is expected."
 
 
 def test_a_pause_is_ended_by_resume_and_an_abort_by_an_operator_alone() -> None:
     paused = told(under(fleet(compute=1), {}, state=PAUSED), "compute1")
-    assert "An operator could change it: resume.yml." in paused
+    assert "An operator can change this: resume.yml." in paused
     assert paused[-1].startswith("Next: if all goes well it goes in wave ")
     aborted = told(under(fleet(compute=1), {}, state=ABORTED), "compute1")
-    assert "Only an operator could change it." in aborted
+    assert "Only an operator can change this." in aborted
     assert aborted[-1] == "Next: nothing, until that has changed. It is in no wave that is expected."
 
 
@@ -145,7 +145,7 @@ def test_a_stage_that_wants_approval_names_the_playbook() -> None:
     one = under(fleet(compute=2).upgraded("compute1"), rules)
     sentences = told(one, "compute2")
     assert any(sentence.startswith("The rule is stages[0].approve: true, given by") for sentence in sentences)
-    assert "An operator could change it: approve.yml." in sentences
+    assert "An operator can change this: approve.yml." in sentences
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_held_host_is_told_how_its_hold_ends(place: str, argument: str) -> Non
     one = under(fleet(compute=1).held(place), {})
     sentences = told(one, "compute1")
     assert "It is held since noon: the hold was set then." in sentences
-    assert f"An operator could change it: unhold.yml -e {argument}." in sentences
+    assert f"An operator can change this: unhold.yml -e {argument}." in sentences
     assert sentences[-1] == "Next: nothing, until then. It takes no slot."
 
 
@@ -166,7 +166,7 @@ def test_a_failed_host_keeps_its_slot_until_it_is_mended() -> None:
     assert told(one, "compute1")[1:] == [
         "It is failed since 1970-01-01 02:45:40 (60 seconds ago): it failed then.",
         "Why: failed, service nova, step stop: disk full.",
-        "An operator could change it: mend the host, then retry.yml -e host=compute1.",
+        "An operator can change this: fix the host, then retry.yml -e host=compute1.",
         "Next: nothing, until then. It keeps its slot, so that trouble does not spread.",
     ]
 
@@ -176,7 +176,7 @@ def test_a_lost_host_is_to_be_mended_too() -> None:
     one.gated_at = 9_100
     sentences = told(one, "compute1")
     assert sentences[1:3] == ["It is lost.", "Why: silent for 900 s, and health.progress_deadline is 60 s."]
-    assert "An operator could change it: mend the host, then retry.yml -e host=compute1." in sentences
+    assert "An operator can change this: fix the host, then retry.yml -e host=compute1." in sentences
 
 
 def test_a_lost_host_is_not_said_to_be_lost_since_its_start() -> None:
@@ -201,7 +201,7 @@ def test_a_host_that_lost_its_health_is_not_said_to_have_failed_at_an_earlier_tr
 def test_a_held_host_that_was_let_through_does_not_begin() -> None:
     one = under(fleet(compute=1).opened("compute1").held("host/compute1"), {})
     sentences = told(one, "compute1")
-    assert "An operator could change it: unhold.yml -e host=compute1." in sentences
+    assert "An operator can change this: unhold.yml -e host=compute1." in sentences
     assert sentences[-1] == "Next: nothing, until then. It keeps its slot, as it was let through."
 
 
@@ -250,7 +250,7 @@ def test_a_host_that_never_reported_and_a_fleet_without_a_version() -> None:
         "compute1 has never reported a version.",
         "It is pending.",
         "Why: never reported; no version is wanted yet: current_version is not set.",
-        "An operator could change it: upgrade.yml -e version=X begins a rollout.",
+        "An operator can change this: upgrade.yml -e version=X begins a rollout.",
         "Next: nothing, until that has changed. It is in no wave that is expected.",
     ]
 

@@ -29,7 +29,7 @@ RULES_THAT_STOP_NOBODY = strategies.rules(caps=strategies.CAPS_ABOVE_0)
 
 
 def domains(site: Fleet, rules: Rules) -> list[tuple[set[str], int]]:
-    """Return every cap as the hosts that it is over and their number of slots, told from the rules anew."""
+    """Return every cap as the hosts that it is over and their number of slots, told from the rules again."""
     rolling = rules.get("rolling_rules", {})
     own = rolling.get("roles", {})
     grouped = strategies.GROUP in rules.get("group_mappings", {})

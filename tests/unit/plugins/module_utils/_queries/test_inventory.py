@@ -33,7 +33,7 @@ def node(name: str, address: str = "10.0.0.1", **meta: str) -> Node:
 
 
 def nobody(**ledger: Any) -> Snapshot:
-    """Return what is read where nobody has reported."""
+    """Return what is read where no one has reported."""
     return Snapshot(ledger=Ledger(1, NEW, **ledger) if ledger else None)
 
 

@@ -21,7 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_write
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from fleets import NEW, OLD, Fleet, fleet
 
-# Nobody listens there: whoever asked would be told so.
+# No one listens there: whoever asked would be told so.
 NOWHERE = Store(Settings(port=1, timeout=0.01))
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Holds and approvals that fit nobody are warned of, and those that fit somebody are not."""
+"""Holds and approvals that fit no one are warned of, and those that fit somebody are not."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_what_may_go(allowed_from: Any, moves: str) -> None:
         (TABLE, "3.8", "4.2", "it can't go from 3.8 to 4.2, as allowed_from (meta:3) is 3.9 to >=4, <5"),
         (
             *(">=2.4", None, "2.10"),
-            "nobody knows which version it has, and allowed_from (meta:3) says from which it can go",
+            "no one knows which version it has, and allowed_from (meta:3) says from which it can go",
         ),
         (
             *(">=2.4", "v673", "2.10"),

@@ -160,7 +160,7 @@ def test_a_ledger_that_can_not_be_read_stops_everything(value: bytes, reason: st
     assert caught.value.code == "unreadable_ledger"
     assert caught.value.message.startswith("The ledger cloud/upgrade/ledger can't be read (")
     assert caught.value.message.endswith(
-        "), so nobody knows which rules hold, and nothing is opened. Restore it from a backup, or delete "
+        "), so the rules are unknown and no host is admitted. Restore it from a backup, or delete "
         "cloud/upgrade/ledger to let the next consul_upgrade_plan begin a new one."
     )
     assert reason in caught.value.message
@@ -337,7 +337,7 @@ def test_a_mark_is_stored_with_all_that_it_says() -> None:
     [
         (b'{"version": "2.0"}', HealthMark("2.0", None)),
         (b'{"version": "2.0", "since": "5", "mood": "good"}', HealthMark("2.0", 5)),
-        # A word that is not plainly true makes nobody upgraded.
+        # A word that is not plainly true makes no one upgraded.
         (b'{"version": "2.0", "since": 5, "upgraded": "true"}', HealthMark("2.0", 5)),
         (b'{"version": "2.0", "since": 5, "upgraded": 1}', HealthMark("2.0", 5)),
     ],

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a key says of a provider, written by us, by hand, or by nobody who knew how."""
+"""What a key says of a provider, written by us, by hand, or by no one who knew how."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.provider_cod
         Provider("2.4"),
         Provider("2.4", host="web1", at=9),
         Provider("2.4", "2.6", "web1", "upgrade/cloud@2.6", ("prepare/cloud",), "it broke", 9),
-        # Nobody knew where it came from.
+        # No one knew where it came from.
         Provider("", "2.6", "web1", "upgrade/cloud"),
     ],
 )
@@ -51,6 +51,6 @@ def test_what_can_not_be_read_is_of_no_version_and_says_how_to_mend_it(value: by
     assert (found.version, found.readable, found.state) == ("", False, "failed")
     assert found.error.startswith("upgrade/providers/cloud can't be read (")
     assert found.error.endswith(
-        'Write what it runs into it, such as {"version": "2.4"}, or delete it to declare that anew.'
+        'Write what it runs into it, such as {"version": "2.4"}, or delete it to declare that again.'
     )
     assert len(found.error) < 1000

@@ -81,7 +81,7 @@ def test_a_long_plan_is_cut_and_says_what_is_left() -> None:
     waves: list[list[str]] = [[], *([f"c{number}"] for number in range(20))]
     lines = plan_lines(result({f"c{number}": view("pending") for number in range(20)}, waves))
     assert lines[1] == "Rules: none"
-    assert lines[4] == " now      0  nobody: every slot is taken"
+    assert lines[4] == " now      0  no one: every slot is taken"
     assert lines[-1] == "and 9 waves more with 9 hosts"
 
 
@@ -100,7 +100,7 @@ def test_stage_and_brake_stand_below_the_rules_and_the_brake_says_why_nobody_goe
         "Nothing opens: the rollout is paused by ann; resume.yml lets it go on",
         "",
         "wave  hosts  who",
-        " now      0  nobody: the rollout is paused by ann; resume.yml lets it go on",
+        " now      0  no one: the rollout is paused by ann; resume.yml lets it go on",
         "   2      1  c1",
     ]
 

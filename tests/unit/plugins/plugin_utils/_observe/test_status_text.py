@@ -236,7 +236,7 @@ def test_an_exhausted_budget_says_once_that_nothing_opens() -> None:
     blocker = rollout_blocker(Snapshot(current_version="v2"), Instructions(), exhausted)
     shown = status_text.status_lines(result({}, **rollout_blockers(Plan(blocker=blocker))))
     assert shown[1] == (
-        "Nothing opens: the fleet has 1 failed or lost host (c1), and failure_rules.fleet stops at 1: mend and retry it, "
+        "Nothing opens: the fleet has 1 failed or lost host (c1), and failure_rules.fleet stops it at 1; fix and retry it, "
         "or give all rules again with failure_rules.fleet raised"
     )
 
@@ -294,7 +294,7 @@ def test_a_retry_is_the_operators_word_and_not_the_hosts() -> None:
     told = story(
         [
             {"what": "open", "hosts": {"c1": "a slot was free"}, "at": 11},
-            {"what": "retry", "hosts": {"c1": "failed: no disk"}, "reason": "mended", "by": "ann"},
+            {"what": "retry", "hosts": {"c1": "failed: no disk"}, "reason": "fixed", "by": "ann"},
         ],
         {"version": "v2", "times": {"retried": 10, "failed": 9}},
     )

@@ -208,7 +208,7 @@ def test_what_breaks_in_one_output_gives_back_the_other(tmp_path: Path, monkeypa
     view.open(str(tmp_path))
     sender = ViewSender(tmp_path)
     sender.tell(told())
-    # Nobody draws meanwhile.
+    # No one draws meanwhile.
     with view._lock:
         assert sys.stderr is not err
         sys.stdout.write("no end of line")

@@ -33,7 +33,7 @@ def run(version: str = "2.10", phase: str = UPGRADE, way: tuple[str, ...] = WAY)
     ("version", "way", "expected"),
     [
         ("2.10", WAY, ["stop/db", "upgrade/db@2.8"]),
-        # On the way elsewhere, the service's own units are done anew.
+        # On the way elsewhere, the service's own units are done again.
         ("2.12", WAY, ["upgrade/db@2.8"]),
         # Back to where it came from, nothing of a path lies on the way.
         ("2.6", (), []),

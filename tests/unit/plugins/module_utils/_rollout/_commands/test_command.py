@@ -41,7 +41,7 @@ def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one()
         ),
         (
             ABORTED,
-            "It is over. upgrade.yml -e version=2.0 -e restart=true begins it anew, and upgrade.yml -e version=X begins "
+            "It is over. upgrade.yml -e version=2.0 -e restart=true begins it again, and upgrade.yml -e version=X begins "
             "another one.",
         ),
         (PAUSED, "Look at it with status.yml."),
@@ -59,4 +59,4 @@ def test_a_word_that_comes_too_late_is_told_what_to_do_instead(state: str, hint:
 def test_a_rollback_that_was_aborted_is_begun_anew_by_its_own_word() -> None:
     with pytest.raises(UpgradeError) as caught:
         command.refuse_unless(Ledger(1, "2.0", state=ABORTED, rollback=True), (), "resumed")
-    assert "It is over. rollback.yml begins it anew, and " in caught.value.message
+    assert "It is over. rollback.yml begins it again, and " in caught.value.message

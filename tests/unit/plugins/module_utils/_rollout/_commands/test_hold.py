@@ -15,7 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
-# Nobody listens there: whoever asked would be told so.
+# No one listens there: whoever asked would be told so.
 NOWHERE = Store(Settings(port=1, timeout=0.01))
 
 
@@ -41,7 +41,7 @@ def test_any_of_them_will_do(whom: HoldTargets, scopes: list[tuple[str, str | No
 @pytest.mark.parametrize(
     ("whom", "code", "message"),
     [
-        (HoldTargets(), "nobody", "Nobody is named: give hosts, roles, or everything: true."),
+        (HoldTargets(), "no_target", "No one is named: give hosts, roles, or everything: true."),
         (HoldTargets(hosts=["a/b"]), "bad_name", "hosts: "),
         (HoldTargets(hosts=[""]), "bad_name", "hosts: "),
         (HoldTargets(roles=["web", "a/b"]), "bad_name", "roles: "),

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 SPOKEN = '{"version": "v1", "state": "upgraded", "times": {"upgraded": 1600000000}}'
-# What consul_upgrade_control, the tasks after an upgrade and nobody knows who have written there: the host said nothing.
+# What consul_upgrade_control, the tasks after an upgrade and no one knows who have written there: the host said nothing.
 UNSPOKEN = (
     '{"version": "v1", "state": "retried", "attempt": 0, "times": {"retried": 1600000000}}',
     '{"version": "v1", "state": "upgraded", "reported": "v1", "post": "open"}',
@@ -138,7 +138,7 @@ def test_a_pause_becomes_a_hold_whatever_the_gate_says_and_nothing_else_changes(
             for options in ({}, {"begun": True}, {"begun": True, "switched": True}):
                 assert (wrong(keys, **options), set(changes(keys, **options))) == ([], {f"upgrade/hold/{place}"})
     for text in ("True", "true", "v2"):
-        # What is open there pauses nobody, and opens nothing that a rollout keeps closed.
+        # What is open there pauses no one, and opens nothing that a rollout keeps closed.
         keys = {"current_version": "v2", **ledger, pause: text, "config_state/enable_puppet/global": "false"}
         assert (wrong(keys), changes(keys)) == ([], {})
 
