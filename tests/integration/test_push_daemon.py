@@ -76,7 +76,7 @@ def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_
     settled = played[4]
     assert (settled["failed"], settled["failure"]["code"], settled["done"]) == (True, "stuck", False)
     assert any("no disk" in reason for reason in settled["obstacles"])
-    assert settled["failure"]["message"] == settled["msg"]
+    assert settled["msg"] == f"[stuck] {settled['failure']['message']}"
 
     again = plan(version="v2", fleet=FLEET, limit=[])
     played = play(run, roles, started(FLEET, [HOST], wait_timeout=2), turn("begun"), begin=again)
@@ -113,7 +113,7 @@ def test_what_goes_on_without_its_driver_or_order_is_refused(run: Runner, roles:
     assert codes == [None, "not_let_through", None, "unknown_unit", "no_driver", "no_driver", "no_driver"]
     for result in played:
         if result["failed"]:
-            assert result["failure"]["message"] == result["msg"]
+            assert result["msg"] == f"[{result['failure']['code']}] {result['failure']['message']}"
     assert "run the same command again, and it goes on from there" in played[-1]["msg"]
 
 
