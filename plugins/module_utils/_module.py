@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all modules of this collection share: the connection options, and how a call ends."""
+"""What all modules of this collection share: the connection options, and the call with its result or failure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
     "pass_limit": {"type": "float", "default": DEFAULT_PASS_LIMIT, "no_log": False},
     "kv_prefix": {"type": "str", "default": "", "no_log": False},
 }
-# For actions on the controller, where what is wrong with a value is said by read_settings, which knows its source too.
+# For actions on the controller. They check types only: read_settings checks the values, and names the source of a bad one.
 ACTION_CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
     **{name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()},
     "kv_prefix": {"type": "str", "default": ""},
@@ -38,7 +38,7 @@ ACTION_CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def run(module: AnsibleModule, act: Callable[[Store], dict[str, Any]]) -> None:
-    """Connect, do what the module does, and end the call: with its result, or with the sentence of its failure."""
+    """Connect to Consul, call ``act``, and exit the module with its result or its failure."""
 
     def connected() -> dict[str, Any]:
         return act(Store(read_settings(module.params.get, os.environ)))

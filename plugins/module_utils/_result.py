@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How the call of a module ends."""
+"""Exit a module with its result or its failure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ._common.errors import UpgradeError
 
 
 def end(module: AnsibleModule, act: Callable[[], dict[str, Any]], **always: Any) -> None:
-    """Do what a module does, and end its call: with its result, or with the sentence of its failure.
+    """Call ``act``, and exit the module with its result, or with the message of the :class:`UpgradeError` that it raises.
 
-    :param always: results that a failure has too, unless its details say otherwise.
+    :param always: return values that a failure also has. A detail of the error with the same name replaces the value.
     """
     try:
         result = act()

@@ -114,12 +114,12 @@ def test_a_port_that_speaks_something_else() -> None:
             200,
             b"<html>It works!</html>",
             "unreachable",
-            "what answers there is not Consul's API (it is a page with code 200)",
+            "what answers there is not Consul's API (it answered with a web page, code 200)",
         ),
         (404, b"no such page", "consul_error", "answered 404: no such page."),
         (503, b"", "unreachable", "it answered 503, without a reason"),
         (500, b"No cluster leader", "unreachable", "it answered 500, No cluster leader"),
-        (501, b"<html>" + b"x" * 5000, "unreachable", "it is a page with code 501"),
+        (501, b"<html>" + b"x" * 5000, "unreachable", "it answered with a web page, code 501"),
     ],
 )
 def test_a_web_server_that_is_not_consul(code: int, body: bytes, expected: str, words: str) -> None:
@@ -166,7 +166,7 @@ def test_nobody_is_followed_elsewhere_with_the_token(code: int) -> None:
                     request()
                 assert caught.value.code == "redirected"
                 assert caught.value.message.startswith(
-                    f"What answers at http://127.0.0.1:{port} sends us on to http://localhost:{other}/v1/"
+                    f"The server at http://127.0.0.1:{port} redirects to http://localhost:{other}/v1/"
                 )
                 assert "s3cr3t" not in caught.value.message
     assert heard == []
@@ -178,23 +178,23 @@ def test_nobody_is_followed_elsewhere_with_the_token(code: int) -> None:
         (
             {},
             {"CONSUL_HTTP_ADDR": "unix:///var/run/consul.sock"},
-            "CONSUL_HTTP_ADDR: 'unix:///var/run/consul.sock' is no",
+            "CONSUL_HTTP_ADDR: 'unix:///var/run/consul.sock' is not an address",
         ),
         (
             {},
             {"CONSUL_HTTP_ADDR": "consul:http"},
-            "CONSUL_HTTP_ADDR: 'consul:http' is no address of the form host:port",
+            "CONSUL_HTTP_ADDR: 'consul:http' is not an address of the form host:port",
         ),
         ({}, {"CONSUL_HTTP_SSL": "perhaps"}, "CONSUL_HTTP_SSL: 'perhaps' is neither true nor false."),
         ({}, {"CONSUL_HTTP_SSL_VERIFY": "2"}, "CONSUL_HTTP_SSL_VERIFY: '2' is neither true nor false."),
         ({"timeout": 0.0}, {}, "timeout: 0.0 is not a number of seconds above 0."),
         ({"client_cert": __file__}, {}, "only client_cert is set."),
         ({}, {"CONSUL_CLIENT_KEY": __file__}, "only client_key is set."),
-        ({"port": 0}, {}, "port: 0 is no port; give one from 1 to 65535."),
-        ({"port": 99999}, {}, "port: 99999 is no port; give one from 1 to 65535."),
+        ({"port": 0}, {}, "port: 0 is not a port; give a number from 1 to 65535."),
+        ({"port": 99999}, {}, "port: 99999 is not a port; give a number from 1 to 65535."),
         ({"host": "http://consul"}, {}, "host: 'http://consul' is neither the name nor the address of a host."),
-        ({"token": "secret\nsecret"}, {}, "token: it holds a line break or another character that no token has."),
-        ({"token": "secret†"}, {}, "token: it holds a line break or another character that no token has."),
+        ({"token": "secret\nsecret"}, {}, "token: it has a line break or another character that tokens don't have."),
+        ({"token": "secret†"}, {}, "token: it has a line break or another character that tokens don't have."),
         ({}, {"CONSUL_HTTP_TOKEN": "secret\x00"}, "token: it holds a line break or another character"),
     ],
 )

@@ -183,7 +183,7 @@ def test_odd_names_are_taken_or_refused_and_nothing_is_done_for_bad_ones(store: 
     before = seen_by_agent(consul)
     for checks, message in (
         ([Check("a"), Check("b/c", "passing")], "the check 'b/c' has a '/'"),
-        ([Check("", "passing")], "must be a text that is not empty"),
+        ([Check("", "passing")], "must be text that is not empty"),
         ([Check("a", "passing"), Check("a", "critical")], "a, a has a name twice"),
         ([Check("a", "passing", ttl=0)], "the ttl of a is 0; give seconds above 0"),
     ):

@@ -235,7 +235,7 @@ def test_reports_that_always_come_too_late_end_with_an_error(store: Store, monke
         return write(operations)
 
     monkeypatch.setattr(store.client, "write", write_late)
-    with pytest.raises(UpgradeError, match="upgrade/hosts/compute7 changed under each of 10 tries"):
+    with pytest.raises(UpgradeError, match="upgrade/hosts/compute7 changed during each of 10 tries"):
         say(store, "compute7", "2", "started")
 
 

@@ -45,7 +45,7 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
         (plan(version="2", instructions={"failure_rules": {"x": 5}}), "failure_rules.x: unknown key"),
         (
             plan(version="2", instructions={"windows": [{"from": 22, "to": 6}]}),
-            "windows[0].from: 22 is no time of day: give '22:00' in quotes.",
+            "windows[0].from: 22 is not a time of day: give '22:00' in quotes.",
         ),
         (
             plan(version="2", instructions={**UNLIMITED, "stages": [{"roles": ["comptue"], "hosts": 1}]}),
@@ -105,7 +105,7 @@ Put = Callable[[RawKV], None]
         ({}, {"fleet": {"a/b": "web"}}, "bad_name", "fleet: the host 'a/b'"),
         ({}, {"fleet": {"web1": " web"}}, "bad_name", "fleet.web1: the role ' web'"),
         ({}, {"fleet": {"web1": 5}}, "bad_name", "a role must be a text"),
-        ({}, {"role_pattern": "("}, "bad_role_pattern", "is no regular expression"),
+        ({}, {"role_pattern": "("}, "bad_role_pattern", "is not a valid regular expression"),
         ({}, {"role_pattern": "web"}, "bad_role_pattern", "has no group; its first one is the role"),
         ({}, {"rules": {"group_mappings": {"a": "comp", "b": ".*ute"}}}, "bad_instructions", "matched by the group"),
     ],

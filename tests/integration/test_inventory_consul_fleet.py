@@ -262,7 +262,7 @@ def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: S
                 "upgrade_roles.compute.plne: unknown key; did you mean 'plane'?",
             ),
             ({"roles": {"gw": "computer"}, "upgrade_roles": ROLES}, "roles.gw: 'computer' is not in upgrade_roles"),
-            ({"role_pattern": "("}, "role_pattern: '(' is no regular expression"),
+            ({"role_pattern": "("}, "role_pattern: '(' is not a valid regular expression"),
             ({"unplaced": "drop"}, "unplaced"),
             ({"address": "ipv6"}, "address"),
             ({"roles": ["compute1"]}, "roles"),
@@ -278,7 +278,7 @@ def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: S
             ({"datacenter": "dc9", "timeout": 0.2}, "No path to datacenter"),
             (
                 {"kv_prefix": "x", "ca_path": "/no/such.pem", "scheme": "https"},
-                "ca_path: /no/such.pem is no file that can be read",
+                "ca_path: /no/such.pem is not a file that can be read",
             ),
         ],
     ),

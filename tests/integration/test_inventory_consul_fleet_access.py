@@ -213,7 +213,7 @@ def test_without_a_token_nothing_is_taken_for_empty(guarded_shelf: Shelf) -> Non
 def test_a_catalog_that_is_not_whole_is_refused(shelf: Shelf, proxy: CountingProxy, catalog: Catalog) -> None:
     catalog.register("compute1")
     proxy.hides = "/v1/catalog/nodes"
-    assert "hides nodes of its catalog from those who give no token" in shelf.refusal(environ=proxy.environ)
+    assert "hides nodes of its catalog from requests without a token" in shelf.refusal(environ=proxy.environ)
     # Of the checks, those of services may be hidden, and are not asked for.
     proxy.hides = "/v1/health"
     assert shelf(environ=proxy.environ).of("convoy_health") == {"compute1": "passing"}

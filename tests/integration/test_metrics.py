@@ -132,8 +132,8 @@ def test_a_second_look_changes_nothing_and_check_mode_tells_the_truth(
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("gone/convoy.prom", "gone is no folder; make it, or correct the path."),
-        (".", "there is something that is no file;"),
+        ("gone/convoy.prom", "gone is not a folder; create it, or correct the path."),
+        (".", "it is not a regular file;"),
         # Something where not even a look is possible, for root too.
         ("x" * 300 + "/convoy.prom", "x/convoy.prom can't be written: "),
     ],

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The one exception of the collection: a sentence for people and a code for programs."""
+"""The one exception of the collection: a message for people and a code for programs."""
 
 from __future__ import annotations
 
@@ -118,26 +118,26 @@ Code = Literal[
 
 
 class UpgradeError(Exception):
-    """Something that stops a call, told so that an operator can act on it.
+    """An error that ends a call, with what an operator needs to act on it.
 
-    :param code: a stable word a caller can test for, such as ``bad_instructions``.
+    :param code: a stable identifier that a caller can test for, such as ``bad_instructions``.
     :param message: what is wrong, where (host, key, file), why, and what to do next.
     :param details: the same facts as plain data.
     """
 
     def __init__(self, code: Code, message: str, **details: Any) -> None:
-        """Keep the sentence, and what it is made of."""
+        """Store the message, its code and its details."""
         super().__init__(message)
         self.code = code
         self.message = message
         self.details = details
 
     def as_text(self) -> str:
-        """Return the message with its code before it, as every failure is shown: ``[bad_version] ...``."""
+        """Return the message after its code, as every failure is displayed: ``[bad_version] ...``."""
         return f"[{self.code}] {self.message}"
 
     def as_result(self) -> dict[str, Any]:
-        """Return what makes a task fail with this error."""
+        """Return the result of a task that fails with this error."""
         return {"failed": True, "msg": self.as_text(), "failure": self.as_failure()}
 
     def as_failure(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names of hosts, roles and versions: which are allowed, in which order they stand, which was meant."""
+"""Names of hosts, roles and versions: which are valid, how they sort, and which known name is closest to a typo."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .errors import UpgradeError
 from .sanitize import truncated_repr
 
 _DIGITS = re.compile(r"(\d+)")
-# No host is called by more, and a key of Consul may not be much longer.
+# Host names have at most 255 characters, and Consul's keys can't be much longer.
 _LONGEST = 255
-# A version stands in commands, paths and templates of services. Nothing in it means anything to a shell, wherever it stands.
+# Services put versions into commands, paths and templates. None of these characters is special to a shell.
 _PLAIN_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~:@%^=,-]*")
-# What is said of a version that is no text.
+# The end of a message on a version that YAML has not read as text.
 UNQUOTED = "is not text but a number or the like, and YAML may have changed it (2.10 is read as 2.1). Put it in quotes."
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts ``compute2`` before ``compute10``, and ``compute`` before both.
 
-    The digits themselves are the last word, so that ``node1`` and ``node01`` keep one order.
+    Names that differ only in leading zeros, such as ``node1`` and ``node01``, sort by their text.
     """
     parts = _DIGITS.split(name)
     key = [_number_key(part) if at % 2 else (0, 0, part) for at, part in enumerate(parts)]
@@ -32,7 +32,7 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _number_key(digits: str) -> tuple[int, int, str]:
-    # Python makes no number of thousands of digits.
+    # Python refuses to convert thousands of digits to a number.
     return (1, int(digits), "") if len(digits) < 1000 else (2, len(digits), digits)
 
 
@@ -42,16 +42,16 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the known name most like this one, else nothing."""
-    found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
-    return f"; did you mean '{found[0]}'?" if found else ""
+    """Return ``; did you mean 'x'?`` with the known name that is closest to this one; empty if none is close."""
+    matches = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
 def listing(names: Sequence[str], most: int = 5) -> str:
-    """Return the names as prose, cut after ``most``: ``a, b and 7 more``."""
-    truncated_repr = ", ".join(names[:most])
+    """Return the first ``most`` names, with commas, and how many more there are: ``a, b and 7 more``."""
+    text = ", ".join(names[:most])
     left = len(names) - most
-    return f"{truncated_repr} and {left} more" if left > 0 else truncated_repr
+    return f"{text} and {left} more" if left > 0 else text
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
@@ -60,16 +60,16 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def check_name(kind: str, name: object, where: str) -> str:
-    """Return a name that can be one part of a Consul key.
+    """Return the name if it can be one part of a Consul key.
 
     :param kind: what it names, for the message: host, role.
-    :param where: the option or key that brought it.
-    :raises UpgradeError: ``bad_name`` for anything but text without ``/``, control characters or outer spaces, and for what
-        is too long. It tells ``where``.
+    :param where: the option or key that it comes from, for the message.
+    :raises UpgradeError: ``bad_name`` if it is not text, is empty or too long, has a ``/`` or a control character, or begins or
+        ends with a space.
     """
     if not isinstance(name, str) or not name:
         raise UpgradeError(
-            "bad_name", f"{where}: a {kind} must be a text that is not empty, not {truncated_repr(name)}.", where=where
+            "bad_name", f"{where}: a {kind} must be text that is not empty, not {truncated_repr(name)}.", where=where
         )
     if "/" in name or not name.isprintable() or name != name.strip():
         raise UpgradeError(
@@ -88,7 +88,7 @@ def check_name(kind: str, name: object, where: str) -> str:
 
 
 def is_valid_name(text: str) -> bool:
-    """Return whether a part of a key is a name that :func:`check_name` takes."""
+    """Return whether :func:`check_name` accepts a name."""
     try:
         return bool(check_name("name", text, "key"))
     except UpgradeError:
@@ -96,7 +96,7 @@ def is_valid_name(text: str) -> bool:
 
 
 def is_valid_version(text: object) -> bool:
-    """Return whether something that was read is a version that :func:`check_version` takes."""
+    """Return whether :func:`check_version` accepts a decoded value."""
     try:
         return bool(check_version(text, "version"))
     except UpgradeError:
@@ -104,7 +104,7 @@ def is_valid_version(text: object) -> bool:
 
 
 def check_version(version: object, where: str) -> str:
-    """Return a version that can be part of a key and can't be mistaken for a gate value.
+    """Return the version if it can be part of a key and can't be mistaken for a gate value.
 
     :raises UpgradeError: ``bad_name``.
     """
@@ -117,12 +117,14 @@ def check_version(version: object, where: str) -> str:
 
 
 def is_plain_version(version: str) -> bool:
-    """Return whether a version may go where a shell would act on others: it is short, and letters, digits and ``._+~:@%^=,-``."""
+    """Return whether a version is safe in a shell: at most 255 letters, digits and ``._+~:@%^=,-``, a letter or digit first."""
     return len(version) <= _LONGEST and _PLAIN_VERSION.fullmatch(version) is not None
 
 
 def check_new_version(version: object, where: str) -> str:
-    """Return a version that a fleet may go to: what older tools have stored is read, and nothing begins to go there.
+    """Return the version if a rollout to it may begin.
+
+    It is stricter than :func:`check_version`, which also accepts what older tools have stored.
 
     :raises UpgradeError: ``bad_name``.
     """
@@ -130,8 +132,8 @@ def check_new_version(version: object, where: str) -> str:
     if not is_plain_version(text):
         raise UpgradeError(
             "bad_name",
-            f"{where}: the version {truncated_repr(text)} has a character that is none of A-Z, a-z, 0-9 and ._+~:@%^=,- or begins with none of the "
-            "former, and services put versions into commands. Give it another name.",
+            f"{where}: the version {truncated_repr(text)} is not safe in a command, and services put versions into commands. Use only A-Z, a-z, 0-9 "
+            "and ._+~:@%^=,- and begin with a letter or digit.",
             where=where,
         )
     return text

@@ -9,9 +9,9 @@ import re
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression.
+    """Return the compiled regular expression.
 
-    :raises ValueError: with the reason why it is none.
+    :raises ValueError: if it is not valid, with the reason.
     """
     try:
         return re.compile(pattern)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Processes of this machine: who is still there, and how one becomes independent of who started it."""
+"""Processes of this machine: whether one still runs, how to end one, and how one detaches from its parent."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in ticks since the machine did; None if it is gone."""
+    """Return when a process started, in clock ticks since boot; None if it has ended."""
     fields = _stat(pid)
     return None if fields is None else int(fields[19])
 
 
 def boot_id() -> str:
-    """Return what tells this machine, since it was booted, from all others; empty where that can't be told.
+    """Return an ID of this machine that changes at each boot; empty where it can't be read.
 
-    Containers and users count as machines: the processes of one container are not seen from another, nor have those of
-    one user to be seen by another (``hidepid``, see proc(5)).
+    Each container and each user has its own, because one need not see the processes of another (``hidepid``, see proc(5)).
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -38,22 +37,22 @@ def boot_id() -> str:
 
 
 def machine_id(path: str = "/etc/machine-id") -> str | None:
-    """Return what tells this machine from others, also after it was booted; None where it has no ID.
+    """Return an ID of this machine that stays the same when it reboots; None where it has none.
 
-    It is a hash, as machine-id(5) wants for what others see.
+    It is a hash of the content of the file, because machine-id(5) asks to keep that content confidential.
     """
     try:
         text = Path(path).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return None
-    # Empty, or the word that systemd writes before the first boot.
+    # systemd writes "uninitialized" before the first boot.
     if text in ("", "uninitialized"):
         return None
     return hashlib.sha256(f"convoy.upgrade {text}".encode()).hexdigest()[:16]
 
 
 def ssh_connection_pid() -> int | None:
-    """Return the process of the SSH connection by which this one was started, None if it was started otherwise."""
+    """Return the PID of the sshd process that this process descends from; None if there is none."""
     pid = os.getppid()
     while pid > 1:
         fields = _stat(pid)
@@ -68,14 +67,14 @@ def ssh_connection_pid() -> int | None:
 
 
 def wait_for_exit(pid: int, started: int) -> None:
-    """Return when a process is gone.
+    """Block until a process has ended.
 
-    :param started: when it started, as :func:`start_ticks` tells.
+    :param started: when it started, from :func:`start_ticks`, in case its PID was reused.
     """
     try:
         handle = os.pidfd_open(pid)
     except (AttributeError, OSError):
-        # An older kernel or Python.
+        # pidfd_open needs Linux 5.3, and is missing from some builds of Python.
         while start_ticks(pid) == started:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         return
@@ -86,13 +85,13 @@ def wait_for_exit(pid: int, started: int) -> None:
 
 
 def end_process_tree(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """End a program and all that it has started, gently first.
+    """End a process and all its descendants, first with SIGTERM, then with SIGKILL.
 
-    Its process group would not do: Puppet gives every command that it runs a session of its own, and so does Ansible from 2.19 on
-    with its workers. What has become a daemon by now is no one's child and stays, as a service that was started should; so does what
-    belongs to a user whose processes this one may not end.
+    A process group is not enough: Puppet runs each command in a session of its own, and so does Ansible 2.19 with its workers.
+    Daemons are no longer descendants and go on, such as a service that was started. So do processes that this user may not
+    signal.
 
-    :param seconds: how long it may take to end gently.
+    :param seconds: how long to wait after SIGTERM.
     """
     family = _family([process.pid])
     _signal(family, signal.SIGTERM)
@@ -108,10 +107,10 @@ def _signal(pids: Iterable[int], number: int) -> None:
 
 
 def _family(pids: Sequence[int]) -> list[int]:
-    """Return processes with all their descendants."""
+    """Return the PIDs with those of all descendants."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        # One whose first thread has ended is a zombie by its state, and may have others that go on.
+        # Not _stat: a process whose first thread has ended looks like a zombie, but its other threads may go on.
         fields = _fields(int(path.parent.name))
         if fields is not None:
             children.setdefault(int(fields[1]), []).append(int(path.parent.name))
@@ -122,7 +121,11 @@ def _family(pids: Sequence[int]) -> list[int]:
 
 
 def close_files_except(*files: int) -> None:
-    """Let go of all that this process had open but for some files, as Ansible waits for the end of it."""
+    """Close all files of this process but those given, because Ansible waits until its output is closed.
+
+    Standard input, output and errors become ``/dev/null``, the directory becomes ``/``, and SIGTERM, SIGINT and SIGHUP get
+    their defaults.
+    """
     os.chdir("/")
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
@@ -136,13 +139,13 @@ def close_files_except(*files: int) -> None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Return the fields of a process from its state on, None if it has ended."""
+    """Return what :func:`_fields` does, but None for a zombie."""
     fields = _fields(pid)
     return None if fields is None or fields[0] in "ZX" else fields
 
 
 def _fields(pid: int) -> list[str] | None:
-    """Return the fields of a process from its state on, None if there is none; see proc(5)."""
+    """Return the fields of ``/proc/<pid>/stat`` from the state on; None if there is no such process. See proc(5)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

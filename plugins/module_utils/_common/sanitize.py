@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Values as a sentence shows them, taken or not: never without end, and never as they would act on a terminal."""
+"""Make values safe to print: short, and without control characters that a terminal would act on."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ _MOST = 200
 
 
 def truncated_repr(value: object) -> str:
-    """Return a value as Python writes it, cut where it is long."""
+    """Return the ``repr`` of a value, truncated."""
     try:
         return truncate(repr(value))
     except (RecursionError, ValueError):
-        # Nested too deeply, or a number with more digits than Python writes.
+        # Nested too deeply, or a number with more digits than Python converts to text.
         return f"a {type(value).__name__} that is too large to be shown"
 
 
 def truncated_text(value: object) -> str:
-    """Return a value likewise, but a plain text without quotes."""
+    """Return printable text as it is, and other values as their ``repr``; both truncated."""
     return truncate(value) if isinstance(value, str) and value.isprintable() else truncated_repr(value)
 
 
 def sanitize(text: str) -> str:
-    """Return a text as a line that does nothing on a terminal: white space is a space, what else can't be printed a ``?``.
+    """Return the text as one printable line: white space becomes a space, other characters that can't be printed a ``?``.
 
-    What a host says of itself is shown to operators, whose terminals would obey escape sequences, and who would take what
-    comes after a line break for a line of ours. The length stays, and a second time changes nothing.
+    Operators see what hosts report. Without this, a report could send escape sequences to their terminals, or add lines that
+    look like those of this collection. The length stays the same, and a second call changes nothing.
     """
     if text.isprintable():
         return text
@@ -34,12 +34,12 @@ def sanitize(text: str) -> str:
 
 
 def truncate(text: str) -> str:
-    """Return the beginning of a text that is too long."""
+    """Return the text; of a text of more than 200 characters the beginning, and its length."""
     return text if len(text) <= _MOST else f"{text[:_MOST]}... ({len(text)} characters)"
 
 
 def truncate_middle(text: str, most: int = 500) -> str:
-    """Return a text that is kept, without its middle where it is longer than that; a second time changes nothing."""
+    """Return the text; if it has more than ``most`` characters, without its middle. A second call changes nothing."""
     if len(text) <= most:
         return text
     end = most // 3

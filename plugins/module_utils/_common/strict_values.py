@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Strict reading of what operators write: every refusal names the key and the value, and says what would fit."""
+"""Strict parsing of what operators write: every error names the key, the value and what is valid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _LONGEST = 3650 * 86400
 
 
 def invalid_value(key: str, value: object, why: str) -> UpgradeError:
-    """Return the error for a value that is not taken."""
+    """Return the error for a value that is not valid.
+
+    :param why: the end of a sentence that begins with the value, without its full stop.
+    """
     return UpgradeError(
         "bad_instructions",
         f"instructions: {truncated_text(key)}: {truncated_repr(value)} {why}.",
@@ -29,10 +32,10 @@ def invalid_value(key: str, value: object, why: str) -> UpgradeError:
 
 
 def refuse_unknown_keys(raw: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
-    """Refuse keys that are not known.
+    """Raise an error for the first unknown key.
 
-    :param prefix: what stands before them, such as ``rolling_rules.``.
-    :raises UpgradeError: ``bad_instructions``, with the nearest of those that are.
+    :param prefix: what precedes the keys, such as ``rolling_rules.``.
+    :raises UpgradeError: ``bad_instructions``, which also suggests the closest known key.
     """
     for key in raw:
         if key not in known:
@@ -46,7 +49,7 @@ def refuse_unknown_keys(raw: Mapping[str, Any], known: Iterable[str], prefix: st
 
 
 def parse_mapping(value: object, key: str) -> Mapping[str, Any]:
-    """Return a mapping of names to values, empty for None.
+    """Return the mapping if all its names are text; empty for None.
 
     :raises UpgradeError: ``bad_instructions``.
     """
@@ -61,7 +64,7 @@ def parse_mapping(value: object, key: str) -> Mapping[str, Any]:
 
 
 def parse_texts(value: object, key: str) -> tuple[str, ...]:
-    """Return a text or a list of texts as a tuple, each once.
+    """Return a text or a list of texts as a tuple without duplicates.
 
     :raises UpgradeError: ``bad_instructions``.
     """
@@ -82,20 +85,22 @@ def parse_boolean(value: object, key: str) -> bool:
 
 
 def parse_number_text(value: object) -> str:
-    """Return what may be a number as text, and nothing for what can be none."""
+    """Return a text or a whole number as text; empty for any other value."""
     if isinstance(value, str):
         return value.strip()
     return truncated_text(value) if isinstance(value, int) and not isinstance(value, bool) else ""
 
 
 def parse_duration(value: object, key: str) -> int:
-    """Return a time in seconds, from a number of seconds or a text such as ``90s``, ``15m``, ``2h`` or ``1d``.
+    """Return a duration in seconds, from a number of seconds or a text such as ``90s``, ``15m``, ``2h`` or ``1d``.
 
     :raises UpgradeError: ``bad_instructions``.
     """
     found = _DURATION.fullmatch(parse_number_text(value))
     if not found:
-        raise invalid_value(key, value, "is no time: give whole seconds, or a number with s, m, h or d, such as 15m")
+        raise invalid_value(
+            key, value, "is not a duration: give whole seconds, or a number with s, m, h or d, such as 15m"
+        )
     seconds = int(found[1]) * _UNITS[found[2]]
     if seconds > _LONGEST:
         raise invalid_value(key, value, "is longer than ten years; leave it out for no such rule")

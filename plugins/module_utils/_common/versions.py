@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Versions in their order: 2.10 after 2.9, 2.10rc1 before 2.10, v673 before v674. What has no order is refused by name."""
+"""The order of versions: 2.10 after 2.9, 2.10rc1 before 2.10, v673 before v674. Versions without an order are an error."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .errors import UpgradeError
 from .names import listing
 from .sanitize import truncated_repr
 
-# Digits as (how many without leading zeros, these), which orders as their numbers do; Python makes no number of very many.
+# Digits without leading zeros, after their count. They sort like numbers, and Python refuses to convert very many digits to one.
 Number = tuple[int, str]
 
-# Marks of what comes before a release, in their order: those of PEP 440, and of Debian and Maven.
+# Words for what precedes a release, with their ranks: those of PEP 440, Debian and Maven.
 _BEFORE = {
     **dict.fromkeys(("dev", "snapshot", "nightly"), -6),
     **dict.fromkeys(("a", "alpha"), -5),
@@ -26,24 +26,24 @@ _BEFORE = {
     **dict.fromkeys(("m", "milestone"), -3),
     **dict.fromkeys(("c", "rc", "pre", "preview", "cr"), -2),
 }
-# Single letters are marks only with a number: 1.0.2a is what OpenSSL names the release after 1.0.2.
+# Single letters mean a pre-release only with a number: OpenSSL's 1.0.2a is the release after 1.0.2.
 _NEED_NUMBER = frozenset("abcm")
 _TILDE, _END, _REVISION, _AFTER, _BUILD = -7, 0, 1, 2, 3
-# Of what comes after one. Of two different ones no one knows which is the later one, but for single letters.
+# Words for what follows a release. Two different ones have no order, except single letters.
 _SAME = {**dict.fromkeys(("post", "p", "pl", "patch", "patchlevel", "r", "rev"), "post")}
 _KNOWN_AFTER = frozenset((*_SAME, "sp", "hotfix", "u", "deb", "ubuntu", "el", "fc", "bpo", "build"))
 _NO_MARK = frozenset(("final", "ga", "release"))
 
 _WHOLE = re.compile(r"(?:(\d+):)?([A-Za-z]?[A-Za-z._-]*?)[._-]*(\d+(?:\.\d+)*)(.*)", re.ASCII)
-# A commit as `git describe` writes it is one word, digits and all.
+# A commit of `git describe`, such as g1a2b3c4, is one word although it has digits.
 _PART = re.compile(r"([.+~_-]*)(?:(g[0-9a-f]{7,40}(?![0-9a-z])|[a-z](?![a-z])|[a-z]+\.?))?(\d+(?:\.\d+)*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What stands after the numbers: a mark, and its own number.
+    """One part of what follows the numbers of a version: a word, and the word's own numbers.
 
-    :param rank: where such marks stand among others; None for a word that says nothing of its place.
+    :param rank: its place in the order of parts; None for an unknown word.
     """
 
     rank: int | None
@@ -56,9 +56,9 @@ _NOTHING = _Part(_END, "", ())
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A version, taken apart.
+    """A parsed version.
 
-    :param kind: what it begins with, such as ``v``. Only versions of one kind have an order.
+    :param kind: what precedes the first number, such as ``v``. Only versions of the same kind have an order.
     """
 
     kind: str
@@ -68,24 +68,24 @@ class _Version:
 
 
 class VersionOrder:
-    """The order among versions.
+    """The order of versions.
 
-    Without a list, versions are read as people write them: numbers between dots count as numbers, an epoch counts first, and
+    Without a list, the order follows from the names. Numbers between dots compare as numbers, and an epoch compares first.
     ``2.10~rc1``, ``2.10-rc1``, ``2.10rc1`` and ``2.10.dev1`` come before ``2.10``; revisions (``2.10-1``), patches and builds come
-    after it. ``2.10`` and ``2.10.0`` are the same, and so are ``2.10-rc1`` and ``2.10~rc1``. See PEP 440, and deb-version(7).
+    after it. ``2.10`` and ``2.10.0`` are equal, and so are ``2.10-rc1`` and ``2.10~rc1``. See PEP 440 and deb-version(7).
 
-    :param explicit: the versions in their order, where they can't be told from the names; then there are no others.
+    :param explicit: all versions in their order, where the names do not show it. Other versions can't be compared then.
     :param where: file and line of that list, for messages.
     """
 
     def __init__(self, explicit: Sequence[str] | None = None, where: str = "versions") -> None:
-        """Number those of the list."""
+        """Store the list."""
         self._places = None if explicit is None else {version: at for at, version in enumerate(explicit)}
         self._where = where
         self._read: dict[str, _Version | None] = {}
 
     def compare(self, a: str, b: str) -> int:
-        """Return -1 where the first version comes before the second one, 1 where it comes after it, and 0 where they are the same.
+        """Return -1 if the first version comes before the second, 1 if it comes after it, and 0 if they are equal.
 
         :raises UpgradeError: ``incomparable_versions``, which names both.
         """
@@ -110,20 +110,18 @@ class VersionOrder:
         return first or _compare_parts(a, b, one.parts, other.parts)
 
     def in_order(self, versions: Iterable[str]) -> list[str]:
-        """Return versions from the first to the last one.
+        """Return the versions in order, the first one first.
 
         :raises UpgradeError: ``incomparable_versions``.
         """
         return sorted(versions, key=cmp_to_key(self.compare))
 
-    def between(self, start: str, end: str, points: Iterable[str]) -> list[str]:
-        """Return the points that lie after ``start`` and not after ``end``, in their order: those on the way from one to the other.
+    def between(self, start: str, end: str, checkpoints: Iterable[str]) -> list[str]:
+        """Return the checkpoints after ``start`` and up to ``end``, in order.
 
         :raises UpgradeError: ``incomparable_versions``.
         """
-        return self.in_order(
-            point for point in points if self.compare(start, point) < 0 and self.compare(point, end) <= 0
-        )
+        return self.in_order(one for one in checkpoints if self.compare(start, one) < 0 and self.compare(one, end) <= 0)
 
     def _version(self, text: str) -> _Version | None:
         if text not in self._read:
@@ -136,7 +134,7 @@ class VersionOrder:
         return UpgradeError(
             "incomparable_versions",
             f"{truncated_repr(a)} and {truncated_repr(b)} can't be compared, as {names} {'is' if len(missing) == 1 else 'are'} not in the list "
-            f"of {self._where}. It has {known}. Add what is missing where it belongs.",
+            f"of {self._where}. It has {known}. Add the missing versions in their order.",
             versions=[a, b],
         )
 
@@ -148,8 +146,8 @@ def _sign(a: Any, b: Any) -> int:
 def _incomparable(a: str, b: str, why: str) -> UpgradeError:
     return UpgradeError(
         "incomparable_versions",
-        f"{truncated_repr(a)} and {truncated_repr(b)} can't be compared as versions: {why}. Name all versions in their order as a list, "
-        "versions, in the service's meta/upgrade.yml.",
+        f"{truncated_repr(a)} and {truncated_repr(b)} can't be compared as versions: {why}. List all versions in their order under "
+        "'versions' in the service's meta/upgrade.yml.",
         versions=[a, b],
     )
 
@@ -167,7 +165,7 @@ def _compare_parts(a: str, b: str, ones: Sequence[_Part], others: Sequence[_Part
             return _sign(one.word, other.word)
         else:
             words = " and ".join(truncated_repr(part.word) for part in (one, other) if part.word)
-            raise _incomparable(a, b, f"no one knows where {words} stands among what may follow the same numbers")
+            raise _incomparable(a, b, f"after the same numbers, the order of {words} is not known")
     return 0
 
 
@@ -186,7 +184,7 @@ def _parts(text: str) -> tuple[_Part, ...] | None:
     at = 0
     while at < len(text):
         found = _PART.match(text, at)
-        # An x stands for any number.
+        # An x is a placeholder for any number, as in 2.x, so there is no order.
         if found is None or not (found[2] or found[3]) or (found[2] == "x" and not found[3]):
             return None
         at = found.end()

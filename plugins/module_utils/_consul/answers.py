@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The shapes of Consul's answers. What has another one was not said by Consul, whoever answers there."""
+"""The shapes of Consul's answers. An answer of another shape is not from Consul but, say, from a proxy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import base64
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# Whether an answer has the shape that it has to have.
+# A predicate on parsed JSON.
 Shape = Callable[[Any], bool]
 
 
 def names_below(prefix: str) -> Shape:
-    """Take the names of keys below a prefix. Where there is none, Consul says 404."""
+    """Return a predicate for a list of keys below a prefix. An empty list does not fit: Consul answers 404 instead."""
     return lambda found: (
         isinstance(found, list)
         and bool(found)
@@ -23,22 +23,22 @@ def names_below(prefix: str) -> Shape:
 
 
 def with_texts(*names: str) -> Shape:
-    """Take a mapping that has a text under each of these names."""
+    """Return a predicate for a mapping with text under each of these names."""
     return lambda found: isinstance(found, dict) and all(isinstance(found.get(name), str) for name in names)
 
 
 def list_of(shape: Shape) -> Shape:
-    """Take a list of what has a shape; Consul also says null for an empty one."""
+    """Return a predicate for a list of values of a shape; null fits, as Consul sends it for some empty lists."""
     return lambda found: found is None or (isinstance(found, list) and all(map(shape, found)))
 
 
 def mapping_of(shape: Shape) -> Shape:
-    """Take a mapping of texts to what has a shape."""
+    """Return a predicate for a mapping whose values have a shape."""
     return lambda found: isinstance(found, dict) and all(map(shape, found.values()))
 
 
 def is_entry(found: Any) -> bool:
-    """Take a key with its value and its indexes."""
+    """Return whether the answer is a key with its value and its indexes."""
     if not isinstance(found, dict) or not isinstance(found.get("Key"), str):
         return False
     value, flags = found.get("Value"), found.get("Flags")
@@ -48,7 +48,7 @@ def is_entry(found: Any) -> bool:
 
 
 def are_results(found: Any) -> bool:
-    """Take what a transaction that was carried out has to say."""
+    """Return whether the answer is the result of a transaction that was applied."""
     if not isinstance(found, dict) or "Results" not in found:
         return False
     is_each = list_of(lambda one: isinstance(one, dict) and ("KV" not in one or is_entry(one["KV"])))
@@ -56,7 +56,7 @@ def are_results(found: Any) -> bool:
 
 
 def are_errors(operations: int) -> Shape:
-    """Take why a transaction of so many operations was refused."""
+    """Return a predicate for the errors of a refused transaction with so many operations."""
 
     def fits(found: Any) -> bool:
         errors = found.get("Errors") if isinstance(found, dict) else None
@@ -70,13 +70,13 @@ def are_errors(operations: int) -> Shape:
 
 
 def are_written(operations: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> bool:
-    """Return whether the results of a transaction tell of all keys that it had to set."""
+    """Return whether the results of a transaction have all keys that it had to set."""
     wanted = {one["KV"]["Key"] for one in operations if one["KV"]["Verb"] in ("set", "cas", "lock", "unlock")}
     return wanted <= {one["Key"] for one in results}
 
 
 def are_asked_for(operations: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> bool:
-    """Return whether a transaction that reads has brought nothing but what was asked for, and all of its single keys."""
+    """Return whether the results of a read have all single keys that it asked for, and no key that it did not ask for."""
     trees = tuple(one["KV"]["Key"] for one in operations if one["KV"]["Verb"] == "get-tree")
     single = {one["KV"]["Key"] for one in operations if one["KV"]["Verb"] == "get"}
     found = {one["Key"] for one in results}

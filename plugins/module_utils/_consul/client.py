@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The only place that talks to Consul: requests in, values or one of four kinds of error out."""
+"""The Consul client: all requests of the collection, with values or an :class:`UpgradeError` as results."""
 
 from __future__ import annotations
 
@@ -37,43 +37,43 @@ Operation = dict[str, Any]
 # Consul 1.8 refuses transactions of more than 64 operations; 1.13 and later take 128.
 MOST_OPERATIONS = 64
 
-# Every read is consistent. A server that replays its log after a restart answers Consul's default reads with old values: a closed
-# gate that reads as missing is open, and an old version is the wrong one.
+# Every read is consistent. A server that replays its log after a restart answers default reads with old values: a closed gate could
+# be missing, which means open, and the version could be an old one.
 _CONSISTENT = (("consistent", "1"),)
 
-# By this header, Consul 1.11 and later tell that they left something out which the token may not read.
+# With this header, Consul 1.11 and later say that the answer lacks what the token may not read.
 _FILTERED = "X-Consul-Results-Filtered-By-ACLs"
 
-# By these words, Consul tells that something is not as a transaction wants it.
+# Parts of Consul's errors for a transaction whose checks failed.
 _CONFLICTS = ("stale", "index", "exist", "lock is already held", "lock isn't held", "failed session check")
 
-# So many characters of an answer that is an error are shown.
-_MOST_WORDS = 300
+# How many characters of an error answer go into a message.
+_MOST_SHOWN = 300
 
 
-# From the best to the worst; a check that was not seen is none at all.
+# From the best to the worst; empty is for a check that has no status yet.
 _BADNESS = ("", "passing", "warning", "critical", "maintenance")
 
 
 def _badness(status: str) -> int:
-    # Consul takes any word for a status.
+    # Consul accepts any text as a status; unknown ones count as the worst.
     return _BADNESS.index(status) if status in _BADNESS else len(_BADNESS)
 
 
-# What is made of a check, and of a token.
+# The fields of a check and of a token that are used here.
 _IS_CHECK = with_texts("Node", "CheckID", "Name", "Status")
 _IS_TOKEN = with_texts("AccessorID", "SecretID", "Description")
-# By this header, Consul tells how new an answer is, also of a key that is not there.
+# Consul sends this header with every answer on keys, also on a missing key.
 _INDEX = "X-Consul-Index"
 
 
 def _is_page(reply: Reply) -> bool:
-    """Return whether a web page came back, whatever its code says. Consul's interface has some; its API has none."""
+    """Return whether the body is a web page, whatever the code: Consul's API has none."""
     return reply.body.lstrip()[:1] == "<"
 
 
 class KVEntry(NamedTuple):
-    """A key as it was read; ``flags`` is a number that its writer may put beside the value."""
+    """A key as it was read; ``flags`` is the number that its writer stored beside the value."""
 
     key: str
     value: bytes
@@ -99,10 +99,10 @@ class ConsulClient:
         return self._transport.requests
 
     def read(self, prefixes: Iterable[str], known: Iterable[str] = ()) -> list[KVEntry]:
-        """Return all entries under the prefixes, as they were at one moment: one request.
+        """Return all entries under the prefixes from one atomic read: one request.
 
-        :param known: single keys that are known to be there, read in the same moment.
-        :raises Conflict: if one of these is not there.
+        :param known: single keys that must exist, read in the same request.
+        :raises Conflict: if one of these does not exist.
         :raises UpgradeError: ``unreachable``, ``denied``, ``tls``, ``consul_error``.
         """
         operations = [{"KV": {"Verb": "get-tree", "Key": prefix}} for prefix in prefixes]
@@ -110,15 +110,15 @@ class ConsulClient:
         return self._entries(self._retrying(lambda: self._transact_reading(operations)))
 
     def read_known(self, keys: Sequence[str]) -> list[KVEntry]:
-        """Return entries that are known to be there: one request for up to 64 of them.
+        """Return the entries of at most 64 keys that must exist: one request.
 
-        :raises Conflict: if one is not.
+        :raises Conflict: if one does not exist.
         """
         operations = [{"KV": {"Verb": "get", "Key": key}} for key in keys]
         return self._entries(self._retrying(lambda: self._transact_reading(operations)))
 
     def get(self, key: str) -> KVEntry | None:
-        """Return one entry, None where there is none. Unlike :meth:`read`, an ACL that forbids it is an error."""
+        """Return one entry, None if the key does not exist. Unlike in :meth:`read`, a missing permission is an error."""
 
         def ask() -> KVEntry | None:
             reply = self._send("get", f"/v1/kv/{key}", _CONSISTENT)
@@ -132,22 +132,22 @@ class ConsulClient:
         return self._retrying(ask)
 
     def folders(self, prefix: str) -> list[str]:
-        """Return the names right below a prefix; those that have something below them end with a slash."""
+        """Return the names directly below a prefix, without the prefix; folders end with a slash."""
         keys = self._retrying(lambda: self._keys(prefix, "/")[0])
         return [key[len(prefix) :] for key in keys if key != prefix]
 
     def names(self, prefix: str) -> list[str]:
-        """Return all key names below a prefix, without it."""
+        """Return all keys below a prefix, without the prefix."""
         keys = self._retrying(lambda: self._keys(prefix, None)[0])
         return [key[len(prefix) :] for key in keys]
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes of the catalog: one request.
 
-        Nodes that the token may not read are left out by Consul. From 1.11 on it says so to those who give a token;
-        else that is seen only where none is left, as a catalog has at least the node that answers.
+        Consul leaves out nodes that the token may not read. Consul 1.11 and later say so if the request has a token. Otherwise
+        it is noticed only when no node is left, because a catalog has at least the node that answers.
 
-        :raises UpgradeError: ``denied`` where nodes are hidden, else what :meth:`read` raises.
+        :raises UpgradeError: ``denied`` if nodes are known to be hidden, else what :meth:`read` raises.
         """
         nodes, whole = self._list("/v1/catalog/nodes", with_texts("Node"))
         if not nodes or not whole:
@@ -157,8 +157,8 @@ class ConsulClient:
     def health(self, check: str) -> dict[str, str]:
         """Return node -> status (passing, warning, critical) of one check of nodes, such as ``serfHealth``: one request.
 
-        Nodes whose check the token may not read are left out. That other checks are hidden, as those of services, is
-        said of the answer too, so nothing can be told from it.
+        Nodes whose check the token may not read are missing. Whether there are such nodes is not known: the header that Consul
+        sends for hidden checks also stands for other checks, such as those of services.
 
         :raises UpgradeError: what :meth:`read` raises.
         """
@@ -168,12 +168,12 @@ class ConsulClient:
     def statuses(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return node -> check -> the worst of its statuses, for checks of nodes and of services: one request.
 
-        A check is found by its ID or its name. What the token may not read is left out, and so is not passing.
+        A check is found by its ID or its name. Checks that the token may not read are missing, so they do not count as passing.
 
         :raises UpgradeError: what :meth:`read` raises.
         """
         wanted = set(names)
-        # As they are: Consul reads no surrogates.
+        # Without ASCII escapes: Consul does not read surrogate pairs.
         quoted = [json.dumps(name, ensure_ascii=False) for name in sorted(wanted)]
         terms = " or ".join(f"CheckID == {name} or Name == {name}" for name in quoted)
         found, _whole = self._list("/v1/health/state/any", _IS_CHECK, (("filter", terms),))
@@ -185,7 +185,7 @@ class ConsulClient:
         return statuses
 
     def checks(self) -> dict[str, dict[str, Any]]:
-        """Return the checks of the agent's own node, by their IDs: one request.
+        """Return check ID -> check for the checks registered with the agent: one request.
 
         :raises UpgradeError: what :meth:`read` raises.
         """
@@ -199,26 +199,26 @@ class ConsulClient:
         return self._retrying(ask)
 
     def put_to_agent(self, what: str, facts: dict[str, Any]) -> None:
-        """Tell the agent something of its own node that does no harm when it is told twice, as ``check/register``.
+        """Send ``/v1/agent/<what>`` to the agent; only for what is safe to send twice, such as ``check/register``.
 
         :raises UpgradeError: what :meth:`read` raises.
         """
         self._retrying(lambda: self._checked(self._send("put", f"/v1/agent/{what}", data=json.dumps(facts))))
 
     def wait_for_change_below(self, prefix: str, index: int, seconds: float) -> tuple[int, bool]:
-        """Return the index of a prefix as soon as it is above ``index``, or whatever it is after ``seconds``.
+        """Wait until the index of a prefix is above ``index``, at most for ``seconds``, and return the index.
 
-        A blocking query that brings back next to nothing: names up to the first slash, no values.
+        It is a blocking query with a small answer: names up to the first slash, no values.
 
-        :returns: the index, and whether there is anything below the prefix. Where there is nothing and nothing was removed of
-            late, the index is that of all keys, so any change anywhere ends the waiting.
+        :returns: the index, and whether there is any key below the prefix. If there is none and none was removed recently,
+            Consul's index is that of all keys, so a write to any key ends the wait.
         """
         params = (("index", str(max(1, index))), ("wait", f"{max(1, int(seconds * 1000))}ms"))
         names, found = self._keys(prefix, "/", params, seconds)
         return found, bool(names)
 
     def read_acl(self, what: str, **params: str) -> Any:
-        """Return what ``/v1/acl/<what>`` has.
+        """Return the answer of ``/v1/acl/<what>``.
 
         :raises UpgradeError: what :meth:`read` raises.
         """
@@ -230,7 +230,7 @@ class ConsulClient:
         )
 
     def policy(self, name: str) -> dict[str, Any] | None:
-        """Return a policy, found by its name in one request; None where there is none.
+        """Return the policy with a name, None if there is none: one request, two if there is none.
 
         :raises UpgradeError: what :meth:`read` raises.
         """
@@ -244,12 +244,12 @@ class ConsulClient:
 
         found = self._retrying(ask)
         if found is None:
-            # Consul says the same of a token that it does not know.
+            # Consul gives the same answer to an unknown token; this request raises the error for that.
             self.read_acl("token/self")
         return found
 
     def write_acl(self, what: str, facts: dict[str, Any]) -> dict[str, Any]:
-        """Create or change a policy or a token; return it as it is then. Never sent twice.
+        """Create or change a policy or a token, and return the stored one. The request is never repeated.
 
         :raises UpgradeError: what :meth:`write` raises.
         """
@@ -267,10 +267,10 @@ class ConsulClient:
         self._checked(self._send("delete", f"/v1/acl/{what}"))
 
     def open_session(self, name: str, seconds: int, *, keeps_keys: bool = False) -> str:
-        """Begin a session that ends when it is not renewed for so long; keys that it has locked are deleted then.
+        """Create a session, and return its ID. When the session ends, Consul deletes the keys that it has locked.
 
-        :param seconds: 10 at least; Consul may take twice as long to notice.
-        :param keeps_keys: let go of the keys then, instead of deleting them.
+        :param seconds: the TTL, at least 10. A session that is not renewed ends after one to two times that.
+        :param keeps_keys: unlock the keys instead of deleting them.
         :raises UpgradeError: what :meth:`write` raises.
         """
         behavior = "release" if keeps_keys else "delete"
@@ -281,7 +281,7 @@ class ConsulClient:
         return session
 
     def renew_session(self, session: str) -> bool:
-        """Keep a session from ending; return False where it has ended already."""
+        """Renew a session; return False if it has already ended."""
         reply = self._send("put", f"/v1/session/renew/{session}")
         if reply.code == 404 and not _is_page(reply):
             return False
@@ -289,34 +289,34 @@ class ConsulClient:
         return True
 
     def is_session(self, session: str) -> bool:
-        """Return whether a session lives: one request.
+        """Return whether a session exists: one request.
 
         :raises UpgradeError: what :meth:`read` raises.
         """
         return bool(self._list(f"/v1/session/info/{session}", with_texts("ID"))[0])
 
     def close_session(self, session: str) -> None:
-        """End a session; the keys that it has locked are deleted."""
+        """End a session; what happens to the keys that it has locked is set by :meth:`open_session`."""
         self._checked(self._send("put", f"/v1/session/destroy/{session}"))
 
     def write(self, operations: Sequence[Operation]) -> list[dict[str, Any]]:
-        """Carry out a transaction, and return the entries that it set. Never sent twice.
+        """Apply a transaction, and return the entries that it set or read. The request is never repeated.
 
-        :raises UpgradeError: ``conflict`` (:class:`Conflict`), ``unreachable`` (:class:`Unreachable`: it may have
-            been done), ``denied``, ``tls``, ``consul_error``.
+        :raises UpgradeError: ``conflict`` (:class:`Conflict`), ``unreachable`` (:class:`Unreachable`: the transaction may
+            have been applied), ``denied``, ``tls``, ``consul_error``.
         """
         reply = self._transact(operations)
         if not are_written(operations, reply):
-            raise self._not_consul("what it says of a transaction is of another one")
+            raise self._not_consul("it answered with the result of another transaction")
         return reply
 
     def settle(self, operations: Sequence[Operation]) -> None:
-        """Carry out a transaction; where no answer tells whether that was done, find out by reading.
+        """Apply a transaction; if the answer is lost, read the keys to find out whether it was applied.
 
-        For callers who read again and decide again at a conflict, and whose writes may be found done by what stands there.
+        For callers that retry on conflict, and whose write is done as soon as the keys have its values.
 
-        :raises Conflict: also where it was not done, and where that can't be told.
-        :raises UpgradeError: what :meth:`write` raises; ``unreachable`` where nothing can be read either.
+        :raises Conflict: also if the answer is lost and the keys do not have the values.
+        :raises UpgradeError: what :meth:`write` raises; ``unreachable`` if the keys can't be read either.
         """
         try:
             self.write(operations)
@@ -325,7 +325,7 @@ class ConsulClient:
                 raise Conflict("conflict", f"{error.message} It was not done.") from None
 
     def _is_done(self, operations: Sequence[Operation]) -> bool:
-        """Return whether the keys are as a transaction leaves them."""
+        """Return whether the keys have the values that a transaction gives them."""
         found = {entry.key: entry.value for entry in self.read([one["KV"]["Key"] for one in operations])}
         left: dict[str, bytes | None] = {}
         for one in operations:
@@ -347,22 +347,22 @@ class ConsulClient:
         names: list[str] = [] if is_nothing else self._json(self._checked(reply), names_below(prefix))
         index = str(reply.headers.get(_INDEX) or 0)
         if not re.fullmatch("[0-9]{1,20}", index):
-            raise self._not_consul("its index is no number")
+            raise self._not_consul("its index is not a number")
         return names, int(index)
 
     def _is_nothing(self, reply: Reply) -> bool:
-        """Return whether Consul says that there is no such key.
+        """Return whether Consul answered that a key does not exist.
 
-        A missing gate is an open one, and whoever knows nothing of keys says 404 too. Consul tells its index with it.
+        A missing gate is open, so a 404 of another server must not count. Consul's own has an index.
         """
         if reply.code == 404 and _INDEX not in reply.headers:
-            raise self._not_consul("it knows nothing of keys")
+            raise self._not_consul("it answered 404 without an index")
         return reply.code == 404
 
     def _list(
         self, path: str, shape: Shape, params: Iterable[tuple[str, str]] = ()
     ) -> tuple[list[dict[str, Any]], bool]:
-        """Return a list, and whether Consul says nothing of having left something out."""
+        """Return a list, and whether it is complete as far as Consul says."""
 
         def ask() -> tuple[list[dict[str, Any]], bool]:
             reply = self._checked(self._send("get", path, (*_CONSISTENT, *params)))
@@ -389,12 +389,12 @@ class ConsulClient:
     def _transact_reading(self, operations: Sequence[Operation]) -> list[dict[str, Any]]:
         results = self._transact(operations, _CONSISTENT)
         if not are_asked_for(operations, results):
-            raise self._not_consul("it tells of keys that were not asked for, or not of those that were")
+            raise self._not_consul("it answered with other keys than the request")
         return results
 
     def _refused(self, operations: Sequence[Operation], errors: Sequence[dict[str, Any]]) -> UpgradeError:
         first = errors[0]
-        what, operation = sanitize(first["What"])[:_MOST_WORDS], operations[first.get("OpIndex", 0)]["KV"]
+        what, operation = sanitize(first["What"])[:_MOST_SHOWN], operations[first.get("OpIndex", 0)]["KV"]
         if "Permission denied" in what:
             return self._denied(f"{operation['Verb']} {operation['Key']}", what)
         if any(sign in what for sign in _CONFLICTS):
@@ -410,10 +410,10 @@ class ConsulClient:
         )
 
     def _checked(self, reply: Reply) -> Reply:
-        # Not everything that answers is Consul; of a whole web page the beginning says enough.
+        # Proxies and other services answer with pages, which say nothing of the request.
         if _is_page(reply):
-            raise self._not_consul(f"it is a page with code {reply.code}")
-        text = sanitize(reply.body.strip()[:_MOST_WORDS])
+            raise self._not_consul(f"it answered with a web page, code {reply.code}")
+        text = sanitize(reply.body.strip()[:_MOST_SHOWN])
         if reply.code == 200:
             return reply
         if reply.code == 403 or "Permission denied" in text or "ACL not found" in text:
@@ -430,13 +430,13 @@ class ConsulClient:
         try:
             found = json.loads(reply.body)
         except (ValueError, RecursionError) as error:
-            raise self._not_consul("it is no JSON") from error
+            raise self._not_consul("its answer is not JSON") from error
         if not shape(found):
-            raise self._not_consul("it is JSON of another shape")
+            raise self._not_consul("its JSON has another shape")
         return found
 
     def _not_consul(self, why: str) -> Unreachable:
-        # A proxy or a restarting service may answer for a while; of a write no one knows then whether it was done.
+        # As a proxy may answer only for a while, reads are tried again; a write may or may not have been applied.
         return self._transport.unreachable(f"what answers there is not Consul's API ({why})")
 
     def _denied(self, what: str, text: str) -> UpgradeError:
@@ -446,17 +446,15 @@ class ConsulClient:
                 "Set token (or CONSUL_HTTP_TOKEN) to one that exists."
             )
         else:
-            whose = (
-                "the token that it was given may not" if self.settings.token else "no token was given, and without it"
-            )
+            why = "the token that it was given may not do that" if self.settings.token else "no token was given"
             message = (
-                f"Consul at {self.settings.url} refused to {what}: permission denied; {whose} do that. "
+                f"Consul at {self.settings.url} refused to {what}: permission denied; {why}. "
                 "Set token (or CONSUL_HTTP_TOKEN) to one whose policy allows it."
             )
         return UpgradeError("denied", message)
 
     def _hidden(self) -> UpgradeError:
-        whom = "the token that it was given" if self.settings.token else "those who give no token"
+        whom = "the token that it was given" if self.settings.token else "requests without a token"
         return UpgradeError(
             "denied",
             f"Consul at {self.settings.url} hides nodes of its catalog from {whom}, and a host that is hidden would be "
@@ -465,7 +463,7 @@ class ConsulClient:
         )
 
     def _retrying(self, ask: Callable[[], T]) -> T:
-        # For reads alone: a lost leader or a restarting agent is back within seconds.
+        # Only for requests that are safe to repeat. A new leader or a restarted agent answers within seconds.
         until = time.monotonic() + self.settings.timeout
         pause = 0.05
         while True:

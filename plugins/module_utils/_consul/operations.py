@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The operations of a transaction, and what they change, for those who want to see it first."""
+"""The operations of a transaction, and the changes that diff mode shows for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .client import Operation
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A key before and after; None where it is not there."""
+    """The value of a key before and after a write; None where the key does not exist."""
 
     key: str
     before: str | None
@@ -23,52 +23,55 @@ class Change:
 
 
 def put(key: str, value: str, flags: int = 0) -> Operation:
-    """Set a key, whatever it holds.
+    """Return the operation that sets a key unconditionally.
 
-    :param flags: a number beside the value, which those who read the value alone don't see.
+    :param flags: a number that Consul stores beside the value.
     """
     return {"KV": {"Verb": "set", "Key": key, "Value": _encoded(value), **({"Flags": flags} if flags else {})}}
 
 
 def compare_and_put(key: str, value: str, index: int) -> Operation:
-    """Set a key if it is as it was read: ``index`` is its ModifyIndex, 0 for a key that was not there."""
+    """Return the operation that sets a key if its ModifyIndex is ``index``; 0 is for a key that does not exist."""
     return {"KV": {"Verb": "cas", "Key": key, "Value": _encoded(value), "Index": index}}
 
 
 def compare(key: str, index: int) -> Operation:
-    """Fail the transaction unless the key is as it was read; index 0 is a key that was not there."""
+    """Return the operation that fails the transaction unless a key's ModifyIndex is ``index``; 0 is for no such key."""
     if not index:
         return {"KV": {"Verb": "check-not-exists", "Key": key}}
     return {"KV": {"Verb": "check-index", "Key": key, "Index": index}}
 
 
 def read_along(key: str) -> Operation:
-    """Return a key along with a write, if it is there, as it is in the moment of that write: whoever may read it may ask that."""
+    """Return the operation that reads a key, if it exists, in the same moment as the writes of the transaction.
+
+    It needs only read permission, unlike :func:`compare` on a key that does not exist.
+    """
     return {"KV": {"Verb": "get-tree", "Key": key}}
 
 
 def lock(key: str, value: str, session: str) -> Operation:
-    """Lock a key by a session and set it, unless another session has it."""
+    """Return the operation that locks and sets a key, and fails the transaction if another session has the lock."""
     return {"KV": {"Verb": "lock", "Key": key, "Value": _encoded(value), "Session": session}}
 
 
 def unlock(key: str, value: str, session: str) -> Operation:
-    """Set a key that a session has locked, and let go of it: it is kept when the session ends."""
+    """Return the operation that sets and unlocks a key, so that it outlives the session that has the lock."""
     return {"KV": {"Verb": "unlock", "Key": key, "Value": _encoded(value), "Session": session}}
 
 
 def check_lock(key: str, session: str) -> Operation:
-    """Fail the transaction unless a session has the key locked."""
+    """Return the operation that fails the transaction unless a session has locked the key."""
     return {"KV": {"Verb": "check-session", "Key": key, "Session": session}}
 
 
 def remove(key: str) -> Operation:
-    """Delete a key; one that is not there is none the worse."""
+    """Return the operation that deletes a key. A key that does not exist is no error."""
     return {"KV": {"Verb": "delete", "Key": key}}
 
 
 def remove_tree(prefix: str) -> Operation:
-    """Delete all keys below a prefix."""
+    """Return the operation that deletes all keys below a prefix."""
     return {"KV": {"Verb": "delete-tree", "Key": prefix}}
 
 
@@ -77,7 +80,7 @@ def _encoded(value: str) -> str:
 
 
 def net_changes(changes: Iterable[Change]) -> list[Change]:
-    """Return the changes from the first state of each key to its last, without those that change nothing."""
+    """Return one change per key, from its first value to its last, in the order of keys; keys that end as they began are left out."""
     first: dict[str, str | None] = {}
     last: dict[str, str | None] = {}
     for change in changes:
@@ -87,7 +90,7 @@ def net_changes(changes: Iterable[Change]) -> list[Change]:
 
 
 def as_diff(changes: Iterable[Change]) -> Mapping[str, str]:
-    """Return what Ansible's diff mode shows: a line for each key, before and after."""
+    """Return the ``diff`` of a result for Ansible's diff mode: a line ``key = value`` for each key, before and after."""
     found = list(changes)
 
     def side(values: Iterable[tuple[str, str | None]]) -> str:

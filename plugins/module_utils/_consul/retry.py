@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Retry on conflict: read, compute and write again when somebody else wrote in between."""
+"""Retry on conflict: read, compute and write again after another process wrote in between."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ def retry_on_conflict(act: Callable[[], T], changed: Callable[[], str], hint: st
             return act()
         except Conflict:
             continue
-    raise UpgradeError("busy", f"{changed()} changed under each of {tries} tries.{hint and f' {hint}'}")
+    raise UpgradeError("busy", f"{changed()} changed during each of {tries} tries.{hint and f' {hint}'}")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How Consul is reached: one reading of the options for modules, lookups and everything else."""
+"""How to reach Consul: the connection options of modules, lookups and everything else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._common.errors import UpgradeError
 
 DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SCHEME, DEFAULT_TIMEOUT = "127.0.0.1", 8500, "http", 10.0
 DEFAULT_PASS_LIMIT = 5.0
-# In a longer time, too much can fail that a planner does not see.
+# A planner does not see what fails after its read, so it must not admit hosts much later.
 MOST_PASS_LIMIT = 60.0
 
 _BOOLEANS = {
@@ -25,13 +25,13 @@ _BOOLEANS = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A way to a Consul agent.
+    """How to reach a Consul agent.
 
     :param verify: False, True (the system's authorities) or the path of an authority's certificate.
     :param cert: client certificate and key, as paths; None for none.
-    :param timeout: seconds that one request may take, and for which an unreachable Consul is tried again.
-    :param kv_prefix: where all keys stand: empty, or text that ends with a slash.
-    :param pass_limit: seconds after a read within which hosts may be admitted on it.
+    :param timeout: seconds that one request may take, and for which reads from an unreachable Consul are tried again.
+    :param kv_prefix: the prefix of all keys: empty, or text that ends with a slash.
+    :param pass_limit: seconds after a planner's read in which it may admit hosts.
     """
 
     host: str = DEFAULT_HOST
@@ -47,14 +47,14 @@ class Settings:
 
     @property
     def url(self) -> str:
-        """Return where the agent is, for messages."""
+        """Return the agent's URL, for messages."""
         return f"{self.scheme}://{self.host}:{self.port}"
 
 
 def read_settings(option: Callable[[str], Any], environ: Mapping[str, str]) -> Settings:
-    """Return the settings from options, with the variables that Consul's own tools read as fallbacks.
+    """Return the settings from options; the environment variables of Consul's own tools are the fallbacks.
 
-    :param option: gives an option's value by its name, None where it is not set.
+    :param option: returns an option's value by its name, None if it is not set.
     :raises UpgradeError: ``bad_connection``.
     """
     scheme, host, port = _address(environ.get("CONSUL_HTTP_ADDR", ""))
@@ -98,13 +98,13 @@ def _address(text: str) -> tuple[str | None, str | None, int | None]:
         pass
     raise UpgradeError(
         "bad_connection",
-        f"CONSUL_HTTP_ADDR: {text!r} is no address of the form host:port or https://host:port "
+        f"CONSUL_HTTP_ADDR: {text!r} is not an address of the form host:port or https://host:port "
         "(Unix sockets are not supported).",
     )
 
 
 def _host(host: str) -> str:
-    """Return the host as it stands in a URL, where an IPv6 address needs brackets."""
+    """Return the host as a URL has it: an IPv6 address gets brackets."""
     if any(sign in host for sign in "/?#@ "):
         raise UpgradeError(
             "bad_connection",
@@ -116,17 +116,17 @@ def _host(host: str) -> str:
 def _port(given: int | None, from_address: int | None) -> int:
     port = from_address or DEFAULT_PORT if given is None else given
     if not 0 < port < 65536:
-        raise UpgradeError("bad_connection", f"port: {port} is no port; give one from 1 to 65535.")
+        raise UpgradeError("bad_connection", f"port: {port} is not a port; give a number from 1 to 65535.")
     return port
 
 
 def _token(token: str) -> str | None:
-    # It comes from files too, with the line break at their end, and it is sent in a header.
+    # A token from a file may end with a line break, which a header can't have.
     token = token.strip()
     if not (token.isascii() and token.isprintable()):
         raise UpgradeError(
             "bad_connection",
-            "token: it holds a line break or another character that no token has. It is not shown here; look at where "
+            "token: it has a line break or another character that tokens don't have. It is not shown here; check where "
             "it comes from (the option or CONSUL_HTTP_TOKEN).",
         )
     return token or None

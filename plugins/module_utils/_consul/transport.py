@@ -1,11 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""HTTP to the agent through the ``consul`` package, with a time limit, and with errors that say what to do.
+"""HTTP requests to the agent through the ``consul`` package, with a timeout, and with errors that say what to do.
 
-Both of its makes are at home here, python-consul and py-consul. Their HTTP layer is used directly, because the
-``Consul`` class on top of it lets environment variables win over what it is given (python-consul) and would put
-the token into the URL, and from there into logs.
+Both packages that provide it work: python-consul and py-consul. Only their HTTP layer is used. The ``Consul`` class above it
+puts the token into the URL, and so into logs; that of python-consul also prefers environment variables to its arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .settings import Settings
 
 
 class _Redirected(Exception):
-    """Whoever answers names somebody else who would."""
+    """The server answered with a redirect."""
 
 
 LIBRARY_ERROR: str | None = None
@@ -36,10 +35,9 @@ except ImportError:
 else:
 
     class _WithDeadline(HTTPAdapter):
-        """Puts a time limit on every request; python-consul itself has none and would wait for ever.
+        """Sets a timeout on every request, because python-consul has none and would wait forever.
 
-        It follows no one elsewhere either: the token would be sent along, as it is in a header that is not known to hold
-        one.
+        It does not follow redirects: requests does not know that the header holds a token, and would send it to the new server.
         """
 
         seconds: float = 0
@@ -53,12 +51,12 @@ else:
             return response
 
 
-# What Ansible too shows instead of a secret.
+# Ansible prints the same instead of a secret.
 _HIDDEN = "********"
 
 
 class Reply(NamedTuple):
-    """What Consul answered."""
+    """An HTTP answer."""
 
     code: int
     headers: Any
@@ -71,7 +69,7 @@ class Transport:
     def __init__(self, settings: Settings) -> None:
         """Prepare the connection; nothing is sent yet.
 
-        :raises UpgradeError: ``missing_library``, ``bad_connection`` for a file that can't be read.
+        :raises UpgradeError: ``missing_library``; ``bad_connection`` if a certificate can't be read.
         """
         if LIBRARY_ERROR is not None:
             raise UpgradeError(
@@ -97,14 +95,14 @@ class Transport:
         data: str | None = None,
         seconds: float = 0,
     ) -> Reply:
-        """Send one request, once.
+        """Send one request, without retries.
 
-        :param seconds: how long Consul may hold the request, beside the timeout of the settings.
+        :param seconds: for how long a blocking query may wait, in addition to the timeout of the settings.
         :raises UpgradeError: ``unreachable`` (:class:`Unreachable`), ``tls``, ``redirected``.
         """
         self.requests += 1
         query = [*params, ("dc", self.settings.datacenter)] if self.settings.datacenter else [*params]
-        # Consul adds up to a sixteenth to the time that a blocking query may take.
+        # Consul adds up to a sixteenth to the wait of a blocking query.
         self._deadline.seconds = self.settings.timeout + seconds * 17 / 16
         body = {} if data is None else {"data": data}
         try:
@@ -119,12 +117,15 @@ class Transport:
             raise self.unreachable(_reason(error)) from error
         token = self.settings.token
         if token and reply.code != 200 and token in reply.body:
-            # Not everything that answers is Consul: some repeat the request in their error, which goes into messages.
+            # Servers other than Consul may repeat the request in their error, which goes into messages.
             return reply._replace(body=reply.body.replace(token, _HIDDEN))
         return reply
 
     def unreachable(self, reason: str) -> Unreachable:
-        """Return the error for a Consul that gave no answer."""
+        """Return the error for an agent that gave no valid answer.
+
+        :param reason: the end of a sentence, without its full stop.
+        """
         return Unreachable(
             "unreachable",
             f"Consul at {self.settings.url} can't be reached: {reason}. "
@@ -137,8 +138,8 @@ class Transport:
             target = target.replace(token, _HIDDEN)
         return UpgradeError(
             "redirected",
-            f"What answers at {self.settings.url} sends us on to {truncated_text(target)}. Nothing is sent there, as the token would go "
-            "along. If that is where Consul is, set host, port and scheme (or CONSUL_HTTP_ADDR) to it.",
+            f"The server at {self.settings.url} redirects to {truncated_text(target)}. Nothing is sent there, because the token would be sent "
+            "too. If Consul is there, set host, port and scheme (or CONSUL_HTTP_ADDR) to that address.",
         )
 
     def _tls(self, error: Exception) -> UpgradeError:
@@ -150,7 +151,7 @@ class Transport:
                 "Set ca_path (or CONSUL_CACERT) to the authority that signed its certificate, and host to its name."
             )
         else:
-            advice = "Does it ask for a client certificate? Set client_cert and client_key."
+            advice = "If it requires a client certificate, set client_cert and client_key."
         return UpgradeError("tls", f"No TLS connection to Consul at {self.settings.url}: {reason}. {advice}")
 
 
@@ -158,20 +159,20 @@ def _check_files(settings: Settings) -> None:
     cert, key = settings.cert or (None, None)
     for option, path in (("ca_path", settings.verify), ("client_cert", cert), ("client_key", key)):
         if isinstance(path, str) and not os.access(path, os.R_OK):
-            raise UpgradeError("bad_connection", f"{option}: {path} is no file that can be read here.")
+            raise UpgradeError("bad_connection", f"{option}: {path} is not a file that can be read.")
 
 
 def _reason(error: BaseException) -> str:
     """Return the innermost cause in a few words; the libraries wrap it several times."""
-    seen = error
+    cause = error
     while True:
-        inner = getattr(seen, "reason", None)
+        inner = getattr(cause, "reason", None)
         if not isinstance(inner, BaseException):
-            inner = next((arg for arg in seen.args if isinstance(arg, BaseException)), seen.__cause__)
-        if inner is None or inner is seen:
+            inner = next((arg for arg in cause.args if isinstance(arg, BaseException)), cause.__cause__)
+        if inner is None or inner is cause:
             break
-        seen = inner
-    if isinstance(seen, TimeoutError) or "timed out" in str(seen):
+        cause = inner
+    if isinstance(cause, TimeoutError) or "timed out" in str(cause):
         return "it gave no answer in time"
-    text = sanitize(str(getattr(seen, "strerror", None) or seen))
-    return text.rpartition(">: ")[2].strip().rstrip(".") or type(seen).__name__
+    text = sanitize(str(getattr(cause, "strerror", None) or cause))
+    return text.rpartition(">: ")[2].strip().rstrip(".") or type(cause).__name__

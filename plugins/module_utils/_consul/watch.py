@@ -1,11 +1,11 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waiting for changes for as long as a process lives, on one connection for each folder.
+"""Wait for changes during the whole life of a process, with one connection for each folder.
 
-Consul goes on with a blocking query after the one who asked has hung up, and counts its connection until then; it takes
-200 of one address (``limits.http_max_conns_per_client``). So a query is never given up here: it is asked again when it
-has been answered.
+Consul goes on with a blocking query after its client has disconnected, and counts the connection until then. It accepts 200
+connections from one address (``limits.http_max_conns_per_client``). So a query is never cancelled here; the next one is sent
+after the answer.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from .._common.errors import UpgradeError
 from .client import ConsulClient
 from .settings import Settings
 
-# The longest that one question takes (seconds).
+# The longest that one blocking query waits (seconds).
 _LONGEST = 60.0
 _PAUSE = 1.0
 
 
 class Watch:
-    """Watches folders and keys.
+    """Watches folders and keys for changes.
 
     :param prefixes: what to watch.
     """
 
     def __init__(self, settings: Settings, prefixes: Sequence[str]) -> None:
-        """Begin with nothing: the first question is asked when somebody waits."""
+        """Prepare the watch; the first query is sent by :meth:`mark`."""
         self._settings = settings
         self._prefixes = prefixes
         self._changed = threading.Condition()
@@ -39,7 +39,7 @@ class Watch:
         self._over = threading.Event()
 
     def mark(self) -> int:
-        """Return where the watch is. Taken before something is read, it makes sure that no later change is missed."""
+        """Return the number of changes so far. Call it before a read, so that :meth:`wait` misses no later change."""
         with self._changed:
             if not self._started:
                 self._started = True
@@ -48,19 +48,19 @@ class Watch:
             return self._count
 
     def wait(self, mark: int, seconds: float) -> bool:
-        """Return as soon as anything has changed since a mark, or after ``seconds``; return whether it has.
+        """Wait for a change since a mark, at most for ``seconds``; return whether there is one.
 
-        A Consul that goes away or refuses is a change too: who looks again is told what is wrong.
+        A failed query counts as a change, so that the caller reads again and gets the error.
         """
         with self._changed:
             return self._changed.wait_for(lambda: self._count > mark, seconds)
 
     def wake(self) -> None:
-        """End all waiting, as a change would."""
-        self._tell()
+        """End all waits, as a change does."""
+        self._count_change()
 
     def close(self) -> None:
-        """Ask nothing more. What has been asked ends with its answer, and its connection with that."""
+        """Send no more queries. Those under way end with their answers."""
         self._over.set()
 
     def _watch(self, prefix: str) -> None:
@@ -70,17 +70,17 @@ class Watch:
             try:
                 found, is_filled = client.wait_for_change_below(prefix, index, _LONGEST)
             except UpgradeError:
-                self._tell()
+                self._count_change()
                 client = ConsulClient(self._settings)
                 time.sleep(_PAUSE)
                 continue
-            # What was empty and is, has not changed, whatever its index says.
+            # The index of an empty folder changes with every write to any key.
             if found != index and (filled or is_filled):
-                self._tell()
-            # An index that went back is one of a Consul that was restored; the next question begins again.
+                self._count_change()
+            # The index goes back when Consul is restored from a snapshot; then the next query starts over.
             index, filled = (found if found >= index else 0), is_filled
 
-    def _tell(self) -> None:
+    def _count_change(self) -> None:
         with self._changed:
             self._count += 1
             self._changed.notify_all()

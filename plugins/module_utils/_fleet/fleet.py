@@ -201,7 +201,7 @@ def compile_role_pattern(pattern: str) -> re.Pattern[str]:
         found = compiled(pattern)
     except ValueError as error:
         raise UpgradeError(
-            "bad_role_pattern", f"role_pattern: {truncated_repr(pattern)} is no regular expression: {error}."
+            "bad_role_pattern", f"role_pattern: {truncated_repr(pattern)} is not a valid regular expression: {error}."
         ) from error
     if not found.groups:
         raise UpgradeError(

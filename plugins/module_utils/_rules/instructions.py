@@ -200,7 +200,9 @@ def _groups(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
             try:
                 compiled(pattern)
             except ValueError as error:
-                raise invalid_value(f"group_mappings.{name}", pattern, f"is no regular expression: {error}") from error
+                raise invalid_value(
+                    f"group_mappings.{name}", pattern, f"is not a valid regular expression: {error}"
+                ) from error
     return groups
 
 

@@ -169,11 +169,11 @@ def _minutes(value: object, key: str) -> int:
         if value == 0 or 60 <= value <= _DAY_MINUTES:
             return value
         if 0 < value <= 24:
-            raise invalid_value(key, value, f"is no time of day: give '{value:02d}:00' in quotes")
+            raise invalid_value(key, value, f"is not a time of day: give '{value:02d}:00' in quotes")
     found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
     if found and int(found[2]) < 60 and (minutes := int(found[1]) * 60 + int(found[2])) <= _DAY_MINUTES:
         return minutes
-    raise invalid_value(key, value, "is no time of day: give hours and minutes, such as '22:00'")
+    raise invalid_value(key, value, "is not a time of day: give hours and minutes, such as '22:00'")
 
 
 def _days(value: object, key: str) -> tuple[int, ...]:
@@ -210,7 +210,7 @@ def _timezone(raw: Any, key: str) -> str:
         raise invalid_value(
             f"{key}.timezone",
             name,
-            "is no time zone that is known where the planner runs: give a name such as Europe/Berlin, and install tzdata "
+            "is not a time zone that is known where the planner runs: give a name such as Europe/Berlin, and install tzdata "
             "there if it has no zones at all",
         ) from error
 
@@ -223,7 +223,9 @@ def _moment(value: object, key: str, zone: str, choose: Callable[[datetime, Zone
             raise ValueError(text)
         found = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError as error:
-        raise invalid_value(key, value, "is no time: give a date, or date and time as 2026-12-24T18:00") from error
+        raise invalid_value(
+            key, value, "is not a date or time: give a date, or date and time as 2026-12-24T18:00"
+        ) from error
     return found.timestamp() if found.tzinfo else choose(found, ZoneInfo(zone)), text.strip()
 
 

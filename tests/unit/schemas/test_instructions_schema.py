@@ -27,14 +27,14 @@ VALIDATOR = Draft7Validator(SCHEMA)
 BEYOND = (
     "a cycle, in which none could ever begin",
     "disagrees with role_dependencies",
-    "is no regular expression",
+    "is not a valid regular expression",
     "is the name of an earlier stage too",
     "takes all hosts that are left",
     "has no effect",
-    "is no time zone that is known",
+    "is not a time zone that is known",
     "does not come after from",
     "is longer than ten years",
-    "is no time: give a date, or date and time",
+    "is not a date or time: give a date, or date and time",
     "a control character",
     # A date of YAML is text to what reads the schema.
     "datetime.date(",

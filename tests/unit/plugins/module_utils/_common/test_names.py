@@ -73,7 +73,7 @@ def test_a_name_that_is_no_text_is_refused(name: object) -> None:
         check_name("host", name, "fleet")
 
     assert caught.value.code == "bad_name"
-    assert caught.value.message == f"fleet: a host must be a text that is not empty, not {name!r}."
+    assert caught.value.message == f"fleet: a host must be text that is not empty, not {name!r}."
 
 
 @pytest.mark.parametrize("name", ["a/b", "/", " compute1", "compute1\n", "com\x00pute", "a\u2028b"])

@@ -90,11 +90,11 @@ def test_the_same_version_may_be_written_in_several_ways(line: str) -> None:
         ("2.10", "stable", "'stable' can't be read as a version with numbers"),
         ("2.10", "2.x", "'2.x' can't be read as a version with numbers"),
         ("2.10", "2.10 rc1", "'2.10 rc1' can't be read as a version with numbers"),
-        ("2.10-foo", "2.10", "no one knows where 'foo' stands among what may follow the same numbers"),
+        ("2.10-foo", "2.10", "after the same numbers, the order of 'foo' is not known"),
         (
             "2.10deb1",
             "2.10ubuntu1",
-            "no one knows where 'deb' and 'ubuntu' stands among what may follow the same numbers",
+            "after the same numbers, the order of 'deb' and 'ubuntu' is not known",
         ),
     ],
 )

@@ -152,7 +152,7 @@ def refusal(options: dict[str, Any] | None = None, **environ: str) -> str:
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     assert refusal(CONSUL_HTTP_ADDR=address) == (
-        f"CONSUL_HTTP_ADDR: {address!r} is no address of the form host:port or https://host:port "
+        f"CONSUL_HTTP_ADDR: {address!r} is not an address of the form host:port or https://host:port "
         "(Unix sockets are not supported)."
     )
 

@@ -79,8 +79,8 @@ def test_hosts_without_a_role_are_refused_together() -> None:
     [
         ({"a/b": "compute"}, "fleet: the host 'a/b' has a '/'"),
         ({"compute1": "comp/ute"}, "fleet.compute1: the role 'comp/ute' has a '/'"),
-        ({"compute1": ""}, "fleet.compute1: a role must be a text that is not empty, not ''."),
-        ({1: "compute"}, "fleet: a host must be a text that is not empty, not 1."),
+        ({"compute1": ""}, "fleet.compute1: a role must be text that is not empty, not ''."),
+        ({1: "compute"}, "fleet: a host must be text that is not empty, not 1."),
     ],
 )
 def test_names_that_can_not_be_part_of_a_key_are_refused(named: dict[str, str], message: str) -> None:
@@ -94,7 +94,7 @@ def test_names_that_can_not_be_part_of_a_key_are_refused(named: dict[str, str], 
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("(", "role_pattern: '(' is no regular expression: missing ), unterminated subpattern at position 0."),
+        ("(", "role_pattern: '(' is not a valid regular expression: missing ), unterminated subpattern at position 0."),
         ("[a-z]+", "role_pattern: '[a-z]+' has no group; its first one is the role."),
     ],
 )

@@ -56,8 +56,8 @@ def test_a_host_that_joins_a_fleet_long_after_all_gates_were_opened_is_not_lost_
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ({"soak": "soon"}, "health.soak: 'soon' is no time: give whole seconds, or a number with s, m, h or d"),
-        ({"soak": -1}, "health.soak: -1 is no time"),
+        ({"soak": "soon"}, "health.soak: 'soon' is not a duration: give whole seconds, or a number with s, m, h or d"),
+        ({"soak": -1}, "health.soak: -1 is not a duration"),
         ({"progress_deadline": 0}, "health.progress_deadline: 0 would have every host lost at once"),
         ({"consul_checks": [1]}, "health.consul_checks: [1] is neither a text nor a list of texts"),
         ({"sok": 1}, "health.sok: unknown key; did you mean 'soak'?"),

@@ -184,13 +184,13 @@ def test_a_cap_of_a_role_can_not_be_left_empty() -> None:
             {"group_mappings": {"ceph": "(ceph"}},
             "group_mappings.ceph",
             "(ceph",
-            "is no regular expression: missing ), unterminated subpattern at position 0",
+            "is not a valid regular expression: missing ), unterminated subpattern at position 0",
         ),
         (
             {"group_mappings": {"ceph": ["ceph_mon", "*"]}},
             "group_mappings.ceph",
             "*",
-            "is no regular expression: nothing to repeat at position 0",
+            "is not a valid regular expression: nothing to repeat at position 0",
         ),
     ],
 )

@@ -228,7 +228,7 @@ def test_times_without_quotes_mean_in_yaml_what_they_look_like(written: str, mea
 
 @pytest.mark.parametrize("written", ["22", "6", "12:30:00", "22:00:00", "22.00", "yes"])
 def test_what_yaml_makes_of_other_times_is_refused(written: str) -> None:
-    with pytest.raises(UpgradeError, match=r"windows\[0\]\.from: .* is no time of day"):
+    with pytest.raises(UpgradeError, match=r"windows\[0\]\.from: .* is not a time of day"):
         parse_windows(yaml.safe_load(f"[{{from: {written}, to: '06:00'}}]"))
 
 
@@ -242,32 +242,44 @@ def test_they_are_read_back_as_they_were_written() -> None:
     ("read", "raw", "message"),
     [
         (parse_windows, {}, "windows: {} is not a list."),
-        (parse_windows, [{"from": "25:00", "to": "5:00"}], "windows[0].from: '25:00' is no time of day"),
-        (parse_windows, [{"to": "5:00"}], "windows[0].from: None is no time of day"),
+        (parse_windows, [{"from": "25:00", "to": "5:00"}], "windows[0].from: '25:00' is not a time of day"),
+        (parse_windows, [{"to": "5:00"}], "windows[0].from: None is not a time of day"),
         # A number of hours would be read as minutes.
-        (parse_windows, [{"from": 22, "to": "6:00"}], "windows[0].from: 22 is no time of day: give '22:00' in quotes."),
-        (parse_windows, [{"from": "22:00", "to": 6}], "windows[0].to: 6 is no time of day: give '06:00' in quotes."),
-        (parse_windows, [{"from": 45, "to": "6:00"}], "windows[0].from: 45 is no time of day: give hours and minutes"),
+        (
+            parse_windows,
+            [{"from": 22, "to": "6:00"}],
+            "windows[0].from: 22 is not a time of day: give '22:00' in quotes.",
+        ),
+        (parse_windows, [{"from": "22:00", "to": 6}], "windows[0].to: 6 is not a time of day: give '06:00' in quotes."),
+        (
+            parse_windows,
+            [{"from": 45, "to": "6:00"}],
+            "windows[0].from: 45 is not a time of day: give hours and minutes",
+        ),
         (
             parse_windows,
             [{"from": -60, "to": "6:00"}],
-            "windows[0].from: -60 is no time of day: give hours and minutes",
+            "windows[0].from: -60 is not a time of day: give hours and minutes",
         ),
-        (parse_windows, [{"from": 1441, "to": "6:00"}], "windows[0].from: 1441 is no time of day"),
-        (parse_windows, [{"from": True, "to": "6:00"}], "windows[0].from: True is no time of day"),
-        (parse_windows, [{"from": 22.5, "to": "6:00"}], "windows[0].from: 22.5 is no time of day"),
-        (parse_windows, [{"from": "22", "to": "6:00"}], "windows[0].from: '22' is no time of day"),
-        (parse_windows, [{"from": "12:30:00", "to": "6:00"}], "windows[0].from: '12:30:00' is no time of day"),
+        (parse_windows, [{"from": 1441, "to": "6:00"}], "windows[0].from: 1441 is not a time of day"),
+        (parse_windows, [{"from": True, "to": "6:00"}], "windows[0].from: True is not a time of day"),
+        (parse_windows, [{"from": 22.5, "to": "6:00"}], "windows[0].from: 22.5 is not a time of day"),
+        (parse_windows, [{"from": "22", "to": "6:00"}], "windows[0].from: '22' is not a time of day"),
+        (parse_windows, [{"from": "12:30:00", "to": "6:00"}], "windows[0].from: '12:30:00' is not a time of day"),
         (parse_windows, [{**NIGHT, "days": "funday"}], "windows[0].days: 'funday' is no day of the week"),
         (parse_windows, [{**NIGHT, "days": []}], "windows[0].days: [] is neither a day nor a list of days"),
         (
             parse_windows,
             [{**NIGHT, "timezone": "Berlin"}],
-            "windows[0].timezone: 'Berlin' is no time zone that is known",
+            "windows[0].timezone: 'Berlin' is not a time zone that is known",
         ),
         (parse_windows, [{**NIGHT, "day": "mon"}], "windows[0].day: unknown key; did you mean 'days'?"),
         (parse_freezes, [{**FREEZE, "to": "2026-12-19"}], "freezes[0].to: '2026-12-19' does not come after from"),
-        (parse_freezes, [{**FREEZE, "from": "Christmas"}], "freezes[0].from: 'Christmas' is no time: give a date"),
+        (
+            parse_freezes,
+            [{**FREEZE, "from": "Christmas"}],
+            "freezes[0].from: 'Christmas' is not a date or time: give a date",
+        ),
         (parse_freezes, [{**FREEZE, "reason": 3}], "freezes[0].reason: 3 is not a text"),
     ],
 )
