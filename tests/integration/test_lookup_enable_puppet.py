@@ -82,7 +82,7 @@ def test_trouble_is_an_error(run: Runner, consul: RawKV) -> None:
         (ask("compute1"), f"The gate {GATES}/host/compute1 holds 'Flase', which is neither True, False nor a version"),
         (ask("compute1", host="127.0.0.1", port=1, timeout=0.1), "Consul at http://127.0.0.1:1 can't be reached"),
         (ask("10.0.0.1"), "No role for 10.0.0.1"),
-        (ask("compute1", role_pattern="compute"), "has no group; its first one is the role"),
+        (ask("compute1", role_pattern="compute"), "has no group; the first group is the role"),
         (ask("a/b", role="compute"), "the host 'a/b' has a '/'"),
         (ask("compute1", role="a/b"), "the role 'a/b' has a '/'"),
         (ask("compute1", detial=True), "detial"),

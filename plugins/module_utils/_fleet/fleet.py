@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fleet: which hosts there are, what each one is, and what was read about them."""
+"""The fleet: its hosts with their roles and records, and the snapshot of all that was read from Consul."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from .migration import Migration
 from .providers import Provider
 from .step_trail import StepStart
 
-# The rule of python-jiocloud's get_host_match: letters, digits, and whatever follows a dash.
+# That of python-jiocloud's get_host_match: letters, digits, then anything after a dash.
 DEFAULT_ROLE_PATTERN = r"([a-z]+)(\d+)(-.*)?"
 
 STARTED, UPGRADED, FAILED = "started", "upgraded", "failed"
-# A host's own hold, put on and taken off: its state stays what it is.
+# A host's own hold, set and ended. The state in its record stays the same.
 HELD, RELEASED = "held", "released"
-# What a host may report, and what an operator's retry makes of a record.
+# The states that a host may report, and the one that an operator's retry gives a record.
 REPORTED_STATES = (STARTED, UPGRADED, FAILED)
 RETRIED = "retried"
 RECORD_STATES = (*REPORTED_STATES, RETRIED)
 
-# Where a host is with its tasks after the upgrade: let through, at work, failed, done.
+# The states of a host's tasks after the upgrade: admitted, started, failed, done.
 POST_OPEN, POST_STARTED, POST_FAILED, POST_DONE = POST_STATES = ("open", "started", "failed", "done")
 
 
 @dataclass(frozen=True, slots=True)
 class VersionReport:
-    """What a host said it runs: the version, and when (unix seconds, None where the value can't be read).
+    """A host's report of the version that it runs, and its time (unix seconds, None if the value can't be read).
 
     :param index: the key's ModifyIndex in Consul.
-    :param is_legacy: whether it stands where the old code put it.
+    :param is_legacy: whether it is in the legacy layout.
     :param published: how many times planners have published a report of this host in the rollout in which they wrote this one.
-    :param key: where it was read, as the version in it need not be one; empty for one that was not read.
+    :param key: the Consul key, because ``version`` may not be part of it as it is; empty for one that was not read.
     """
 
     version: str
@@ -57,39 +57,39 @@ class VersionReport:
 
 
 def is_outdated(old: int, new: int, spoken: int) -> bool:
-    """Return whether a host's report in the old place does not count, whatever its clock said then.
+    """Return whether a host's report in the legacy layout is outdated, whatever its time.
 
-    It has said otherwise through convoy.upgrade after that: there its report and its record are both newer. One of them alone
-    does not tell, as a migrator copies reports, and a record also says that an upgrade began.
+    It is if both the host's other report and its record are newer. One of them is not enough: a migration copies reports, and a
+    record is also written when an upgrade starts.
 
-    :param old: the index of its report in the old place,
-    :param new: that in the new one, 0 where there is none,
-    :param spoken: that of its record, 0 where there is none in which it has said anything.
+    :param old: the index of its report in the legacy layout.
+    :param new: the index of its report in the current layout, 0 if there is none.
+    :param spoken: the index of its record, 0 if the host has not reported in it.
     """
     return old < min(new, spoken)
 
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """The host's own account of its upgrade, from ``upgrade/hosts/<host>``.
+    """What a host reported of its upgrade, from ``upgrade/hosts/<host>``.
 
-    :param version: the version it moves to, or ended at.
-    :param state: started, upgraded or failed; retried where an operator has put it back among those that wait.
-    :param attempt: how many times it started this version.
-    :param times: state -> unix seconds at which it was entered last.
-    :param reported: the version under which the host stands in ``running/versions``, if it came there by a report.
-    :param done: what a push run has finished of the upgrade to this version: its units, such as ``upgrade/nginx``. Those of
-        a path, such as ``upgrade/nginx@2.4``, stay finished on the way to another version that lies beyond them, until the host reports.
-    :param post: where it is with the tasks after the upgrade; None before they have begun.
-    :param origin: the version that it came from, as it reported or as an operator declared it, until it reports again.
-    :param trail: the steps that it went through on the way to this version, as far as it reported any.
-    :param former: its last moves to other versions, without what no one needs any more once they are over.
-    :param held: why the host holds itself, such as the reason given to ``puppet agent --disable``; None where it does not.
-    :param failures: its failures on the way to this version, those that it has recovered from too, as far as there is room.
-    :param machine: the ID of the machine that reported; None where none was given.
-    :param other_machine: that of another machine that has reported under the same name on the way to this version.
-    :param readable: False for a record that is there and can't be read; its host counts as failed.
-    :param index: the key's ModifyIndex in Consul, as far as a whole snapshot was read.
+    :param version: the version that it upgrades to, or ended at.
+    :param state: started, upgraded or failed; retried if an operator has made it pending again.
+    :param attempt: how many times it started to upgrade to this version.
+    :param times: state -> when it was last entered (unix seconds).
+    :param reported: the version of the host's key in ``running/versions``, if its reports wrote that key.
+    :param done: the task groups that a push run has finished for this version, such as ``upgrade/nginx``. Those of checkpoints,
+        such as ``upgrade/nginx@2.4``, stay finished when the target changes, until the host reports ``upgraded``.
+    :param post: the state of the tasks after the upgrade; None before they have begun.
+    :param origin: the version that it came from, as reported or declared by an operator, until it reports ``upgraded``.
+    :param trail: the steps of the upgrade to this version, if it reported any.
+    :param former: its last upgrades to other versions, shortened.
+    :param held: why the host holds itself, such as the reason given to ``puppet agent --disable``; None if it does not.
+    :param failures: the last failures of the upgrade to this version, also those that it has recovered from.
+    :param machine: the ID of the machine that reported; None if it gave none.
+    :param other_machine: the ID of another machine that reported under the same name during the upgrade to this version.
+    :param readable: False if the record exists and can't be read; its host counts as failed.
+    :param index: the key's ModifyIndex in Consul; 0 if the record is not from a snapshot.
     """
 
     version: str
@@ -114,11 +114,11 @@ class HostRecord:
 
     @property
     def has_reported(self) -> bool:
-        """Whether the host has written in it: what planners and operators write of it has no time of a report."""
+        """Whether the host itself has reported in it. A record that only planners or operators wrote has no time of a report."""
         return self.readable and any(state in self.times for state in REPORTED_STATES)
 
     def plain(self) -> dict[str, Any]:
-        """Return the record as data, as it is stored and shown."""
+        """Return the record as plain data."""
         kept = {name: value for name, value in asdict(self).items() if name not in ("readable", "index")}
         lists = {
             "done": list(self.done),
@@ -128,38 +128,38 @@ class HostRecord:
         return {**kept, **lists, "former": [one.slim() for one in self.former]}
 
     def slim(self) -> dict[str, Any]:
-        """Return what :meth:`plain` does, as far as it says anything."""
+        """Return the record as plain data without empty fields, as it is stored."""
         return {name: value for name, value in self.plain().items() if value not in (None, [])}
 
     def where(self) -> str:
-        """Return ``, service nova, step stop`` for what of it is known."""
+        """Return ``, service nova, step stop``, without the parts that are not known."""
         service = f", service {self.service}" if self.service else ""
         return service + (f", step {self.step}" if self.step else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that one atomic read of the store says.
+    """The result of one atomic read of the store.
 
-    :param index: the newest Consul index among the entries; a blocking query waits for what comes after it.
-    :param ledger_index: the ledger's ModifyIndex, 0 where there is none: what its compare-and-set needs.
+    :param index: the highest ModifyIndex of the entries; a blocking query waits for a higher one.
+    :param ledger_index: the ledger's ModifyIndex for a compare-and-set, 0 if there is no ledger.
     :param version_index: the same for ``current_version``.
-    :param gates: those of rollouts.
-    :param holds: those that are set, and the pauses of python-jiocloud that are no holds yet.
-    :param legacy_gates: all those that stand where python-jiocloud keeps operators' pauses.
-    :param legacy_reports: hosts that have a report where the old code put it.
-    :param leases: hosts that a run of Ansible is at work on.
-    :param providers: name -> what there is of a provider's version.
-    :param marks: host -> what planners have seen of its health.
-    :param checks: host -> check -> status; None where Consul was not asked.
-    :param approvals: stage -> whose word there is that the rollout may go on after it.
-    :param hold_index: the ModifyIndex of the folder of holds, which every hold that is set or ended writes.
-    :param commits: epoch -> commit, for the entries of the history that were asked for and are there.
+    :param gates: the gates of the current layout.
+    :param holds: the holds, and pauses of python-jiocloud that no migration has turned into holds.
+    :param legacy_gates: the gates of the legacy layout, where python-jiocloud keeps operators' pauses.
+    :param legacy_reports: hosts that have a report in the legacy layout.
+    :param leases: hosts on which a push run has a lease.
+    :param providers: name -> provider.
+    :param marks: host -> health mark.
+    :param checks: host -> check -> status; None if Consul was not asked.
+    :param approvals: stage -> approval.
+    :param hold_index: the ModifyIndex of the key of the holds' folder, which is written whenever a hold is set or ended.
+    :param commits: epoch -> commit, for the entries of the history that were requested and exist.
     :param now: when it was read, by the reader's clock (unix seconds).
-    :param schema: the layout's own version, None where none is written.
-    :param release: the first release that knows that layout, empty where the migrator did not say.
-    :param migration: the migration of the layout, None where there is none and no old keys are kept.
-    :param warnings: sentences on what was found and passed over.
+    :param schema: the version of the layout, None if none is written.
+    :param release: the first release that supports that layout, empty if it is not known.
+    :param migration: the migration of the layout, None if there is none and no legacy keys are kept.
+    :param warnings: sentences on keys that were ignored.
     """
 
     current_version: str | None = None
@@ -188,14 +188,14 @@ class Snapshot:
 
     @property
     def has_legacy_keys(self) -> bool:
-        """Whether anything stands where only the old code put it."""
+        """Whether there are keys that only the legacy layout has."""
         return bool(self.legacy_reports) or self.legacy_gates != Gates()
 
 
 def compile_role_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the pattern, made sure to have a first group.
+    """Return the compiled pattern, whose first group is the role.
 
-    :raises UpgradeError: ``bad_role_pattern``.
+    :raises UpgradeError: ``bad_role_pattern`` if it is not valid or has no group.
     """
     try:
         found = compiled(pattern)
@@ -205,23 +205,23 @@ def compile_role_pattern(pattern: str) -> re.Pattern[str]:
         ) from error
     if not found.groups:
         raise UpgradeError(
-            "bad_role_pattern", f"role_pattern: {truncated_repr(pattern)} has no group; its first one is the role."
+            "bad_role_pattern", f"role_pattern: {truncated_repr(pattern)} has no group; the first group is the role."
         )
     return found
 
 
 def role_by_name(host: str, pattern: re.Pattern[str]) -> str | None:
-    """Return the role that a host's name tells, None where it tells none."""
+    """Return the role that the pattern finds in a host's name, None if it finds none."""
     found = pattern.search(host)
-    # A pattern may find what can be no part of a key.
+    # A pattern may find text that can't be part of a key.
     return found[1] if found and found[1] and is_valid_name(found[1]) else None
 
 
 def roles_of_hosts(named: Mapping[str, str], seen: Iterable[str], role_pattern: str | None = None) -> dict[str, str]:
     """Return host -> role for the whole fleet, in natural order.
 
-    :param named: the hosts whose role is given.
-    :param seen: hosts that have reported or have a record; those that ``named`` lacks are placed by their names.
+    :param named: host -> role, for hosts whose role is given.
+    :param seen: hosts that have reported or have a record. Those that ``named`` lacks get their role from their name.
     :param role_pattern: None for the default.
     :raises UpgradeError: ``bad_name``, ``bad_role_pattern``, ``unplaced_hosts``.
     """

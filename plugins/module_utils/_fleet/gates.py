@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The gates under ``config_state/enable_puppet``: what a value means and which one decides for a host."""
+"""The gates under ``config_state/enable_puppet``: what a value means, and which gate decides for a host."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _WORDS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class GateValue:
-    """One stored value.
+    """The stored value of one gate.
 
     :param key: the Consul key, for messages.
-    :param text: the value as text, or None where the bytes are not UTF-8.
-    :param at: when a planner set it (unix seconds), 0 where something else did.
+    :param text: the value as text, or None if the bytes are not UTF-8.
+    :param at: when a planner set it (unix seconds), 0 if something else did.
     :param index: the key's ModifyIndex in Consul.
     """
 
@@ -34,20 +34,20 @@ class GateValue:
 
     @property
     def is_true(self) -> bool:
-        """Whether it is ``True``, however that is spelled."""
+        """Whether the value is ``True``, in any case."""
         return _WORDS.get((self.text or "").strip().lower(), False)
 
     def display_text(self) -> str:
-        """Return the value as a sentence shows it."""
+        """Return the value for messages, truncated."""
         return truncated_text((self.text or "").strip())
 
     def is_open(self, current_version: str | None) -> bool:
         """Return whether the value opens the gate.
 
-        ``True`` and ``False`` count in any case (the original wrote both Python's and JSON's); a version
-        opens while it equals ``current_version``.
+        ``True`` and ``False`` count in any case, because python-jiocloud wrote both Python's and JSON's. A version opens the
+        gate while it equals ``current_version``.
 
-        :raises UpgradeError: ``unreadable_gate`` for anything else: an unknown value is never a yes.
+        :raises UpgradeError: ``unreadable_gate`` for any other value.
         """
         text = (self.text or "").strip()
         word = _WORDS.get(text.lower())
@@ -66,17 +66,17 @@ class GateValue:
         )
 
     def was_closed_by_hand(self, current_version: str | None) -> bool:
-        """Return whether something else than a planner closed the gate: False, or another version. One that can't be read was not."""
+        """Return whether the gate is closed and was not set by a planner. False for a gate that can't be read."""
         try:
             return not self.at and not self.is_open(current_version)
         except UpgradeError:
             return False
 
     def is_pause(self, current_version: str | None) -> bool:
-        """Return whether it is an operator's pause, where it stands at ``config_state/<scope>/<name>/enable_puppet``.
+        """Return whether a gate of the legacy layout is an operator's pause.
 
-        In python-jiocloud such a key is combined with the rollout's gates by AND, and all that is not true pauses. What a planner
-        wrote there has a mark of its own: it repeats a gate for nodes that look there alone.
+        python-jiocloud opens a host only if both this key and the rollout's gates are open, so any value but an open one is a
+        pause. A value that a planner wrote is a copy of a gate, for nodes that read only this key, and no pause.
         """
         try:
             return not self.at and not self.is_open(current_version)
@@ -85,15 +85,15 @@ class GateValue:
 
 
 def looks_like_version(text: str) -> bool:
-    """Return whether a gate value that is not the current version can be another one.
+    """Return whether a gate value that is not the current version may be another version.
 
-    Versions have a digit somewhere (``2.10``, ``v673``); without that rule a typo such as ``Flase`` would pass.
+    It must have a digit, as in ``2.10`` and ``v673``, so that a typo such as ``Flase`` is not taken for a version.
     """
     return text.isprintable() and any(c.isdigit() for c in text) and text[0] not in "{[\"'"
 
 
 def gate_text(value: object, current_version: str | None) -> str:
-    """Return the text that a gate is written with.
+    """Return the text to store in a gate.
 
     :param value: a boolean, True or False in any case, or a version.
     :raises UpgradeError: ``bad_gate_value``.
@@ -112,11 +112,11 @@ def gate_text(value: object, current_version: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GateAnswer:
-    """Which gate decides for a host, and how.
+    """The gate that decides for a host, and its answer.
 
-    :param is_open: None where nothing is set.
-    :param scope: host, role or global; None where nothing is set.
-    :param at: when a planner set it (unix seconds), 0 where something else did.
+    :param is_open: None if no gate is set.
+    :param scope: host, role or global; None if no gate is set.
+    :param at: when a planner set it (unix seconds), 0 if something else did.
     :param index: the key's ModifyIndex in Consul.
     """
 
@@ -133,16 +133,16 @@ NOTHING_SET = GateAnswer(None)
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """All gates that were read."""
+    """All gates of one layout."""
 
     everywhere: GateValue | None = None
     roles: Mapping[str, GateValue] = field(default_factory=dict)
     hosts: Mapping[str, GateValue] = field(default_factory=dict)
 
     def answer(self, host: str, role: str | None, current_version: str | None) -> GateAnswer:
-        """Return the first gate that is set: host, then role, then global (the original's order).
+        """Return the answer of the first gate that is set: that of the host, then that of the role, then the global one.
 
-        :raises UpgradeError: ``unreadable_gate`` if the deciding one can't be read.
+        :raises UpgradeError: ``unreadable_gate`` if that gate can't be read.
         """
         for scope, gate in (
             ("host", self.hosts.get(host)),
@@ -156,19 +156,19 @@ class Gates:
         return NOTHING_SET
 
     def values(self) -> Iterator[GateValue]:
-        """Yield all of them: the global one, those of roles, those of hosts."""
+        """Yield all gates: the global one, those of roles, those of hosts."""
         yield from (self.everywhere,) if self.everywhere is not None else ()
         yield from self.roles.values()
         yield from self.hosts.values()
 
     def at(self, scope: str, name: str | None) -> GateValue | None:
-        """Return one gate, None where it is not set."""
+        """Return one gate, None if it is not set."""
         if name is None:
             return self.everywhere
         return (self.roles if scope == "role" else self.hosts).get(name)
 
     def paused(self, current_version: str | None) -> Iterator[tuple[str, str | None, GateValue]]:
-        """Yield scope, name and value of each pause among them; they stand where python-jiocloud keeps those."""
+        """Yield scope, name and value of each pause. Only for gates of the legacy layout."""
         named = (("role", self.roles), ("host", self.hosts))
         places = [(scope, name, gate) for scope, found in named for name, gate in found.items()]
         for scope, name, gate in ([("global", None, self.everywhere)] if self.everywhere is not None else []) + places:
@@ -176,7 +176,7 @@ class Gates:
                 yield scope, name, gate
 
     def unreadable(self, current_version: str | None) -> list[UpgradeError]:
-        """Return an error for every gate that can't be read, so that they are all told at once."""
+        """Return an error for every gate that can't be read."""
         errors = []
         for gate in self.values():
             try:

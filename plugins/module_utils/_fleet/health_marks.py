@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What planners and operators write down beside the ledger: how well a host was seen to be, and what was approved."""
+"""Health marks, in which planners remember the health of hosts, and approvals of operators."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class HealthMark:
-    """What planners have seen of a host that reported a version, from ``upgrade/health/<host>``.
+    """The health of a host that reported a version, as planners have seen it, from ``upgrade/health/<host>``.
 
-    :param since: since when all its checks pass (unix seconds, of a planner's clock); None while one does not.
-    :param upgraded: whether it has counted as upgraded.
-    :param reported: when the host reported that, by its own clock (unix seconds), None where it keeps no record: one that says
-        something else meanwhile, and then that again, has another time, and has to soak again.
-    :param lost: whether it has lost its health since it counted as upgraded, and has not soaked again.
-    :param written: how many times it was written in this rollout.
-    :param written_at: when it was written last (unix seconds).
+    :param since: since when all its checks pass (unix seconds, by a planner's clock); None while one does not.
+    :param upgraded: whether the host has counted as upgraded.
+    :param reported: when the host reported the version, by its own clock (unix seconds); None if it has no record. A host that
+        reports the version again has another time, and has to soak again.
+    :param lost: whether the host became unhealthy after it counted as upgraded, and has not soaked again.
+    :param written: how many times the mark was written in this rollout.
+    :param written_at: when the mark was last written (unix seconds).
     """
 
     version: str
@@ -40,7 +40,10 @@ class HealthMark:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """Somebody's word that a rollout may go on after a stage, from ``upgrade/approval/<stage>``."""
+    """An operator's approval that a rollout goes on after a stage, from ``upgrade/approval/<stage>``.
+
+    :param at: unix seconds, 0 if it is not known.
+    """
 
     by: str
     at: int

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Holds: an operator's "not this one", kept apart from the gates so that no rollout erases it."""
+"""Holds, with which operators exclude hosts from rollouts. They are separate from gates, so no rollout removes them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from .._common.names import in_order
 
-# Who made a hold of the closed gate that an operator had put on a host before there were holds: a migration, or the first
-# rollout. Such a gate goes with its hold.
+# The ``by`` of holds that were made of a gate that an operator had closed before there were holds. When such a hold ends, the gate
+# is deleted too.
 MIGRATION, FIRST_ROLLOUT = MADE_OF_GATES = ("migrate_state.yml", "the first rollout")
 
-# Who holds a host whose own Puppet is disabled, as the host says in its record.
+# The ``by`` of a hold that a host reports because its Puppet is disabled.
 PUPPET = "puppet agent --disable"
-# Who holds where an operator paused with python-jiocloud, as long as no migration has made a hold of that.
+# The ``by`` of an operator's pause in python-jiocloud that no migration has turned into a hold.
 PAUSED = "python-jiocloud"
 
 
@@ -24,10 +24,10 @@ PAUSED = "python-jiocloud"
 class Hold:
     """One hold.
 
-    :param key: the Consul key that holds, and that has to go for the hold to end.
-    :param reason: why, in the operator's words.
+    :param key: the Consul key; the hold ends when it is deleted.
+    :param reason: the operator's reason.
     :param by: who set it.
-    :param at: when, as the operator's tool wrote it.
+    :param at: when, as text that the operator's tool wrote.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Hold:
     at: str = ""
 
     def words(self) -> str:
-        """Return who holds it and why, and how it ends."""
+        """Return a phrase with who set the hold, why, and how it ends."""
         since = f" since {self.at}" if self.at else ""
         ends = f"ends when the key {self.key} is deleted"
         if self.by in MADE_OF_GATES:
@@ -50,9 +50,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """All holds that were read.
+    """All holds of a fleet.
 
-    :param own: those that hosts say of themselves: host -> hold.
+    :param own: host -> the hold that the host reports of itself.
     """
 
     everywhere: Hold | None = None
@@ -61,13 +61,13 @@ class Holds:
     own: Mapping[str, Hold] = field(default_factory=dict)
 
     def at(self, scope: str, name: str | None) -> Hold | None:
-        """Return one hold, None where there is none."""
+        """Return one hold that an operator set, None if there is none."""
         if name is None:
             return self.everywhere
         return (self.roles if scope == "role" else self.hosts).get(name)
 
     def every(self) -> Iterator[tuple[str, str, Hold]]:
-        """Yield scope, name and hold of each: the global one, which has no name, those of roles, those of hosts."""
+        """Yield scope, name and hold: the global one, whose name is empty, then those of roles, then those of hosts."""
         if self.everywhere is not None:
             yield "global", "", self.everywhere
         for scope, named in (("role", self.roles), ("host", {**self.own, **self.hosts})):
@@ -75,7 +75,7 @@ class Holds:
                 yield scope, name, named[name]
 
     def covering(self, host: str, role: str | None) -> Hold | None:
-        """Return the hold that covers a host, the nearest first."""
+        """Return the first hold over a host: its own key's, its role's, the global one, the one that it reports of itself."""
         by_role = self.roles.get(role) if role is not None else None
         return self.hosts.get(host) or by_role or self.everywhere or self.own.get(host)
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ledger: the one value that every planner must compare-and-set before anything is opened."""
+"""The ledger: the state of the rollout. Each write of a planner begins with a compare-and-set of it."""
 
 from __future__ import annotations
 
@@ -19,39 +19,37 @@ PAUSED = "paused"
 ABORTED = "aborted"
 COMPLETE = "complete"
 STATES = (RUNNING, PAUSED, ABORTED, COMPLETE)
-# No count is above that, as other languages read numbers of JSON no further.
+# The highest integer that every JSON parser reads exactly.
 MOST_EPOCH = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the fleet is doing.
+    """The state of the rollout, from ``upgrade/ledger``.
 
-    :param epoch: counts planner writes; each one adds exactly 1 and has its entry in the history.
-    :param commit: tells the write of this epoch from any other, as one with the same number after a snapshot was restored. Its
-        entry in the history has the same. Empty where the writer knew of none.
-    :param version: the version the fleet moves to.
-    :param previous_version: where it came from, None where no one knows. A rollout that was not completed is passed over.
+    :param epoch: the number of planner writes. Each write adds 1 and has an entry in the history.
+    :param commit: a random ID of this epoch's write, also in its entry in the history. It tells apart two writes with the same
+        epoch, as after a restored snapshot. Empty if an older release wrote the ledger.
+    :param version: the target of the rollout.
+    :param previous_version: the version that the fleet came from, None if it is not known. Rollouts that were not completed
+        do not count.
     :param state: ``running``, ``paused``, ``aborted`` or ``complete``.
-    :param word: of whoever paused, aborted or took back: ``by``, ``at`` (unix seconds), ``reason``.
-    :param rollback: whether it goes back to where the fleet was: the hosts that changed last go first, and those in
-        ``broken`` hold no one up.
+    :param word: the last command of an operator to pause, abort or roll back: ``by``, ``at`` (unix seconds), ``reason``.
+    :param rollback: whether it is a rollback: the hosts that changed last go first, and no host waits for those in ``broken``.
     :param broken: hosts that had failed or were lost when the rollback began.
-    :param admitted: hosts that planners had admitted and that had started when this rollout began and removed their gates: each with
-        the index of its last report then, 0 for none. They alone get their gates back; a host that has reported since has used its
-        admission up.
-    :param stopped: keys of the budgets of failure that are spent. As planners write them here, one that slept meanwhile
-        can't let anybody through on what it knew before.
-    :param stage: where it is in the stages of its rules: ``number`` (0 for the first), and ``done_at`` (unix seconds) once
-        all hosts of that stage are upgraded.
-    :param instructions: the rules the rollout runs under, in the form :mod:`instructions` writes.
-    :param role_pattern: places reported hosts that no fleet names; None for the default.
-    :param members: role -> number of hosts, from the planner that was last given a fleet.
-    :param begun_index: Consul's index when it began, None where no one noted it. What a host said up to there, it did not
-        say under this rollout.
-    :param post_upgrade: roles whose tasks after the upgrade are part of it, until the gates of all are opened.
+    :param admitted: hosts that were admitted and had started when this rollout began, which removed their gates. Each has the
+        index of its last report then, 0 for none. Only these get their gates back, unless they have reported since.
+    :param stopped: keys of the exhausted failure budgets. They are stored so that a planner that was suspended meanwhile can't
+        admit hosts on an outdated snapshot.
+    :param stage: the current stage: ``number`` (0 for the first), and ``done_at`` (unix seconds) once all its hosts are upgraded.
+    :param instructions: the rules of the rollout, as :meth:`~.instructions.Instructions.plain` returns them.
+    :param role_pattern: finds the role in the names of hosts that no fleet names; None for the default.
+    :param members: role -> number of hosts, by the last planner that was given a fleet.
+    :param begun_index: Consul's index when the rollout began, None if it was not stored. A host's report with a lower index is
+        older than the rollout.
+    :param post_upgrade: roles whose tasks after the upgrade are part of the rollout, until the gates of all are opened.
     :param who: who began the rollout.
-    :param since: when, in unix seconds.
+    :param since: when it began (unix seconds).
     """
 
     epoch: int
@@ -74,7 +72,10 @@ class Ledger:
     commit: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse at once what a reader would otherwise stumble over far from here."""
+        """Check the fields, because they may come from Consul.
+
+        :raises ValueError: for the first field with an invalid value.
+        """
         checks = {
             "epoch": is_count(self.epoch),
             "version": is_valid_version(self.version),
@@ -101,7 +102,7 @@ class Ledger:
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value that was read is a count that others can read too."""
+    """Return whether a decoded value is a count: a whole number from 0 to ``MOST_EPOCH``."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_EPOCH
 
 

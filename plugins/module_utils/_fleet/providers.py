@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A provider: something that is no host, such as a cloud or a cluster, and has a version of its own all the same."""
+"""A provider: something other than a host that has a version of its own, such as a cloud or a cluster."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ UPGRADED, UPGRADING, FAILED = "upgraded", "upgrading", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What there is of a provider in ``upgrade/providers/<name>``.
+    """A provider's version and upgrade, from ``upgrade/providers/<name>``.
 
-    :param version: the one that it runs, or came from while it is being upgraded; empty where no one knows.
-    :param target: the one that it goes to, or went to when that failed; empty once it is there.
-    :param host: the host that upgrades it, or did.
-    :param unit: the unit that is under way, or that failed; empty between two.
-    :param done: the units that are finished on this way. Those of a path, such as ``upgrade/cloud@2.4``, stay finished on
-        the way to another version too.
-    :param error: why it failed.
-    :param at: when this was written (unix seconds), 0 where that is not known.
-    :param readable: False where something is there and can't be read; ``error`` says what.
+    :param version: the version that it runs, or the one before the upgrade under way; empty if it is not known.
+    :param target: the version of the upgrade under way, or of the one that failed; empty after it.
+    :param host: the host that upgrades it, or upgraded it last.
+    :param unit: the task group that is under way, or that failed; empty between two.
+    :param done: the finished task groups of this upgrade. Those of checkpoints, such as ``upgrade/cloud@2.4``, stay finished
+        when the target changes.
+    :param error: why the upgrade failed; empty if it did not.
+    :param at: when this was written (unix seconds), 0 if it is not known.
+    :param readable: False if the key exists and can't be read; ``error`` says why.
     """
 
     version: str = ""
@@ -37,15 +37,15 @@ class Provider:
 
     @property
     def state(self) -> str:
-        """Whether it is upgraded, upgrading or failed."""
+        """``upgraded``, ``upgrading`` or ``failed``."""
         return FAILED if self.error else UPGRADING if self.target else UPGRADED
 
     def is_at(self, version: str) -> bool:
-        """Return whether it runs a version, and is not on its way to another."""
+        """Return whether it runs a version, and no upgrade of it is under way."""
         return self.state == UPGRADED and self.version == version
 
     def plain(self) -> dict[str, Any]:
-        """Return it as data, for people and programs."""
+        """Return the provider as plain data."""
         return {
             "version": self.version,
             "target": self.target,

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps that a host went through, and when: for whoever looks back. No plan depends on it."""
+"""The trail: the steps that a host went through, with their times, for reports. No plan depends on it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# In characters, as it is stored. Planners write 61 records at once, and Consul takes half a megabyte.
+# In characters as stored. Planners write 61 records at once, and Consul takes half a megabyte.
 MOST_TRAIL = 4000
 
 
 class StepStart(NamedTuple):
-    """A step and when it began (unix seconds, of the host's clock); without names, when the last one ended."""
+    """A step and when it began (unix seconds, by the host's clock). Without names, it is the end of the last step."""
 
     at: int
     service: str = ""
@@ -24,12 +24,12 @@ class StepStart(NamedTuple):
 def extended_trail(
     trail: Sequence[StepStart], at: int, service: str | None = None, step: str | None = None
 ) -> tuple[StepStart, ...]:
-    """Return a trail with what begins now. Of one that gets too long the oldest steps are left out.
+    """Return the trail with the step that begins now. The oldest steps are dropped when it gets too long.
 
-    A host that reports no steps has no trail, so that its record does not grow.
+    The trail of a host that reports no steps stays empty.
 
     :param at: unix seconds.
-    :param service: None, like ``step``, where it is at none any more.
+    :param service: None, like ``step``, if no step is running any more.
     """
     now = StepStart(at, service or "", step or "")
     last = trail[-1][1:] if trail else ("", "")
@@ -37,7 +37,7 @@ def extended_trail(
 
 
 def newest_steps(trail: Sequence[StepStart], most: int = MOST_TRAIL) -> tuple[StepStart, ...]:
-    """Return as much of a trail, from its end, as has room in so many characters."""
+    """Return as many of the last steps as fit into ``most`` characters."""
     kept, size = len(trail), 0
     while kept and (size := size + len(json.dumps(trail[kept - 1])) + 2) <= most:
         kept -= 1

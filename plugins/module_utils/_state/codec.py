@@ -1,12 +1,11 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Raw keys to typed values and back, in one place.
+"""Decode the values of Consul keys to typed values, and encode them again.
 
-Old fleets hold odd keys: folder placeholders, empty values, bytes that are no text. None of them stops a
-reader here. What can't be read is counted the safe way (a hold holds, a record has failed) or, for a gate,
-kept as it is, so that whoever needs it tells which key it was. Texts for people are made printable here, so
-that no one's words act on the terminal that shows them.
+Old fleets have odd keys: folder placeholders, empty values, bytes that are not text. They do not stop a reader. A value
+that can't be read gets its safe meaning: a hold holds, a record has failed. A gate keeps its value, so that the error can
+name it later. A bad version or ledger is an error. Texts are sanitized, because they are printed on terminals.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from .._fleet.health_marks import Approval, HealthMark
 from .._fleet.holds import Hold
 from .._fleet.ledger import Ledger
 
-# What this collection writes is nested five levels deep.
+# This collection writes at most five levels.
 _DEEPEST = 40
-# No time and no count is above that.
+# All times and counts are below this.
 MOST = 2**53
 _LEDGER_LISTS = ("broken", "stopped", "post_upgrade")
-# Who approved where the approval does not say it, and words that approve nothing.
+# The name for an approval without one, and the values that do not approve.
 SOMEBODY = "somebody"
 _NO = ("", "no", "false", "0", "null", "none")
 _LEDGER_FIELDS = [one.name for one in fields(Ledger)]
 
 
 def text_of(value: bytes) -> str | None:
-    """Return the bytes as text, None where they are not UTF-8."""
+    """Return the bytes as text, None if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -44,9 +43,9 @@ def text_of(value: bytes) -> str | None:
 
 
 def decode_data(value: bytes) -> Any:
-    """Return the JSON in a value.
+    """Return the parsed JSON of a value.
 
-    :raises ValueError: where it is none, or is nested so deeply that whoever goes through it could stumble.
+    :raises ValueError: if it is not JSON, or is nested too deeply to be walked recursively.
     """
     try:
         data = json.loads(value)
@@ -68,28 +67,28 @@ def _below(data: Any) -> Iterable[Any]:
 
 
 def bare_text(value: bytes) -> str | None:
-    """Return a text without the white space that old tools left around it; None for an empty one, and for bytes that are none."""
+    """Return the text without white space around it, which old tools left; None if nothing is left or it is not UTF-8."""
     return (text_of(value) or "").strip() or None
 
 
 def decode_version(key: str, value: bytes) -> str | None:
-    """Return a version without the white space that old tools left around it; None for an empty one.
+    """Return the version without white space around it, which old tools left; None if nothing is left.
 
-    :raises UpgradeError: ``unreadable_version``: what a fleet should run that no one can name is never taken for nothing.
+    :raises UpgradeError: ``unreadable_version`` for any other value, because it must not count as no version.
     """
     text, bare = text_of(value), bare_text(value)
     if text is not None and (bare is None or is_valid_version(bare)):
         return bare
     raise UpgradeError(
         "unreadable_version",
-        f"{key} holds {truncated_repr(value if text is None else text)}, which is no version, so it is unknown what the fleet should run, "
+        f"{key} holds {truncated_repr(value if text is None else text)}, which is not a version, so it is unknown what the fleet should run, "
         f"and nothing is admitted. Write the version that it should run, such as 2.0 (consul kv put {key} 2.0).",
         key=key,
     )
 
 
 def version_in_key(text: str) -> str:
-    """Return the version in a host's key as it is shown and compared: one that can't be one is in quotes, and is no other's."""
+    """Return the version that is part of a host's key. An invalid one gets quotes, so that it equals no valid version."""
     return text if is_valid_version(text) else truncated_repr(text)
 
 
@@ -101,7 +100,7 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
     try:
         data = decode_data(value)
         if not isinstance(data, dict):
-            raise ValueError("it is no mapping of names to values")
+            raise ValueError("it is not a mapping of names to values")
         missing = [name for name in ("epoch", "version") if name not in data]
         if missing:
             raise ValueError(f"it has no {' and no '.join(missing)}")
@@ -110,19 +109,19 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
         raise UpgradeError(
             "unreadable_ledger",
             f"The ledger {key} can't be read ({error}), so the rules are unknown and no host is admitted. "
-            f"Restore it from a backup, or delete {key} to let the next consul_upgrade_plan begin a new one.",
+            f"Restore it from a backup, or delete {key} so that the next consul_upgrade_plan begins a new one.",
             key=key,
         ) from error
 
 
 def _plain(name: str, value: Any) -> Any:
-    # A pattern may match what can't be printed.
+    # A pattern may need characters that can't be printed.
     found = value if name == "role_pattern" else sanitize_all(value)
     return tuple(found) if name in _LEDGER_LISTS and isinstance(found, list) else found
 
 
 def sanitize_all(data: Any) -> Any:
-    """Return plain data with all of its texts printable, names too."""
+    """Return plain data with all texts sanitized, those of names included."""
     if isinstance(data, dict):
         return {sanitize_all(name): sanitize_all(value) for name, value in data.items()}
     if isinstance(data, list):
@@ -141,10 +140,10 @@ def encode_ledger(ledger: Ledger) -> str:
 
 
 def decode_hold(key: str, value: bytes) -> Hold:
-    """Return a hold; one that can't be read holds all the same."""
+    """Return a hold; a value that can't be read is a hold without reason and name."""
     try:
         data = decode_data(value)
-        given = {name: _said(data[name]) for name in ("reason", "by", "at") if data.get(name) not in (None, "")}
+        given = {name: _short_text(data[name]) for name in ("reason", "by", "at") if data.get(name) not in (None, "")}
         return Hold(key, **given)
     except (ValueError, TypeError, AttributeError):
         text = (text_of(value) or "").strip()
@@ -158,7 +157,7 @@ def encode_hold(hold: Hold) -> str:
 
 
 def decode_health_mark(value: bytes) -> HealthMark | None:
-    """Return what planners have seen of a host's health; what can't be read is seen again."""
+    """Return the health mark of a host; None if it can't be read, so that planners begin a new one."""
     try:
         data = decode_data(value)
         since, reported = (
@@ -171,17 +170,20 @@ def decode_health_mark(value: bytes) -> HealthMark | None:
 
 
 def encode_health_mark(mark: HealthMark) -> str:
-    """Return a mark as it is stored."""
+    """Return a health mark as it is stored."""
     return json.dumps(mark.plain(), sort_keys=True)
 
 
 def health_mark_flags(before: HealthMark | None, now: int) -> int:
-    """Return the number that stands beside a mark: when it was written, and how many times so far."""
+    """Return the flags of a health mark's key: when it is written (unix seconds), and in the low byte how many times so far."""
     return now << 8 | min(255, (before.written if before is not None else 0) + 1)
 
 
 def decode_approval(value: bytes) -> Approval | None:
-    """Return somebody's approval. Any words are one, as written by hand, but for a no; what can't be read is none."""
+    """Return an approval, None if the value does not approve or can't be read.
+
+    Any text approves, so that an operator can write one by hand, except words such as ``no`` and ``false``.
+    """
     text = (text_of(value) or "").strip(" \t\r\n\"'")
     if not text.startswith(("{", "[")):
         return Approval(SOMEBODY, 0, truncate_middle(text)) if text.isprintable() and text.lower() not in _NO else None
@@ -190,24 +192,27 @@ def decode_approval(value: bytes) -> Approval | None:
         by, at, reason = data.get("by") or SOMEBODY, data.get("at"), data.get("reason") or ""
     except (ValueError, AttributeError):
         return None
-    return Approval(_said(by), at if is_time(at) else 0, _said(reason))
+    return Approval(_short_text(by), at if is_time(at) else 0, _short_text(reason))
 
 
-def encode_approval(word: Mapping[str, object]) -> str:
-    """Return somebody's approval as it is stored."""
-    return json.dumps(dict(word), sort_keys=True)
+def encode_approval(approval: Mapping[str, object]) -> str:
+    """Return an approval as it is stored.
+
+    :param approval: ``by``, ``at`` (unix seconds) and ``reason``.
+    """
+    return json.dumps(dict(approval), sort_keys=True)
 
 
-def _said(value: object) -> str:
+def _short_text(value: object) -> str:
     return truncate_middle(sanitize(str(value)))
 
 
 def decode_time(value: Any) -> int:
     """Return a unix time in seconds.
 
-    :raises ValueError, TypeError, OverflowError: where it is none, or none that a clock could show.
+    :raises ValueError, TypeError, OverflowError: if it is not a number, or out of range.
     """
     at = int(value)
     if not 0 <= at < LATEST:
-        raise ValueError(f"{truncated_repr(value)} is no unix time")
+        raise ValueError(f"{truncated_repr(value)} is not a unix time")
     return at

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Entries of the history, from what stands in Consul and back. Whoever reads them after this meets valid values alone."""
+"""Decode and encode entries of the history. All fields of a decoded entry have valid values."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.ledger import MOST_EPOCH
 from .codec import decode_data, sanitize_all
 
-# In characters. Consul takes no more than half a megabyte, beside what the gates in the same transaction take.
+# In characters. Consul takes half a megabyte per transaction, and gates are written in the same one.
 _MOST_IN_EVENT = 20_000
-# What an entry says in a text, if it does.
+# The fields of an entry that are text.
 _TEXTS = ("who", "by", "reason", "commit", "from", "stage")
 
 
 def encode_event(event: Mapping[str, Any]) -> str:
-    """Return an entry of the history as it is stored: the rules as they are, and reasons cut so that all have room."""
-    told = sum(len(event[name]) for name in ("hosts", "roles") if isinstance(event.get(name), Mapping))
-    most = max(100, min(2000, _MOST_IN_EVENT // max(1, told)))
+    """Return an entry of the history as it is stored. Long texts are truncated, except those of the rules."""
+    count = sum(len(event[name]) for name in ("hosts", "roles") if isinstance(event.get(name), Mapping))
+    most = max(100, min(2000, _MOST_IN_EVENT // max(1, count)))
     return json.dumps(
         {name: value if name == "instructions" else _cut(value, most) for name, value in event.items()}, sort_keys=True
     )
 
 
 def decode_event(epoch: int, value: bytes) -> dict[str, Any] | None:
-    """Return an entry of the history, None for one that can't be read: it has to say what was done, when, and for which version.
+    """Return an entry of the history, None if it can't be read or lacks ``what``, ``at`` or ``version``.
 
-    What else it has is left out where it has another form than what planners write.
+    Other fields are left out if they do not have the form that planners write.
 
-    :param epoch: that its key has.
+    :param epoch: the epoch in the entry's key.
     """
     try:
         found = sanitize_all(decode_data(value))
@@ -64,7 +64,7 @@ def decode_event(epoch: int, value: bytes) -> dict[str, Any] | None:
 
 
 def _of_role(value: Any) -> dict[str, Any]:
-    """Return what an entry says of a role: how many of its hosts, and why."""
+    """Return an entry's value for a role: ``hosts``, their number, and ``reason``."""
     found = dict(value) if isinstance(value, dict) else {"reason": value}
     hosts = found.get("hosts", 0)
     if not isinstance(hosts, int) or isinstance(hosts, bool) or not 0 <= hosts <= MOST_EPOCH:

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Gates in two places: what is written of them is repeated where old code looks too, as long as nodes may have that.
+"""Copies of gates in the legacy layout, for nodes that still run the old code and read gates only there.
 
-Operators' pauses stand in that place as well. What is repeated there has a mark, so that the two are told apart; pauses are never
-written over.
+Operators' pauses of python-jiocloud are in the same keys. A copy has a flag that a pause does not have, and a pause is never
+overwritten.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .keys import Keys
 from .legacy_keys import LegacyKeys
 
-# A transaction takes 64 operations, and the beginning of a rollout needs some of its own.
+# How many legacy gates one transaction removes. It takes 64 operations, and the start of a rollout needs some of them.
 _MOST_AT_ONCE = 40
-# Beside what their writer checks.
+# The ledger writer adds two checks to each earlier transaction.
 _MOST_AHEAD = MOST_OPERATIONS - 2
-# Flags of what is written here, unless it has others: it was closed by no hand. What old tools write has none.
+# The flags of a copy, unless its gate has its own. Gates that were closed by hand or by old tools have none.
 _BY_PLANNER = 1
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierWrite:
-    """A transaction that is to be written before another one, and what it changes."""
+    """A transaction that has to be written before another one, and its changes."""
 
     operations: list[Operation]
     changes: list[Change]
 
 
 class GateCopies:
-    """Adds to what is written of gates the same for their old places.
+    """Adds to writes of gates the same writes for their legacy keys, if the fleet has or keeps any.
 
-    :param snapshot: what was read before; it says whether there are old places, and what stands there.
+    :param snapshot: the read that the writes are based on.
     """
 
     def __init__(self, keys: Keys, snapshot: Snapshot) -> None:
-        """Look whether there is anything to do."""
+        """Find out whether copies are needed."""
         self._keys = keys
         self._old = LegacyKeys(keys.prefix)
         self._snapshot = snapshot
@@ -54,18 +54,18 @@ class GateCopies:
 
     @property
     def places(self) -> int:
-        """In how many places each gate is set: so many operations it takes."""
+        """In how many keys each gate is set, which is also the number of operations."""
         return 2 if self.is_needed else 1
 
     def operations(self, operations: Iterable[Operation]) -> list[Operation]:
-        """Return the operations of a transaction, each that sets or removes gates followed by the same for the old places.
+        """Return the operations of a transaction, with each write of a gate followed by the same for its legacy key.
 
-        Of old gates that are wiped, those are left out that :meth:`ahead` has.
+        If the transaction removes all gates, it does not remove the legacy gates that :meth:`ahead` removes before it.
         """
         return [one for operation in operations for one in (self._in_new_place(operation), *self._mirrored(operation))]
 
     def changes(self, changes: Iterable[Change]) -> list[Change]:
-        """Return changes of gates along with those in the old places, and all others as they are."""
+        """Return the changes, with each change of a gate followed by that of its legacy key."""
         found = []
         for change in changes:
             place = self._place(change.key) if self.is_needed else None
@@ -81,7 +81,7 @@ class GateCopies:
         return found
 
     def wiped(self) -> list[Change]:
-        """Return the changes of old gates that are wiped and have none beside them in the new place."""
+        """Return the changes of a transaction that removes all gates, for legacy gates that have no gate in the new layout."""
         return [
             Change(gate.key, gate.text or "", None)
             for scope, name, gate in self._legacy_changes()
@@ -89,9 +89,9 @@ class GateCopies:
         ]
 
     def unpaused(self, scope: str, name: str | None, *, is_gone: bool) -> tuple[Operation, Change] | None:
-        """Return what ends an operator's pause, None where there is none: the gate in the new place is repeated there again.
+        """Return what ends an operator's pause: its key becomes a copy of the gate again. None if there is no pause.
 
-        :param is_gone: whether that gate is removed along.
+        :param is_gone: whether the gate is removed in the same transaction, so that the key is removed too.
         """
         old, gate = self._snapshot.legacy_gates.at(scope, name), self._snapshot.gates.at(scope, name)
         if old is None or not self._is_paused((scope, name)):
@@ -106,7 +106,7 @@ class GateCopies:
         return old is not None and old.is_pause(self._snapshot.current_version)
 
     def _in_new_place(self, operation: Operation) -> Operation:
-        """Return an operation with its value as JSON where it sets a gate: python-jiocloud's status takes no other for closed."""
+        """Return the operation; if it sets a gate, with its value as JSON, because python-jiocloud's status reads only that."""
         facts = operation["KV"]
         if not self.is_needed or facts["Verb"] not in ("set", "cas") or self._place(facts["Key"]) is None:
             return operation
@@ -117,7 +117,7 @@ class GateCopies:
         if not self.is_needed:
             return []
         if self.wipes(operation):
-            # One by one, and never a folder as a whole: settings of others stand there too, or will in a moment.
+            # One by one, never the whole folder: it also has settings of other tools.
             return [remove(gate.key) for _scope, _name, gate in self._legacy_changes()[-_MOST_AT_ONCE:]]
         facts = operation["KV"]
         place = self._place(facts["Key"])
@@ -129,10 +129,10 @@ class GateCopies:
         return [remove(self._old.gate(*place))] if facts["Verb"] == "delete" else []
 
     def ahead(self, operations: Iterable[Operation]) -> list[EarlierWrite]:
-        """Return what is to be written before a transaction that has no room for the removal of all old gates, in this order.
+        """Return the transactions to write before one that has no room to remove all legacy gates, in this order.
 
-        Where that transaction closes the global gate, it is closed first, and those of roles that are open; so the removal of
-        another one opens nothing. Most fleets need nothing of this.
+        If that one closes the global gate, the first of these close it, and the open gates of roles: so the removal of a gate
+        opens no host. The list is empty for most fleets.
         """
         operations = list(operations)
         early = self._legacy_changes()[:-_MOST_AT_ONCE] if any(map(self.wipes, operations)) else []
@@ -158,7 +158,7 @@ class GateCopies:
         return EarlierWrite(self.operations([put(key, CLOSED, _BY_PLANNER)]), self.changes([change]))
 
     def _open_places(self) -> list[tuple[str, str | None]]:
-        """Return where hosts without gates of their own may be let through, in either place."""
+        """Return scope and name of the global and role gates that admit hosts in either layout."""
         gates, old = self._snapshot.gates, self._snapshot.legacy_gates
         roles = [
             name
@@ -176,7 +176,10 @@ class GateCopies:
             return False
 
     def _legacy_changes(self) -> list[tuple[str, str, GateValue]]:
-        """Return the old gates but for pauses and the global one, which is set whenever these are wiped, in the order in which they go."""
+        """Return scope, name and value of the legacy gates of roles and hosts except pauses, in the order of their removal.
+
+        The global one is not removed: each transaction that removes all gates sets it.
+        """
         old, current = self._snapshot.legacy_gates, self._snapshot.current_version
         named = (("role", old.roles), ("host", old.hosts))
         return [
@@ -189,14 +192,14 @@ class GateCopies:
         return bool(facts["Verb"] == "delete-tree" and facts["Key"] == self._keys.gates)
 
     def _place(self, key: str) -> tuple[str, str | None] | None:
-        """Return the scope and the name of a gate that is in its place."""
+        """Return scope and name of the gate that a key of the new layout holds, None for other keys."""
         if not key.startswith(self._keys.gates):
             return None
         scope, slash, name = key[len(self._keys.gates) :].partition("/")
         return (scope, name if slash else None) if scope else None
 
     def _spelled(self, value: str) -> str:
-        """Return a value as the old code of this fleet writes it: some wrote Python's booleans, others JSON's."""
+        """Return a value as the old code of this fleet writes it: with Python's booleans or with JSON's."""
         return value if self._is_capital else _as_json(value)
 
 

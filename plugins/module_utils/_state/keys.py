@@ -1,14 +1,14 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where everything stands in Consul: layout version 1."""
+"""The keys in Consul: layout version 1."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SCHEMA = 1
-# What a gate is of.
+# The scopes of gates and holds.
 SCOPES = ("global", "role", "host")
 
 
@@ -25,11 +25,11 @@ class Keys:
 
     @property
     def reports(self) -> str:
-        """The folder of what the hosts say they run."""
+        """The folder of the versions that hosts report."""
         return f"{self.prefix}running/versions/"
 
     def report(self, version: str, host: str) -> str:
-        """A host's word that it runs a version; the value is a unix time."""
+        """A host's report that it runs a version; the value is a unix time."""
         return f"{self.reports}{version}/{host}"
 
     @property
@@ -43,21 +43,21 @@ class Keys:
 
     @property
     def upgrade(self) -> str:
-        """The folder of all that belongs to rollouts."""
+        """The folder of all other keys of rollouts."""
         return f"{self.prefix}upgrade/"
 
     @property
     def ledger(self) -> str:
-        """The value that every planner compares and sets."""
+        """The ledger, with which each write of a planner begins."""
         return f"{self.upgrade}ledger"
 
     @property
     def records(self) -> str:
-        """The folder of the hosts' own accounts."""
+        """The folder of the host records."""
         return f"{self.upgrade}hosts/"
 
     def record(self, host: str) -> str:
-        """One host's own account."""
+        """The record of one host."""
         return f"{self.records}{host}"
 
     @property
@@ -71,61 +71,61 @@ class Keys:
 
     @property
     def marks(self) -> str:
-        """The folder of what planners have seen of the hosts' health."""
+        """The folder of the health marks, which planners write."""
         return f"{self.upgrade}health/"
 
     def mark(self, host: str) -> str:
-        """What planners have seen of one host's health."""
+        """The health mark of one host."""
         return f"{self.marks}{host}"
 
     @property
     def approvals(self) -> str:
-        """The folder of who approved that a rollout goes on."""
+        """The folder of the approvals."""
         return f"{self.upgrade}approval/"
 
     def approval(self, stage: str) -> str:
-        """Who approved that the rollout goes on after a stage."""
+        """The approval to go on after a stage."""
         return f"{self.approvals}{stage}"
 
     @property
     def drivers(self) -> str:
-        """The folder of who is driving which host, as long as they are."""
+        """The folder of the leases of hosts."""
         return f"{self.upgrade}drivers/"
 
     def driver(self, host: str) -> str:
-        """Who is driving a host; locked by that run's session, and gone with it."""
+        """The lease of one host; locked by the run's session, and deleted when that ends."""
         return f"{self.drivers}{host}"
 
     @property
     def onces(self) -> str:
-        """The folder of what one host does for all."""
+        """The folder of task groups that run once for all hosts."""
         return f"{self.upgrade}once/"
 
     def once(self, version: str, unit: str) -> str:
-        """What one host does for all on the way to a version."""
+        """The state of one task group that runs once for all hosts that upgrade to a version."""
         return f"{self.onces}{version}/{unit}"
 
     @property
     def providers(self) -> str:
-        """The folder of what is no host, and has a version all the same."""
+        """The folder of the providers."""
         return f"{self.upgrade}providers/"
 
     def provider(self, name: str) -> str:
-        """One provider's version, and where it is on the way to another."""
+        """One provider: its version, and its progress to another."""
         return f"{self.providers}{name}"
 
     @property
     def history(self) -> str:
-        """The folder of what applied plans changed."""
+        """The folder of the history."""
         return f"{self.upgrade}history/"
 
     def event(self, epoch: int) -> str:
-        """What the planner write with this epoch changed, and why."""
+        """The entry of the history for one epoch: what the write changed, and why."""
         return f"{self.history}{epoch}"
 
     @property
     def notified(self) -> str:
-        """What was told of the rollout by a hook; locked by the run that tells it."""
+        """How far notifications were sent to the hook; locked by the run that sends them."""
         return f"{self.upgrade}notified"
 
     @property
@@ -135,5 +135,5 @@ class Keys:
 
     @property
     def migration(self) -> str:
-        """Where a migration of the layout is; locked by whoever is at it, and there as long as old keys are kept."""
+        """The progress of a migration of the layout; locked by the run that migrates, and kept as long as legacy keys are."""
         return f"{self.upgrade}migration"

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which layouts this release reads and writes, and who is refused on which."""
+"""Which key layouts this release reads and writes, and the errors for other layouts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _COMMAND = "ansible-playbook playbooks/migrate_state.yml (installed: convoy.upgr
 
 
 def refuse_newer(keys: Keys, schema: int | None, release: str, newest: int = SCHEMA) -> None:
-    """Refuse a layout that this release does not know.
+    """Raise an error for a layout that is newer than this release.
 
-    :param schema: the version of the layout, None where none is written.
-    :param release: the first release that knows it, empty where no one wrote that down.
-    :param newest: the newest layout that the caller knows.
+    :param schema: the version of the layout, None if none is written.
+    :param release: the first release that supports it, empty if it is not known.
+    :param newest: the newest layout that the caller supports.
     :raises UpgradeError: ``newer_schema``.
     """
     if schema is None or schema <= newest:
@@ -33,16 +33,16 @@ def refuse_newer(keys: Keys, schema: int | None, release: str, newest: int = SCH
     which = f"convoy.upgrade {release} or later" if release else "the release that the other planners use"
     raise UpgradeError(
         "newer_schema",
-        f"{keys.schema} is {schema}, and this release of convoy.upgrade knows layouts up to {newest}. Install {which}.",
+        f"{keys.schema} is {schema}, and this release of convoy.upgrade supports layouts up to {newest}. Install {which}.",
         schema=schema,
         release=release,
     )
 
 
 def refuse_newer_among(keys: Keys, entries: Iterable[KVEntry]) -> None:
-    """Refuse keys of a layout that this release does not know, before anything else is made of them.
+    """Raise an error if the entries are of a layout that is newer than this release.
 
-    What they hold may have another form there, so nothing that they seem to say is to be told.
+    Call it before decoding them, because their values may have another form.
 
     :raises UpgradeError: ``newer_schema``, ``unreadable_schema``.
     """
@@ -52,7 +52,7 @@ def refuse_newer_among(keys: Keys, entries: Iterable[KVEntry]) -> None:
 
 
 def _under_way(keys: Keys, snapshot: Snapshot) -> str | None:
-    """Return where the migration is that is under way, in a sentence; None where there is none."""
+    """Return a sentence on the migration that is under way, None if there is none."""
     migration = snapshot.migration
     if migration is None or not migration.is_under_way:
         return None
@@ -66,9 +66,9 @@ def _under_way(keys: Keys, snapshot: Snapshot) -> str | None:
 
 
 def refuse_to_plan(keys: Keys, snapshot: Snapshot) -> None:
-    """Refuse to write a ledger or a gate where keys are being moved, or stand where older code put them.
+    """Raise an error if a ledger or a gate must not be written, because the keys are being moved or are in an older layout.
 
-    Holds and reports of hosts go on: they open nothing, and what they write stays where it is.
+    Holds and reports of hosts are still written: they admit no host, and migrations do not move what they write.
 
     :raises UpgradeError: ``migrating``, ``older_schema``.
     """
@@ -76,15 +76,15 @@ def refuse_to_plan(keys: Keys, snapshot: Snapshot) -> None:
     if what is not None:
         raise UpgradeError(
             "migrating",
-            f"{what} Nothing is written meanwhile. Wait for its end; if it was cut short, go on with it: {_COMMAND}.",
+            f"{what} Nothing is written meanwhile. Wait until it ends; if it was interrupted, continue it: {_COMMAND}.",
             key=keys.migration,
         )
-    # Nothing but the keys themselves tells of the layout that was there before there were versions of it.
+    # Layout 0 has no version key, only legacy keys.
     schema = 0 if snapshot.schema is None and snapshot.has_legacy_keys else snapshot.schema
     if schema is not None and schema < SCHEMA:
         raise UpgradeError(
             "older_schema",
             f"The keys of this fleet have layout {schema}, and rollouts need layout {SCHEMA}. Nothing is written. "
-            f"See what would be done with {_COMMAND} --check --diff, then run it without --check.",
+            f"Preview the migration with {_COMMAND} --check --diff, then run it without --check.",
             schema=schema,
         )

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Planner writes: each one transaction that begins with a compare-and-set of the ledger."""
+"""The writes of planners: each is one transaction that begins with a compare-and-set of the ledger."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from .event_codec import encode_event
 from .gate_copies import GateCopies
 from .store import Store
 
-# Beside the gates, a transaction holds the ledger, the check of current_version and the entry of the history.
+# Besides gates, a transaction has the ledger, a check of current_version, and the entry of the history.
 _OWN_OPERATIONS = 3
 MOST_GATES = MOST_OPERATIONS - _OWN_OPERATIONS
 
 
 class LedgerWriter:
-    """Writes on top of one snapshot, and on top of its own writes after that.
+    """Writes on top of a snapshot, then on top of its own writes.
 
-    If anybody else writes the ledger or ``current_version`` meanwhile, the next write is a conflict: read and
-    plan again. So planners need no lock, and a stale one can't write.
+    If another process writes the ledger or ``current_version`` meanwhile, the next write raises :class:`Conflict`, and the
+    caller has to read and plan again. So planners need no lock, and a stale planner can't write.
 
-    As long as nodes may look for gates where the old code had them, each is set in both places at once.
+    As long as nodes may read the legacy layout, each gate is written to both layouts in the same transaction.
 
-    :param who: written into the history.
-    :param clock: the unix time in seconds to write.
-    :param dry: send nothing, and do everything else: what check mode shows is what would be written.
+    :param who: the author of the entries in the history.
+    :param clock: the time in the entries of the history (unix seconds).
+    :param dry: check mode: send nothing, and do everything else.
     """
 
     def __init__(self, store: Store, snapshot: Snapshot, who: str, clock: int, *, dry: bool = False) -> None:
-        """Stand on a snapshot."""
+        """Begin on top of a snapshot."""
         self.store = store
         self.ledger = snapshot.ledger
         self.changes: list[Change] = []
@@ -52,11 +52,11 @@ class LedgerWriter:
 
     @property
     def places(self) -> int:
-        """In how many places each gate is set: so many operations it takes of the :data:`MOST_GATES`."""
+        """How many of the :data:`MOST_GATES` operations one gate takes, as it may be set in both layouts."""
         return self._mirror.places
 
     def room(self, operations: Sequence[Operation]) -> int:
-        """Return how many operations a write has room for beside these, which set or remove no gates."""
+        """Return how many operations a write has room for besides these."""
         return MOST_GATES - len(self._mirror.operations(operations))
 
     @property
@@ -71,12 +71,12 @@ class LedgerWriter:
         operations: Sequence[Operation] = (),
         changes: Sequence[Change] = (),
     ) -> None:
-        """Write a ledger, its entry in the history, and what belongs to them, or nothing of it.
+        """Write a ledger, its entry in the history and further operations, all or nothing.
 
-        :param ledger: the new one; its epoch is set here.
+        :param ledger: the new ledger; its epoch and its commit are set here.
         :param event: what happened and why, for the history.
-        :param changes: what the operations change, for diff mode.
-        :raises Conflict: if somebody else wrote.
+        :param changes: the changes of ``operations``, for diff mode.
+        :raises Conflict: if another process wrote the ledger or ``current_version``.
         """
         self._make_room(operations)
         operations = self._mirror.operations(operations)
@@ -91,15 +91,18 @@ class LedgerWriter:
             self.changes.extend(self._mirror.wiped())
 
     def _make_room(self, operations: Sequence[Operation]) -> None:
-        """Write what the transaction has no room for. It needs no plan, and whoever finds it without the rest just goes on."""
+        """Write the operations for legacy gates that the transaction has no room for.
+
+        If this process ends before the transaction itself, the next planner simply goes on from there.
+        """
         keys = self.store.keys
         for piece in () if self.dry else self._mirror.ahead(operations):
             checks = [compare(keys.ledger, self._index), compare(keys.current_version, self._version_index)]
             try:
                 self.store.client.write([*checks, *piece.operations])
             except Unreachable as error:
-                # Reading again tells whether it was done.
-                raise Conflict("conflict", f"{error.message} Old gates may be removed, and may not.") from None
+                # The caller reads again, and so finds out whether it was applied.
+                raise Conflict("conflict", f"{error.message} Legacy gates may or may not have been removed.") from None
             self.changes.extend(piece.changes)
 
     def _send(self, ledger: Ledger, event: Mapping[str, Any], operations: Sequence[Operation]) -> None:
@@ -125,16 +128,16 @@ class LedgerWriter:
         self._version_index = indexes.get(keys.current_version, self._version_index)
 
     def _index_if_done(self, epoch: int, commit: str) -> int:
-        # The answer was lost. Reading tells whether the write was done; writing again could do it twice. If it
-        # is still on its way, the compare-and-set lets either it or what we write next through, never both.
+        # The answer was lost. A read shows whether the write was applied. If it still arrives after the read, the compare-and-set
+        # accepts either it or the next write, never both.
         entry = self.store.client.get(self.store.keys.ledger)
         found = decode_ledger(entry.key, entry.value).epoch if entry is not None else 0
         if entry is not None and found >= epoch and any(e.get("commit") == commit for e in self.store.events([epoch])):
-            # With others on top of it, index 0 makes the next write a conflict, as it has to be.
+            # If others have written since, index 0 makes the next write a conflict.
             return entry.modify_index if found == epoch else 0
-        raise Conflict("conflict", "The answer to a write was lost, and it was not done.")
+        raise Conflict("conflict", "The answer to a write was lost, and the write was not applied.")
 
 
 def ledger_for_diff(ledger: Ledger) -> str:
-    """Return a ledger as diff mode shows it: alike in check mode, which commits nothing."""
+    """Return a ledger for diff mode: without its commit, which check mode does not have."""
     return encode_ledger(replace(ledger, commit=""))

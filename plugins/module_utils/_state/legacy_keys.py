@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where JioCloud's own code kept its keys, as far as that is not where they are now: layout version 0."""
+"""The keys of python-jiocloud that layout 1 does not have: layout version 0."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _GATE = "enable_puppet"
 
 @dataclass(frozen=True, slots=True)
 class LegacyKeys:
-    """The key layout 0 under a prefix, which is empty or ends with a slash.
+    """Key layout 0 under a prefix, which is empty or ends with a slash.
 
-    Its gates stand at either of two places: where those of layout 1 do, or at ``config_state/<scope>/<name>/enable_puppet``.
-    The latter are what this class calls gates. Other settings of hosts and roles may stand beside them.
+    Its gates are either in the keys of layout 1 or in ``config_state/<scope>/<name>/enable_puppet``. This class has only the
+    latter. The same folders may have other settings of hosts and roles.
     """
 
     prefix: str = ""
 
     @property
     def reports(self) -> str:
-        """The folder of what the hosts say they run."""
+        """The folder of the versions that hosts report."""
         return f"{self.prefix}running_version/"
 
     def report(self, version: str, host: str) -> str:
-        """A host's word that it runs a version; the value is a unix time."""
+        """A host's report that it runs a version; the value is a unix time."""
         return f"{self.reports}{version}/{host}"
 
     def report_of(self, key: str) -> tuple[str, str] | None:
-        """Return the version and the host of a report; None for a key that is none."""
+        """Return version and host of a report's key, None for other keys."""
         version, _slash, host = key.removeprefix(self.reports).partition("/")
         if not key.startswith(self.reports) or not version or not host or "/" in host:
             return None
@@ -40,7 +40,7 @@ class LegacyKeys:
 
     @property
     def gates(self) -> str:
-        """The folder that the gates are in, along with those of layout 1."""
+        """The folder that has the gates, and also those of layout 1."""
         return f"{self.prefix}config_state/"
 
     def gate(self, scope: str, name: str | None = None) -> str:
@@ -48,7 +48,7 @@ class LegacyKeys:
         return f"{self.gates}{scope}/{_GATE}" if name is None else f"{self.gates}{scope}/{name}/{_GATE}"
 
     def gate_of(self, key: str) -> tuple[str, str | None] | None:
-        """Return the scope and the name of a gate, which for ``global`` is None; None for a key that is no gate."""
+        """Return scope and name of a gate's key, None for other keys. The name of ``global`` is None."""
         if not key.startswith(self.gates):
             return None
         match key.removeprefix(self.gates).split("/"):
@@ -60,5 +60,5 @@ class LegacyKeys:
 
     @property
     def gate_folders(self) -> tuple[str, ...]:
-        """The folders that have gates and none of layout 1, for each scope one; they may have other settings too."""
+        """The folders of the gates, one for each scope, without those of layout 1. They may have other settings too."""
         return tuple(f"{self.gates}{scope}/" for scope in SCOPES)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The keys that tell of the layout itself to typed values and back: its version, and its migration."""
+"""Decode and encode the keys on the layout itself: its version and its migration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .codec import MOST, decode_data, decode_time
 
 
 def decode_migration(value: bytes) -> Migration:
-    """Return where a migration of the layout is; one that can't be read is under way."""
+    """Return the progress of a migration; a value that can't be read counts as a migration under way."""
     try:
         data = decode_data(value)
         state, by = data["state"], data.get("by", "unknown")
@@ -32,14 +32,14 @@ def decode_migration(value: bytes) -> Migration:
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value < MOST:
-        raise ValueError(f"{truncated_repr(value)} is no count")
+        raise ValueError(f"{truncated_repr(value)} is not a count")
     return value
 
 
 def encode_migration(migration: Migration, holder: Mapping[str, object] | None = None) -> str:
-    """Return a migration as it is stored; once it is over, what the same migration always leaves behind.
+    """Return a migration as it is stored. A finished one has no progress and no holder, so that its value is always the same.
 
-    :param holder: of the run that is at it.
+    :param holder: the fields of the run that migrates.
     """
     data: dict[str, object] = {"state": migration.state, "from": migration.origin, "to": migration.target}
     if migration.state != KEPT:
@@ -48,13 +48,13 @@ def encode_migration(migration: Migration, holder: Mapping[str, object] | None =
 
 
 def release_number(release: str) -> int:
-    """Return a release as the number that stands beside the version of the layout: ``1.2.3`` is 1002003."""
+    """Return a release as a number for the flags of the layout's version: ``1.2.3`` is 1002003."""
     major, minor, patch = (int(part) for part in release.split("."))
     return (major * 1000 + minor) * 1000 + patch
 
 
 def release_of(number: int) -> str:
-    """Return the release that a number beside the version of the layout tells, empty for 0."""
+    """Return the release that :func:`release_number` made a number of, empty for 0."""
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}" if number else ""
 
 
@@ -68,6 +68,6 @@ def decode_schema(key: str, value: bytes) -> int:
     except ValueError as error:
         raise UpgradeError(
             "unreadable_schema",
-            f"{key} holds {truncated_repr(value)}, which is no version of the layout. Restore it from a backup, or delete it.",
+            f"{key} holds {truncated_repr(value)}, which is not a version of the layout. Restore it from a backup, or delete it.",
             key=key,
         ) from error

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A provider's version to and from the key that it stands in."""
+"""Decode and encode the key of a provider."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_ERROR = 4200
 
 
 def decode_provider(key: str, value: bytes) -> Provider:
-    """Return what a key says of a provider. One that can't be read is of no known version, and nothing is begun on it."""
+    """Return a provider. One that can't be read has no version and an error, so nothing is begun on it."""
     try:
         data = decode_data(value)
         texts = {name: data.get(name, "") for name in ("version", "target", "host", "unit", "error")}
@@ -27,7 +27,7 @@ def decode_provider(key: str, value: bytes) -> Provider:
         if not all(isinstance(text, str) for text in texts.values()):
             raise ValueError(f"{truncated_repr(texts)} are not all texts")
         for name in ("version", "target"):
-            # No one may know where it came from, but not that it is nowhere.
+            # The version may be unknown during an upgrade, but not without a target.
             if texts[name] or (name == "version" and not texts["target"]):
                 check_version(texts[name], name)
         if not (isinstance(done, list) and all(isinstance(unit, str) for unit in done)):
@@ -41,9 +41,10 @@ def decode_provider(key: str, value: bytes) -> Provider:
         return Provider(texts["version"], texts["target"], host, unit, tuple(map(sanitize, done)), error, at)
     except (ValueError, TypeError, AttributeError, UpgradeError) as error:
         why = truncate_middle(sanitize(error.message if isinstance(error, UpgradeError) else str(error)))
-        mend = 'Write what it runs into it, such as {"version": "2.4"}'
+        fix = 'Write the version that it runs, such as {"version": "2.4"}'
         return Provider(
-            error=f"{key} can't be read ({why}). {mend}, or delete it to declare that again.", readable=False
+            error=f"{key} can't be read ({why}). {fix}, or delete the key and declare the version again.",
+            readable=False,
         )
 
 

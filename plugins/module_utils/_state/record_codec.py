@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host's record, from what stands in Consul and back. Whatever a host writes there is bounded and printable after this."""
+"""Decode and encode host records. All texts of a decoded record are sanitized and truncated, whatever the host wrote."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ from .._fleet.former_rollouts import FIELDS, newest_rollouts
 from .._fleet.step_trail import StepStart, newest_steps
 from .codec import MOST, decode_data, decode_time
 
-# In characters. What a host says of itself is written on by planners, in one transaction with what many others say, and
-# Consul takes no more than half a megabyte.
+# In characters. Planners write many records in one transaction, and Consul takes half a megabyte.
 _LONGEST_ERROR = 4200
 LONGEST_NAME = 255
 _MOST_TIMES = 20
 _MOST_UNITS = 2500
-# In bytes, of a whole record as planners write it. One that is not larger than this as a host wrote it can't get that large.
+# In bytes. The size of a record as planners write it, and the size up to which a host's value can't exceed that.
 _MOST_RECORD = 100_000
 _SMALL_RECORD = 25_000
 
 
 def decode_record(key: str, value: bytes) -> HostRecord:
-    """Return a host's record; one that can't be read counts as failed, so that it keeps its slot.
+    """Return a host's record; one that can't be read counts as failed, so that the host keeps its slot.
 
-    Texts without end are cut, and names without end can't be read. All texts are printable.
+    Long texts are truncated, but names and lists that are too long make the record unreadable.
     """
     try:
         record = _record(decode_data(value))
         if len(value) > _SMALL_RECORD and (size := len(encode_record(record))) > _MOST_RECORD:
-            raise ValueError(f"it would take {size} bytes, and {_MOST_RECORD} are the most")
+            raise ValueError(f"it would take {size} bytes, and at most {_MOST_RECORD} are allowed")
         return record
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
@@ -98,7 +97,7 @@ def _bounded(text: str | None, most: int) -> str | None:
 
 def _name(text: str | None) -> str | None:
     if text is not None and len(text) > LONGEST_NAME:
-        raise ValueError(f"{truncated_repr(text)} is no name")
+        raise ValueError(f"{truncated_repr(text)} is too long for a name")
     return None if text is None else sanitize(text)
 
 
@@ -114,7 +113,7 @@ def _units(value: object) -> tuple[str, ...]:
     if sum(map(len, value or ())) > MOST_DONE:
         raise ValueError(f"done has more than {MOST_DONE} characters")
     if len(value or ()) > _MOST_UNITS:
-        raise ValueError(f"done has {len(value or ())} entries, and {_MOST_UNITS} are the most")
+        raise ValueError(f"done has {len(value or ())} entries, and at most {_MOST_UNITS} are allowed")
     return tuple(map(sanitize, value or ()))
 
 
@@ -133,7 +132,7 @@ def _times(value: object) -> Mapping[str, int]:
 
 
 def _trail(value: object) -> tuple[StepStart, ...]:
-    """Return the steps that a host went through; as no one goes by them, what can't be read is left out."""
+    """Return the steps that a host went through. Entries that can't be read are left out, because no plan depends on them."""
     found = []
     for one in value if isinstance(value, list) else ():
         try:
@@ -146,7 +145,7 @@ def _trail(value: object) -> tuple[StepStart, ...]:
 
 
 def _failures(value: object) -> tuple[Failure, ...]:
-    """Return a host's failures; as with its steps, what can't be read is left out."""
+    """Return a host's failures. Entries that can't be read are left out, because no plan depends on them."""
     found = []
     for one in value if isinstance(value, list) else ():
         try:
@@ -164,7 +163,7 @@ def _failures(value: object) -> tuple[Failure, ...]:
 
 
 def _former(value: object) -> tuple[HostRecord, ...]:
-    """Return a host's former moves; as with its steps, what can't be read is left out."""
+    """Return a host's former rollouts. Entries that can't be read are left out, because no plan depends on them."""
     found = []
     for one in value if isinstance(value, list) else ():
         try:
@@ -175,7 +174,7 @@ def _former(value: object) -> tuple[HostRecord, ...]:
 
 
 def _is_version(value: object) -> bool:
-    # Planners publish it as a part of a key.
+    # Planners publish it as part of a key.
     try:
         return bool(check_version(value, "version"))
     except UpgradeError:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All that one read has brought, sorted into a snapshot."""
+"""Decode the entries of one read into a snapshot."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from .record_codec import decode_record
 
 
 def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
-    """Return what the entries of :meth:`ConsulClient.read` say, whichever layout they have.
+    """Return the snapshot of the entries of :meth:`ConsulClient.read`, in layout 0, layout 1 or both.
 
-    Where python-jiocloud keeps operators' pauses, a closed key is a hold, so an answer is open only where both places allow it:
-    before, during and after a migration, which makes holds of pauses before it removes any. Of reports, the latest counts wherever
-    it stands, as nodes that have the old code go on writing to the old place.
+    A pause of python-jiocloud counts as a hold. So the gates of a host give the same answer before, during and after a
+    migration, which turns pauses into holds before it removes them. The latest report of a host counts in either layout,
+    because nodes with the old code go on writing to layout 0.
 
     :raises UpgradeError: ``unreadable_ledger``, ``unreadable_schema``.
     """
@@ -63,7 +63,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
                 report = VersionReport(version_in_key(parts[0]), _unix_time(value), index, published=flags, key=key)
                 reports.setdefault(parts[1], []).append((report, key))
             elif parts[-1]:
-                warnings.append(f"{truncated_repr(key)} is passed over: it is not running/versions/<version>/<host>.")
+                warnings.append(f"{truncated_repr(key)} is ignored: it is not running/versions/<version>/<host>.")
         elif key.startswith(keys.gates):
             gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags, index), warnings)
         elif key.startswith(old.gates):
@@ -76,13 +76,13 @@ def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
                 report = VersionReport(version_in_key(said[0]), _unix_time(value), index, True, key=key)
                 legacy_reports.setdefault(said[1], []).append((report, key))
             elif not key.endswith("/"):
-                warnings.append(f"{truncated_repr(key)} is passed over: it is not running_version/<version>/<host>.")
+                warnings.append(f"{truncated_repr(key)} is ignored: it is not running_version/<version>/<host>.")
         elif key.startswith(keys.records):
             host = key[len(keys.records) :]
             if _is_named(host):
                 records[host] = replace(decode_record(key, value), index=index)
             elif host and not host.endswith("/"):
-                warnings.append(f"{truncated_repr(key)} is passed over: it is no record of a host.")
+                warnings.append(f"{truncated_repr(key)} is ignored: it is not a record of a host.")
         elif key.startswith(keys.drivers):
             leases.add(key[len(keys.drivers) :])
         elif key.startswith(keys.marks):
@@ -137,7 +137,7 @@ def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
 
 
 def own_holds(keys: Keys, records: Mapping[str, HostRecord]) -> Mapping[str, Hold]:
-    """Return the holds that hosts say of themselves in their records."""
+    """Return the holds that hosts report of themselves in their records."""
     return {
         host: Hold(keys.record(host), record.held or "no reason given", PUPPET)
         for host, record in records.items()
@@ -162,14 +162,14 @@ class _Scoped:
             self.set(scope, name, value)
         elif below and not below.endswith("/"):
             warnings.append(
-                f"{truncated_repr(key)} is passed over: it is no {self.what} of a host, a role or everything."
+                f"{truncated_repr(key)} is ignored: it is not a {self.what} of a host, a role or everything."
             )
 
     def at(self, scope: str, name: str | None) -> Any:
         return self.everywhere if name is None else (self.roles if scope == "role" else self.hosts).get(name)
 
     def set(self, scope: str, name: str | None, value: Any) -> None:
-        """Take a value that is known to be of this scope and name."""
+        """Store the value of a scope and name that are known to be valid."""
         if name is None:
             self.everywhere = value
         else:
@@ -177,7 +177,7 @@ class _Scoped:
 
 
 def _is_named(text: str) -> bool:
-    """Return whether a part of a key names something: what is no text in Consul comes with a sign in its place."""
+    """Return whether a part of a key is a name. Consul replaces bytes of a key that are not UTF-8."""
     return "\ufffd" not in text and is_valid_name(text)
 
 
@@ -192,21 +192,25 @@ def _unix_time(value: bytes) -> float | None:
 def _latest(
     reports: Mapping[str, list[tuple[VersionReport, str]]], current: str | None, warnings: list[str]
 ) -> Iterator[tuple[str, VersionReport]]:
-    # Old nodes wrote the new report and removed the former one in two requests, so a host may stand under two
-    # versions. The latest word counts; where the times don't tell, it is the one that leaves work to be done.
+    # Old nodes write the new report and remove the former one in two requests, so a host may have reports of two versions.
+    # The latest counts; at the same time, the one that is not the current version, so that no upgrade is left out.
     for host, found in reports.items():
         if len(found) > 1:
             found.sort(key=lambda one: (one[0].at is not None, one[0].at or 0, one[0].version != current))
             chosen = found[-1][0].version
             others = ", ".join(key for _report, key in found[:-1])
-            warnings.append(f"{host} reported several versions; {chosen!r} is taken, and passed over: {others}.")
+            warnings.append(f"{host} reported several versions; {chosen!r} counts. Ignored: {others}.")
         yield host, found[-1][0]
 
 
 def _later(old: VersionReport, new: VersionReport, record: HostRecord | None) -> VersionReport:
-    """Return which of a host's reports counts: that in the old place, or that in the new one."""
+    """Return the one of a host's two reports that counts.
+
+    :param old: its report in layout 0.
+    :param new: its report in layout 1.
+    """
     if (old.version, old.at) == (new.version, new.at):
-        # A copy was said when the host said it.
+        # A migration has copied the report, so it is as old as the first of the two.
         return replace(new, index=min(old.index, new.index))
     if is_outdated(old.index, new.index, record.index if record is not None and record.has_reported else 0):
         return new

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The store: what the rest of the collection knows of Consul."""
+"""The store: reads a fleet's state from Consul, and waits for changes."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from .layout import refuse_newer_among
 from .legacy_keys import LegacyKeys
 from .snapshot import decode_snapshot
 
-# Epochs as keys of the history have them; Python reads digits of other scripts too, and no number of very many.
+# An epoch as it is in a key of the history. int() also accepts other scripts' digits, and refuses very many.
 _EPOCH = re.compile(r"[0-9]{1,16}")
-# So many entries are asked for by their numbers, and more by their names.
+# Up to this many entries are requested by number; for more, the existing keys are listed first.
 _MOST_WITHOUT_A_GAP = 10_000
-# What is given up is gone after so long (seconds).
+# How long a blocking query lasts at most after its caller has stopped to wait (seconds).
 _SECONDS_A_QUESTION = 5.0
 
 
 class Store:
     """A fleet's state in Consul.
 
-    :param settings: how Consul is reached.
+    :param settings: how to reach Consul.
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Prepare it; nothing is sent yet."""
+        """Prepare the store; nothing is sent yet."""
         self.settings = settings
         self.client = ConsulClient(settings)
         self.keys = Keys(settings.kv_prefix)
         self._readable: set[str] = set()
 
     def snapshot(self, epoch: int = 0) -> Snapshot:
-        """Return all that a planner needs, as it was at one moment: one request, at any number of hosts.
+        """Return all that a planner needs, from one atomic read: one request for any number of hosts.
 
-        :param epoch: whose commit is wanted too, 0 for none; where its entry is gone, that costs a second request.
+        :param epoch: read the commit of this epoch too, 0 for none. If its entry is gone, it takes a second request.
         :raises UpgradeError: what :meth:`ConsulClient.read` raises, ``unreadable_ledger``, ``newer_schema``, ``unreadable_schema``.
         """
         keys = self.keys
@@ -72,12 +72,11 @@ class Store:
         return replace(decode_snapshot(keys, entries), now=now, commits=commits)
 
     def refuse_hidden_keys(self, entries: Sequence[KVEntry], folders: Iterable[str]) -> None:
-        """Make sure that the folders that came back empty are empty, and not hidden.
+        """Raise an error if a folder came back empty because the token may not read it.
 
-        Consul's ACLs leave out of a tree what a token may not read, without a word: an unreadable hold would
-        look like none, and an unreadable gate like the default, which is open. Reading a single key is
-        refused in so many words. It costs a request for each folder that came back empty, once for each
-        store; where no token is in use, one is asked for only if nothing came back at all.
+        Consul silently leaves out of a tree what the token may not read: a hidden hold would look like no hold, and a hidden
+        gate like the default, which is open. Reading a single key fails instead. That takes one request for each empty
+        folder, once per store. Without a token, it is done only if the whole read came back empty.
 
         :raises UpgradeError: ``denied``.
         """
@@ -92,7 +91,7 @@ class Store:
         self._refuse_hidden_legacy_keys(entries)
 
     def _refuse_hidden_legacy_keys(self, entries: Sequence[KVEntry]) -> None:
-        # A pause that can't be seen would let a host through. Where a layout is written down, pauses are holds already.
+        # A hidden pause would admit a host. If the layout has a version, all pauses are holds already.
         keys = self.keys
         old = LegacyKeys(keys.prefix)
         seen = {entry.key for entry in entries}
@@ -103,16 +102,16 @@ class Store:
         self._readable.add(old.gates)
 
     def wait_for_change(self, index: int, seconds: float, prefixes: Sequence[str] | None = None) -> int:
-        """Return as soon as anything that a plan depends on has changed, or after ``seconds``.
+        """Wait until something changes that a plan depends on, at most for ``seconds``.
 
-        One blocking query for each folder, side by side. Consul goes on with those that are given up and counts their
-        connections, so each is asked for a few seconds only, and again. A process that waits often has
-        :class:`~.watch.Watch`.
+        There is one blocking query for each folder, in parallel. Consul goes on with queries that are abandoned, and counts
+        their connections, so each query lasts only a few seconds and is repeated. A process that waits often should use
+        :class:`~.watch.Watch` instead.
 
         :param index: the newest index that the caller has seen.
         :param prefixes: the folders and keys to watch; None for all that a plan depends on.
-        :returns: the newest index now, which is ``index`` where nothing changed in time.
-        :raises Unreachable: if Consul goes away.
+        :returns: the new index, or ``index`` if nothing changed in time.
+        :raises UpgradeError: if a query fails; ``unreachable`` if Consul does not answer.
         """
         keys, old = self.keys, LegacyKeys(self.keys.prefix)
         answers: queue.Queue[int | UpgradeError] = queue.Queue()
@@ -126,7 +125,7 @@ class Store:
                 while found <= index and not answered.is_set() and (left := until - time.monotonic()) > 0:
                     found, is_filled = client.wait_for_change_below(prefix, asked, min(left, _SECONDS_A_QUESTION))
                     if prefix == old.reports and not is_filled:
-                        # Hardly any fleet has them, and of a folder that is not there Consul tells every write as a change.
+                        # Few fleets have this folder, and the index of an empty folder changes with every write to any key.
                         found, asked = index, max(asked, found)
                 answers.put(found)
             except UpgradeError as error:
@@ -150,25 +149,25 @@ class Store:
         return index
 
     def epochs(self) -> list[int]:
-        """Return the epochs that the history has, the newest first: one request, for names alone."""
+        """Return the epochs of all entries of the history, the newest first: one request, without the values."""
         names = self.client.names(self.keys.history)
         return sorted((int(name) for name in names if _EPOCH.fullmatch(name) and int(name) <= MOST_EPOCH), reverse=True)
 
     def epoch_after(self, ledger: Ledger | None) -> int:
         """Return the epoch of the next write on top of a ledger.
 
-        Where the ledger is gone, or no epoch can follow its own, it goes on from the history, so that no entry of it is
-        written over.
+        If the ledger is gone, or has the highest epoch, it follows the newest entry of the history, so that no entry is
+        overwritten.
         """
         if ledger is not None and ledger.epoch < MOST_EPOCH:
             return ledger.epoch + 1
         return max((epoch for epoch in self.epochs() if epoch < MOST_EPOCH), default=0) + 1
 
     def history(self, newest: int, block: int = MOST_OPERATIONS) -> Iterator[dict[str, Any]]:
-        """Yield the entries of the history from an epoch back to the first one: a request for each block that is taken.
+        """Yield the entries of the history from an epoch back to the first: one request per block, sent when it is needed.
 
-        As epochs have no gap, what the history has from earlier on costs nothing. Only where entries are gone all the same,
-        their names are asked for. Entries that can't be read are left out.
+        Epochs have no gaps, so the entries are read by number. If entries were deleted, the remaining keys are listed. Entries
+        that can't be read are left out.
         """
         epochs: Sequence[int] = range(newest, 0, -1)
         is_whole = True
@@ -185,18 +184,18 @@ class Store:
             epochs = epochs[block:]
 
     def events_after(self, epoch: int, newest: int) -> list[dict[str, Any]]:
-        """Return the entries of the history after an epoch, the oldest first: one request for each 64.
+        """Return the entries of the history after an epoch up to ``newest``, the oldest first: one request for each 64.
 
-        As epochs have no gap, their names are asked for only where there would be very many.
+        Epochs have no gaps, so the entries are read by number; for very many, the existing keys are listed first.
         """
         if newest - epoch <= _MOST_WITHOUT_A_GAP:
             return self.events(range(epoch + 1, newest + 1))
         return self.events([one for one in reversed(self.epochs()) if epoch < one <= newest])
 
     def events(self, epochs: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the entries of the history with these epochs, in the order given: one request for each 64.
+        """Return the entries of the history with these epochs, in this order: one request for each 64.
 
-        Entries that are gone or can't be read are left out.
+        Entries that were deleted or can't be read are left out.
         """
         wanted = [self.keys.event(epoch) for epoch in epochs]
         events = []
@@ -216,7 +215,7 @@ class Store:
 
 
 def current_user() -> str:
-    """Return who is at work, for the ledger and the history: user and machine."""
+    """Return ``user@machine`` of this process, for the ledger and the history."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):

@@ -108,7 +108,7 @@ def test_what_has_no_order_is_refused_by_name(one: str, other: str, why: str) ->
     with pytest.raises(UpgradeError) as caught:
         VersionOrder().compare(one, other)
     assert caught.value.message == (
-        f"{one!r} and {other!r} can't be compared as versions: {why}. Name all versions in their order as a list, versions, in "
+        f"{one!r} and {other!r} can't be compared as versions: {why}. List all versions in their order under 'versions' in "
         "the service's meta/upgrade.yml."
     )
 
@@ -127,7 +127,7 @@ def test_what_a_list_lacks_is_refused_with_the_place_of_the_list() -> None:
     assert caught.value.code == "incomparable_versions"
     assert caught.value.message == (
         "'rocky' and 'train' can't be compared, as 'train' is not in the list of meta/upgrade.yml:3. It has queens, rocky. Add "
-        "what is missing where it belongs."
+        "the missing versions in their order."
     )
     with pytest.raises(UpgradeError, match=r"as '2\.9' and '2\.10' are not in the list"):
         order.compare("2.9", "2.10")

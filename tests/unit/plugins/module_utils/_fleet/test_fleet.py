@@ -95,7 +95,7 @@ def test_names_that_can_not_be_part_of_a_key_are_refused(named: dict[str, str], 
     ("pattern", "message"),
     [
         ("(", "role_pattern: '(' is not a valid regular expression: missing ), unterminated subpattern at position 0."),
-        ("[a-z]+", "role_pattern: '[a-z]+' has no group; its first one is the role."),
+        ("[a-z]+", "role_pattern: '[a-z]+' has no group; the first group is the role."),
     ],
 )
 def test_a_bad_pattern_is_refused(pattern: str, message: str) -> None:

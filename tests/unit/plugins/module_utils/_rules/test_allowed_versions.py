@@ -68,8 +68,8 @@ def test_what_may_go(allowed_from: Any, moves: str) -> None:
         ),
         (
             *(">=2.4", "v673", "2.10"),
-            "'v673' and '2.10' can't be compared as versions: 'v673' begins with 'v' and '2.10' begins with a number. Name all "
-            "versions in their order as a list, versions, in the service's meta/upgrade.yml",
+            "'v673' and '2.10' can't be compared as versions: 'v673' begins with 'v' and '2.10' begins with a number. List all "
+            "versions in their order under 'versions' in the service's meta/upgrade.yml",
         ),
     ],
 )  # fmt: skip

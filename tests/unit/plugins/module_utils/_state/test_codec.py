@@ -140,10 +140,10 @@ def test_fields_that_a_later_release_added_are_left_alone() -> None:
         (b'{"epoch": 1, "version": "2.0", "rollback": "yes"}', "rollback is 'yes'"),
         (b'{"epoch": 1, "version": "2.0", "stage": "canary"}', "stage is 'canary'"),
         (b'{"epoch": 1, "version": "2.0", "stage": {"number": true}}', "stage is {'number': True}"),
-        (b"[]", "it is no mapping of names to values"),
-        (b'["epoch"]', "it is no mapping of names to values"),
-        (b'"epoch"', "it is no mapping of names to values"),
-        (b"7", "it is no mapping of names to values"),
+        (b"[]", "it is not a mapping of names to values"),
+        (b'["epoch"]', "it is not a mapping of names to values"),
+        (b'"epoch"', "it is not a mapping of names to values"),
+        (b"7", "it is not a mapping of names to values"),
         (b'{"epoch": 1, "version": "2.0", "stage": {"number": -1}}', "stage is {'number': -1}"),
         (b'{"epoch": 1, "version": "2.0", "word": {"at": 1%s}}' % (b"0" * 400), "word is {'at': 1000"),
         (b'{"epoch": 1, "version": "2.0", "who": ["ann"]}', "who is ['ann']"),
@@ -161,7 +161,7 @@ def test_a_ledger_that_can_not_be_read_stops_everything(value: bytes, reason: st
     assert caught.value.message.startswith("The ledger cloud/upgrade/ledger can't be read (")
     assert caught.value.message.endswith(
         "), so the rules are unknown and no host is admitted. Restore it from a backup, or delete "
-        "cloud/upgrade/ledger to let the next consul_upgrade_plan begin a new one."
+        "cloud/upgrade/ledger so that the next consul_upgrade_plan begins a new one."
     )
     assert reason in caught.value.message
 
@@ -178,7 +178,7 @@ def test_a_schema_that_can_not_be_read_stops_everything(value: bytes) -> None:
 
     assert caught.value.code == "unreadable_schema"
     assert caught.value.message == (
-        f"cloud/upgrade/schema holds {value!r}, which is no version of the layout. Restore it from a backup, or delete it."
+        f"cloud/upgrade/schema holds {value!r}, which is not a version of the layout. Restore it from a backup, or delete it."
     )
 
 

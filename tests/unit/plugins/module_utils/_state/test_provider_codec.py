@@ -51,6 +51,6 @@ def test_what_can_not_be_read_is_of_no_version_and_says_how_to_mend_it(value: by
     assert (found.version, found.readable, found.state) == ("", False, "failed")
     assert found.error.startswith("upgrade/providers/cloud can't be read (")
     assert found.error.endswith(
-        'Write what it runs into it, such as {"version": "2.4"}, or delete it to declare that again.'
+        'Write the version that it runs, such as {"version": "2.4"}, or delete the key and declare the version again.'
     )
     assert len(found.error) < 1000

@@ -52,9 +52,7 @@ def test_folders_are_nobodys_and_strays_among_the_reports_are_told() -> None:
         (OLD.reports, ""), (f"{OLD.gates}host/", ""), (f"{OLD.gates}host/compute1/", ""), (f"{OLD.reports}stray", "1")
     )
     assert not found.has_legacy_keys
-    assert found.warnings == (
-        "'cloud/running_version/stray' is passed over: it is not running_version/<version>/<host>.",
-    )
+    assert found.warnings == ("'cloud/running_version/stray' is ignored: it is not running_version/<version>/<host>.",)
 
 
 def test_a_copy_was_said_when_the_host_said_it() -> None:

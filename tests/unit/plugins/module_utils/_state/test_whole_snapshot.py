@@ -111,41 +111,41 @@ def test_folder_placeholders_are_no_entries() -> None:
     [
         (
             "running/versions/2.0/gb/compute1",
-            "'cloud/running/versions/2.0/gb/compute1' is passed over: it is not running/versions/<version>/<host>.",
+            "'cloud/running/versions/2.0/gb/compute1' is ignored: it is not running/versions/<version>/<host>.",
         ),
         (
             "running/versions/compute1",
-            "'cloud/running/versions/compute1' is passed over: it is not running/versions/<version>/<host>.",
+            "'cloud/running/versions/compute1' is ignored: it is not running/versions/<version>/<host>.",
         ),
         (
             "running/versions//compute1",
-            "'cloud/running/versions//compute1' is passed over: it is not running/versions/<version>/<host>.",
+            "'cloud/running/versions//compute1' is ignored: it is not running/versions/<version>/<host>.",
         ),
         (
             "running/versions/2.0/comp\ufffdte1",
-            "'cloud/running/versions/2.0/comp\ufffdte1' is passed over: it is not running/versions/<version>/<host>.",
+            "'cloud/running/versions/2.0/comp\ufffdte1' is ignored: it is not running/versions/<version>/<host>.",
         ),
         (
             "config_state/enable_puppet/host/gb/compute1",
-            "'cloud/config_state/enable_puppet/host/gb/compute1' is passed over: "
-            "it is no gate of a host, a role or everything.",
+            "'cloud/config_state/enable_puppet/host/gb/compute1' is ignored: "
+            "it is not a gate of a host, a role or everything.",
         ),
         (
             "config_state/enable_puppet/hosts/compute1",
-            "'cloud/config_state/enable_puppet/hosts/compute1' is passed over: "
-            "it is no gate of a host, a role or everything.",
+            "'cloud/config_state/enable_puppet/hosts/compute1' is ignored: "
+            "it is not a gate of a host, a role or everything.",
         ),
         (
             "config_state/enable_puppet/globl",
-            "'cloud/config_state/enable_puppet/globl' is passed over: it is no gate of a host, a role or everything.",
+            "'cloud/config_state/enable_puppet/globl' is ignored: it is not a gate of a host, a role or everything.",
         ),
         (
             "upgrade/hold/compute1",
-            "'cloud/upgrade/hold/compute1' is passed over: it is no hold of a host, a role or everything.",
+            "'cloud/upgrade/hold/compute1' is ignored: it is not a hold of a host, a role or everything.",
         ),
         (
             "upgrade/hold/role/a/b",
-            "'cloud/upgrade/hold/role/a/b' is passed over: it is no hold of a host, a role or everything.",
+            "'cloud/upgrade/hold/role/a/b' is ignored: it is not a hold of a host, a role or everything.",
         ),
     ],
 )
@@ -186,7 +186,7 @@ def test_of_two_reports_the_later_counts_and_in_doubt_the_one_that_leaves_work_t
 
     assert found.reports == {"compute1": chosen}
     assert found.warnings == (
-        f"compute1 reported several versions; {chosen.version!r} is taken, and passed over: "
+        f"compute1 reported several versions; {chosen.version!r} counts. Ignored: "
         f"cloud/running/versions/{passed_over}/compute1.",
     )
 

@@ -27,8 +27,8 @@ COMPOSITION = {"roles": {"web": {"ways": {"app": FROM_24.plain(), "lib": Version
 
 
 ODD = (
-    "'v673' and '2.10' can't be compared as versions: 'v673' begins with 'v' and '2.10' begins with a number. Name all versions in "
-    "their order as a list, versions, in the service's meta/upgrade.yml"
+    "'v673' and '2.10' can't be compared as versions: 'v673' begins with 'v' and '2.10' begins with a number. List all versions in "
+    "their order under 'versions' in the service's meta/upgrade.yml"
 )
 
 
