@@ -184,7 +184,7 @@ def test_odd_names_are_taken_or_refused_and_nothing_is_done_for_bad_ones(store: 
     for checks, message in (
         ([Check("a"), Check("b/c", "passing")], "the check 'b/c' has a '/'"),
         ([Check("", "passing")], "must be text that is not empty"),
-        ([Check("a", "passing"), Check("a", "critical")], "a, a has a name twice"),
+        ([Check("a", "passing"), Check("a", "critical")], "each name may occur once, and these are given: a, a"),
         ([Check("a", "passing", ttl=0)], "the ttl of a is 0; give seconds above 0"),
     ):
         with pytest.raises(UpgradeError, match=message):

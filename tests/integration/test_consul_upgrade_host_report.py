@@ -98,7 +98,7 @@ def test_a_host_that_holds_itself_counts_as_held_and_stays_what_it_was(store: St
     say(store, "compute3", "2", "released")
     assert consul.get("upgrade/hosts/compute3") is None
     for word in (HostReport("compute1", "2", "held"), HostReport("compute1", "2", "started", reason="disk")):
-        with pytest.raises(UpgradeError, match="reason goes with state: held"):
+        with pytest.raises(UpgradeError, match="reason is valid only with state: held"):
             write_report(store, word)
 
 
@@ -108,7 +108,10 @@ def test_what_it_refuses(run: Runner, consul: RawKV) -> None:
         (playbook.report("a/b", "2", "started"), "name: the host 'a/b' has a '/'"),
         (playbook.report("compute7", "2/3", "started"), "version: the version '2/3' has a '/'"),
         (playbook.report("compute7", "false", "upgraded"), "version: the version can't be 'false'"),
-        (playbook.report("compute7", "2", "started", error="x"), "error goes with state: failed, not with started."),
+        (
+            playbook.report("compute7", "2", "started", error="x"),
+            "error is valid only with state: failed; state is started.",
+        ),
         (
             playbook.report("compute7", "2", "done"),
             "value of state must be one of: started, upgraded, failed, held, released, got: done",

@@ -237,7 +237,7 @@ def test_a_run_that_was_overtaken_takes_no_provider_back(drivers: Begin, consul:
         step(driver, "web1", CLOUD[0].name)
     assert caught.value.code == "overtaken"
     assert caught.value.message == (
-        "The fleet should run '3' now, and not '2' any more, so web1 begins nothing more of the provider cloud."
+        "The fleet should now run '3' instead of '2', so web1 does not continue with the provider cloud."
     )
     assert entry(consul, "upgrade/providers/cloud") == {"version": "3"}
     assert consul.get(LOCK) is None
@@ -274,8 +274,8 @@ def test_a_provider_that_is_not_any_more_where_its_way_begins_is_left_alone(
             end(driver, "web1")
     assert caught.value.code == "provider_moved"
     assert caught.value.message == (
-        "The provider cloud is at 1.5 by now, and this run worked out its way from 1. Run the same command again with "
-        "-e retry_failed=true; it works out the way from there."
+        "The provider cloud is at 1.5 now, but the upgrade path of this run begins at 1. Run the same command again with "
+        "-e retry_failed=true; its upgrade path begins at the new version."
     )
     assert entry(consul, "upgrade/providers/cloud") == {"version": "1.5"}
     assert consul.get(LOCK) is None

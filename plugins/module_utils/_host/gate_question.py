@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The node's question: may this host run Puppet?"""
+"""The gate question: may a host run Puppet?"""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .._state.store import Store
 class Permission:
     """The answer for one host.
 
-    :param value: whether it may run.
-    :param scope: host, role or global: where the deciding gate or hold stands; ``default`` where nothing is set,
-        ``unreachable`` where Consul could not be asked.
-    :param key: the deciding key, None where nothing is set.
-    :param hold: whether a hold decided, and not a gate.
-    :param reason: the answer in a sentence.
-    :param version: what the fleet should run, read at the same moment; None where that is not known.
-    :param held: why the host holds itself, as its record says; the host knows better by now, so it does not decide here.
+    :param value: whether it may run Puppet.
+    :param scope: the scope of the deciding gate or hold: host, role or global; ``default`` if no gate is set, ``unreachable`` if
+        Consul does not answer.
+    :param key: the deciding key, None if no gate is set.
+    :param hold: whether a hold decided, not a gate.
+    :param reason: the answer as a phrase, for messages.
+    :param version: the version that the fleet should run, from the same read; None if it is not known.
+    :param held: the host's own hold in its record. It does not decide here: the host checks its Puppet itself before a run.
     """
 
     value: bool
@@ -44,16 +44,16 @@ class Permission:
 
 
 def role_by_host_name(host: str, role_pattern: str) -> str:
-    """Return the role that a host's name tells.
+    """Return the role that the pattern finds in a host's name.
 
-    :raises UpgradeError: ``unplaced_hosts``: without its role, a closed gate of the role would go unseen.
+    :raises UpgradeError: ``unplaced_hosts`` if it finds none.
     """
     role = role_by_name(host, compile_role_pattern(role_pattern))
     if role is None:
         raise UpgradeError(
             "unplaced_hosts",
             f"No role for {host}: role_pattern {role_pattern!r} finds none in its name, and without it the gate of the "
-            "role would go unseen. Give role.",
+            "role can't be read. Set role.",
         )
     return role
 
@@ -61,26 +61,26 @@ def role_by_host_name(host: str, role_pattern: str) -> str:
 def ask_gate(
     store: Store, hosts: Mapping[str, str], *, default: bool = True, version: str | None = None
 ) -> dict[str, Permission]:
-    """Return for each host whether it may run Puppet: one request, however many hosts are asked for.
+    """Return for each host whether it may run Puppet: one request for any number of hosts.
 
-    The gate of the host decides, else that of its role, else the global one; a hold closes whatever they say. A pause of
-    python-jiocloud is a hold, so the answer is right before, during and after a migration.
+    The gate of the host decides, otherwise that of its role, otherwise the global one. A hold overrides them all. A pause of
+    python-jiocloud counts as a hold, so the answer is right before, during and after a migration.
 
     :param hosts: host -> role.
-    :param default: the answer where no gate is set.
-    :param version: what gates that hold a version are compared to; None for ``current_version``.
-    :raises UpgradeError: ``unreadable_gate``, ``newer_schema``, or what :meth:`ConsulClient.read` raises. Never a yes by mistake.
+    :param default: the answer if no gate is set.
+    :param version: the version that gates with a version are compared with; None for ``current_version``.
+    :raises UpgradeError: ``unreadable_gate``, ``newer_schema``, or what :meth:`ConsulClient.read` raises.
     """
     keys = store.keys
     for host, role in hosts.items():
         check_name("host", host, "enable_puppet")
         check_name("role", role, f"enable_puppet: {host}")
-    # Tokens of nodes from before may not read the version of the layout: it is left out for them, and no one is refused for that.
+    # Tokens from older releases may not read keys.schema. It is missing from the answer then, which is no error.
     wanted = {keys.current_version, keys.schema}.union(
         *(keys_to_read(keys, host, role) for host, role in hosts.items())
     )
     wanted |= {keys.record(host) for host in hosts}
-    # Reading by key keeps a node's question small; many at once are cheaper as two whole trees.
+    # Single keys keep the answer for one node small. For many hosts, whole folders take fewer operations.
     prefixes = (
         sorted(wanted)
         if len(wanted) <= MOST_OPERATIONS
@@ -95,7 +95,7 @@ def ask_gate(
 
 
 def keys_to_read(keys: Keys, host: str, role: str) -> set[str]:
-    """Return the keys of all gates and holds that the answer for a host may depend on, whether they are there or not."""
+    """Return the keys of all gates and holds that the answer for a host may depend on, whether they exist or not."""
     old = LegacyKeys(keys.prefix)
     scopes = (("global", None), ("role", role), ("host", host))
     return {place(scope, name) for scope, name in scopes for place in (keys.gate, old.gate, keys.hold)}
@@ -104,8 +104,8 @@ def keys_to_read(keys: Keys, host: str, role: str) -> set[str]:
 def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, current: str | None) -> Permission:
     """Return the answer for one host.
 
-    :param default: the answer where no gate is set.
-    :param current: what gates that hold a version are compared to.
+    :param default: the answer if no gate is set.
+    :param current: the version that gates with a version are compared with.
     :raises UpgradeError: ``unreadable_gate``.
     """
     version = snapshot.current_version
@@ -121,13 +121,13 @@ def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, curre
         return Permission(False, scope, hold.key, True, f"closed: {hold.words()}", version, held)
     gate = snapshot.gates.answer(host, role, current)
     if gate.is_open is None:
-        word = "open" if default else "closed"
-        return Permission(default, "default", None, False, f"{word}: no gate is set for {host}", version, held)
-    word = "open" if gate.is_open else "closed"
-    reason = f"{word}: {gate.key} is {gate.value}"
+        state = "open" if default else "closed"
+        return Permission(default, "default", None, False, f"{state}: no gate is set for {host}", version, held)
+    state = "open" if gate.is_open else "closed"
+    reason = f"{state}: {gate.key} is {gate.value}"
     return Permission(gate.is_open, str(gate.scope), gate.key, False, reason, version, held)
 
 
 def closed_when_unreachable(error: Unreachable, hosts: Iterable[str]) -> dict[str, Permission]:
-    """Return the answer of a Consul that can't be reached, for callers that take it for one: closed."""
+    """Return closed for all hosts, for callers that treat an unreachable Consul so."""
     return {host: Permission(False, "unreachable", None, False, f"closed: {error.message}") for host in hosts}

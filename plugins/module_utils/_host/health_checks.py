@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node says of its health, to its own Consul agent.
+"""Health checks of a node, published to its own Consul agent.
 
-A critical check of a node takes all of its services out of Consul's answers. So checks are never critical, and do not turn so by themselves,
-unless the caller asks for that.
+While a check of a node is critical, Consul does not return any service of that node. So checks are neither critical nor become
+critical when they expire, unless the caller asks for that.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .._state.store import Store
 
 DEFAULT_TTL = 3600
 WARNING, CRITICAL, ABSENT = "warning", "critical", "absent"
-# Consul only lets checks be set from outside that expire, and takes those for critical. Ten years are never.
+# Only checks with a TTL can be updated over HTTP, and they become critical when it expires. Ten years stand for never.
 _NEVER = 10 * 365 * 24 * 3600
 
-# Consul keeps 4 KiB; the end of an error is what explains it.
+# Consul keeps 4 KiB of output. Its end is kept, because that explains an error.
 MOST_OUTPUT = 4000
 
 
@@ -31,9 +31,9 @@ MOST_OUTPUT = 4000
 class Check:
     """A check of a node.
 
-    :param status: passing, warning or critical; None to keep what it is; absent to take it away.
-    :param output: what Consul shows beside it; None to keep it.
-    :param ttl: seconds after which Consul takes it for critical unless it is renewed; None for never.
+    :param status: passing, warning or critical; None to keep the current one; absent to delete the check.
+    :param output: the text that Consul shows with it; None to keep the current one.
+    :param ttl: seconds after which the check becomes critical unless it is renewed; None for never.
     """
 
     name: str
@@ -43,25 +43,26 @@ class Check:
 
     @property
     def notes(self) -> str:
-        """What is written to a check, as Consul itself does not tell the TTL of one."""
+        """The check's notes, which have the TTL because Consul does not return it."""
         return "convoy.upgrade: " + (f"renewed at least every {self.ttl} s" if self.ttl else "it does not expire")
 
     def harmless(self) -> Check:
-        """Return the check as one that takes no service out of Consul's answers."""
+        """Return the check with a warning instead of critical, and without a TTL."""
         return replace(self, status=WARNING if self.status == CRITICAL else self.status, ttl=None)
 
 
 def publish(
     store: Store, checks: Iterable[Check], *, critical: bool = False, dry: bool = False
 ) -> tuple[list[Check], list[Change]]:
-    """Set or renew checks of the agent's node; return them as they are then, and what changed.
+    """Set or renew checks of the agent's node; return the checks after that, and the changes.
 
-    Renewing one is no change, and neither is another output: both come with every run. One that is not there, and
-    of which nothing is said, is left out of Consul. One request to read, and one for each check; one more for each
-    that is new or gets another TTL.
+    To renew a check or to give it another output is no change, because every run does both. A check that does not exist is not
+    created without a status. It takes one request to read, one for each check, and one more for each check that is new or gets
+    another TTL.
 
-    :param critical: whether checks may be critical, and turn so when they are not renewed. If not, a critical one is set to warning, also
-        where it was critical before.
+    :param critical: whether checks may be critical, and become critical when they are not renewed. Otherwise critical becomes
+        warning, also for the status that a check keeps.
+    :param dry: check mode: only read.
     :raises UpgradeError: ``bad_name``, ``bad_check``, or what :meth:`ConsulClient.read` raises.
     """
     wanted = list(checks)
@@ -71,7 +72,7 @@ def publish(
             raise UpgradeError("bad_check", f"checks: the ttl of {check.name} is {check.ttl}; give seconds above 0.")
     names = [check.name for check in wanted]
     if len(names) != len(set(names)):
-        raise UpgradeError("bad_check", f"checks: {', '.join(names)} has a name twice.")
+        raise UpgradeError("bad_check", f"checks: each name may occur once, and these are given: {', '.join(names)}.")
     present = store.client.checks()
     for check in wanted:
         _refuse_others(check, present.get(check.name), store.settings.url)
@@ -96,20 +97,20 @@ def publish(
             was = None if before is None else f"{old} ({before['Notes']})"
             changes.append(Change(f"check {after.name}", was, f"{after.status} ({after.notes})"))
         if not dry:
-            _tell(store, after, is_new=is_new)
+            _send(store, after, is_new=is_new)
     return result, changes
 
 
 def _refuse_others(check: Check, before: Mapping[str, Any] | None, url: str) -> None:
-    """Refuse to take over a check that is not one of a node, or that the agent runs by itself."""
+    """Raise an error for a check that belongs to a service, or that the agent runs itself."""
     if before is None:
         return
-    # Consul 1.8 and later tell the type; before, only what the agent runs has a definition.
+    # Consul 1.8 and later return the type.
     if before.get("ServiceID") or before.get("Type", "ttl") != "ttl":
         whose = f"of the service {before['ServiceID']}" if before.get("ServiceID") else f"of type {before['Type']}"
         raise UpgradeError(
             "bad_check",
-            f"checks: the agent at {url} has a check {check.name} already, {whose}. It is left as it is; give "
+            f"checks: the agent at {url} has a check {check.name} already, {whose}. It is not changed; give "
             "another name.",
         )
 
@@ -124,10 +125,10 @@ def _after(check: Check, before: Mapping[str, Any] | None) -> Check:
     return replace(check, output=None if check.output is None else check.output[-MOST_OUTPUT:])
 
 
-def _tell(store: Store, check: Check, *, is_new: bool) -> None:
+def _send(store: Store, check: Check, *, is_new: bool) -> None:
     if is_new:
-        # With its status, as it would be critical until the next request.
+        # Without its status, it would be critical until the update below.
         facts = {"ID": check.name, "Name": check.name, "TTL": f"{check.ttl or _NEVER}s", "Status": check.status}
         store.client.put_to_agent("check/register", {**facts, "Notes": check.notes})
-    said = {"Status": check.status, "Output": check.output or ""}
-    store.client.put_to_agent(f"check/update/{check.name}", said)
+    update = {"Status": check.status, "Output": check.output or ""}
+    store.client.put_to_agent(f"check/update/{check.name}", update)

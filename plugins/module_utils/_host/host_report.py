@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node says of itself: started, upgraded, failed."""
+"""Host reports: started, upgraded, failed, held and released, written to the host's record."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from .._state.record_codec import LONGEST_NAME, decode_record, encode_record
 from .._state.store import Store
 from .start import Start, start
 
-# Consul takes values up to 512 KiB; the end of an error is what explains it.
+# Consul takes values up to 512 KiB. The end of an error is kept, because it explains most.
 MOST_ERROR = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """One report.
+    """A host report.
 
-    :param version: the version the host moves to, or has reached.
+    :param version: the version that the host upgrades to, or runs.
     :param state: started, upgraded or failed; held or released for the host's own hold.
-    :param reason: why it is held.
-    :param machine: the ID of the machine that reports; None where the caller does not know.
-    :param role: of the host; with it a start needs an admission that holds at that moment.
-    :param default: whether the host may start where no gate is set.
+    :param reason: why the host holds itself.
+    :param machine: the ID of the machine that reports; None if it is not known.
+    :param role: the host's role. With it, a start is refused unless the host is admitted at that moment.
+    :param default: whether the host may start if no gate is set.
     """
 
     host: str
@@ -55,64 +55,69 @@ class HostReport:
     default: bool = True
 
 
-def write_report(store: Store, word: HostReport, *, dry: bool = False) -> tuple[HostRecord, list[Change]]:
-    """Write a report; return the host's record after it, and what changed.
+def write_report(store: Store, report: HostReport, *, dry: bool = False) -> tuple[HostRecord, list[Change]]:
+    """Write a report; return the host's record after it, and the changes.
 
-    ``upgraded`` puts the host under its version and takes it away from the one that it stood under, in one
-    transaction. Which one that is stands in the host's own record, so the cost does not grow with the fleet;
-    only a host that has never reported this way has its former versions looked for. A host whose token allows its own
-    record alone writes that, and planners publish what it says.
+    ``upgraded`` sets the host's key under its version and deletes its key under the former version, in one transaction. The
+    record has the former version, so the cost does not grow with the fleet. Only for a host whose record has none, all versions
+    are searched. If the host's token may write only its record, only that is written, and planners publish the version.
 
-    ``started`` with a role is refused unless the host is admitted, as :func:`start` tells; the next service or step of a start is not.
+    ``started`` with a role is refused unless the host is admitted, see :func:`start`. Reports of further services and steps after
+    a start are not.
 
-    While a machine has started and not ended, reports of another one under the same name are refused, so that they give back no slot. The
-    record says so.
+    If one machine has started and not ended, reports of another machine under the same name are refused, so that they do not free
+    the slot. The record then has the ID of the other machine.
 
+    :param dry: check mode: write nothing.
     :raises UpgradeError: ``bad_name``, ``bad_report``, ``busy``, ``newer_schema``, ``unreadable_schema``, ``not_admitted``, ``other_machine``.
     """
-    check_name("host", word.host, "name")
-    check_version(word.version, "version")
-    if word.error is not None and word.state != FAILED:
-        raise UpgradeError("bad_report", f"error goes with state: failed, not with {word.state}.")
-    if (word.reason is not None) != (word.state == HELD):
-        raise UpgradeError("bad_report", f"reason goes with state: held, and only with that; state is {word.state}.")
-    if word.role is not None and word.state == STARTED and word.service is None and word.step is None:
+    check_name("host", report.host, "name")
+    check_version(report.version, "version")
+    if report.error is not None and report.state != FAILED:
+        raise UpgradeError("bad_report", f"error is valid only with state: failed; state is {report.state}.")
+    if (report.reason is not None) != (report.state == HELD):
+        raise UpgradeError(
+            "bad_report", f"reason is valid only with state: held, and required there; state is {report.state}."
+        )
+    if report.role is not None and report.state == STARTED and report.service is None and report.step is None:
         try:
-            return _start(store, word, word.role, dry=dry)
+            return _start(store, report, report.role, dry=dry)
         except UpgradeError as error:
-            # That another machine wants to start is to be seen in the record.
+            # _report stores the ID of the other machine in the record.
             if error.code != "other_machine":
                 raise
     return retry_on_conflict(
-        lambda: _report(store, word, dry=dry), lambda: store.keys.record(word.host), "Who else reports for it?"
+        lambda: _report(store, report, dry=dry),
+        lambda: store.keys.record(report.host),
+        "Another process reports for this host at the same time.",
     )
 
 
-def _report(store: Store, word: HostReport, *, dry: bool) -> tuple[HostRecord, list[Change]]:
+def _report(store: Store, report: HostReport, *, dry: bool) -> tuple[HostRecord, list[Change]]:
     keys = store.keys
-    key, own = keys.record(word.host), keys.report(word.version, word.host)
-    # A token that may not read the version of the layout gets it left out, and is not refused for that.
+    key, own = keys.record(report.host), keys.report(report.version, report.host)
+    # If the token may not read keys.schema, it is missing from the answer, which is no error.
     entries = {entry.key: entry for entry in store.client.read((key, own, keys.schema))}
     if (schema := entries.get(keys.schema)) is not None:
         refuse_newer(keys, decode_schema(keys.schema, schema.value), release_of(schema.flags))
     entry = entries.get(key)
     before = decode_record(key, entry.value) if entry else None
-    if entry is not None and before is not None and _is_of_another(before, word):
-        noted = replace(before, other_machine=word.machine)
+    if entry is not None and before is not None and _is_of_another(before, report):
+        noted = replace(before, other_machine=report.machine)
         if noted != before and not dry:
             store.client.settle([compare_and_put(key, encode_record(noted), entry.modify_index)])
-        raise _other_machine(key, before, word)
-    goes_on = (word.service, word.step) != (None, None) and _has_started(before, word.version)
-    if word.role is not None and word.state == STARTED and not goes_on:
-        return _start(store, word, word.role, dry=dry)
-    after = next_record(before, word, int(time.time()))
-    published = _publication(store, before, word, is_there=own in entries) if word.state == UPGRADED else _Writes()
+        raise _other_machine(key, before, report)
+    goes_on = (report.service, report.step) != (None, None) and _has_started(before, report.version)
+    if report.role is not None and report.state == STARTED and not goes_on:
+        return _start(store, report, report.role, dry=dry)
+    after = next_record(before, report, int(time.time()))
+    published = _publication(store, before, report, is_there=own in entries) if report.state == UPGRADED else _Writes()
     for writes in (published, None):
         if writes is None or writes.denied:
-            # A host that may write its own record alone: planners publish what it says there.
+            # The token allows only the record: planners publish the version.
             after = replace(after, reported=before.reported if before is not None else None)
             writes = _Writes()
-        own_record = _record_writes(key, entry, before, after, word)
+        own_record = _record_writes(key, entry, before, after, report)
         operations = [*own_record.operations, *writes.operations]
         try:
             if operations and not dry:
@@ -125,29 +130,29 @@ def _report(store: Store, word: HostReport, *, dry: bool) -> tuple[HostRecord, l
     raise AssertionError("the last turn returns or raises")
 
 
-def _start(store: Store, word: HostReport, role: str, *, dry: bool) -> tuple[HostRecord, list[Change]]:
+def _start(store: Store, report: HostReport, role: str, *, dry: bool) -> tuple[HostRecord, list[Change]]:
     def change(before: HostRecord | None) -> HostRecord:
-        if before is not None and _is_of_another(before, word):
-            raise _other_machine(store.keys.record(word.host), before, word)
-        return next_record(before, word, int(time.time()))
+        if before is not None and _is_of_another(before, report):
+            raise _other_machine(store.keys.record(report.host), before, report)
+        return next_record(before, report, int(time.time()))
 
-    asked = Start(word.host, role, word.version, word.default)
+    asked = Start(report.host, role, report.version, report.default)
     done = start(store, asked, change, dry=dry)
     return done.record, done.changes
 
 
-def _is_of_another(before: HostRecord, word: HostReport) -> bool:
+def _is_of_another(before: HostRecord, report: HostReport) -> bool:
     """Return whether another machine than the one that reports has started and not ended."""
-    known = before.machine is not None and word.machine is not None and word.state in REPORTED_STATES
-    return known and before.state == STARTED and before.machine != word.machine
+    known = before.machine is not None and report.machine is not None and report.state in REPORTED_STATES
+    return known and before.state == STARTED and before.machine != report.machine
 
 
-def _other_machine(key: str, before: HostRecord, word: HostReport) -> UpgradeError:
+def _other_machine(key: str, before: HostRecord, report: HostReport) -> UpgradeError:
     return UpgradeError(
         "other_machine",
-        f"{word.host} reports {word.state} from the machine {word.machine}, but {key} says that the machine {before.machine} has begun the "
+        f"{report.host} reports {report.state} from the machine {report.machine}, but {key} says that the machine {before.machine} has begun the "
         f"upgrade to {before.version} and has not ended it. Nothing is reported. If two machines have this name, rename one. If the other "
-        f"one is gone, because the host was reinstalled, run forget.yml -e host={word.host} -e force=true.",
+        f"one is gone, because the host was reinstalled, run forget.yml -e host={report.host} -e force=true.",
     )
 
 
@@ -157,9 +162,9 @@ def _has_started(record: HostRecord | None, version: str) -> bool:
 
 @dataclass(slots=True)
 class _Writes:
-    """Operations, and what they change.
+    """Operations and their changes.
 
-    :param denied: whether the token is known not to allow them.
+    :param denied: whether the token does not allow them.
     """
 
     operations: list[Operation] = field(default_factory=list)
@@ -168,24 +173,24 @@ class _Writes:
 
 
 def _record_writes(
-    key: str, entry: KVEntry | None, before: HostRecord | None, after: HostRecord, word: HostReport
+    key: str, entry: KVEntry | None, before: HostRecord | None, after: HostRecord, report: HostReport
 ) -> _Writes:
-    if after == before or (before is None and word.state == RELEASED):
+    if after == before or (before is None and report.state == RELEASED):
         return _Writes()
     text = encode_record(after)
     change = Change(key, text_of(entry.value) if entry else None, text)
     return _Writes([compare_and_put(key, text, entry.modify_index if entry else 0)], [change])
 
 
-def _publication(store: Store, before: HostRecord | None, word: HostReport, *, is_there: bool) -> _Writes:
-    """Return what puts a host under its version and takes it away from others."""
-    own = store.keys.report(word.version, word.host)
+def _publication(store: Store, before: HostRecord | None, report: HostReport, *, is_there: bool) -> _Writes:
+    """Return the writes that set a host's key under its version and delete its keys under others."""
+    own = store.keys.report(report.version, report.host)
     writes = _Writes()
     try:
         if store.settings.token and not is_there:
-            # What a token may not read comes back as if it were not there.
+            # Raises an error if the token may not read the key.
             store.client.get(own)
-        for old in _elsewhere(store, before, word):
+        for old in _elsewhere(store, before, report):
             writes.changes.append(Change(old.key, text_of(old.value) or "", None))
             writes.operations.append(remove(old.key))
     except UpgradeError as error:
@@ -199,13 +204,13 @@ def _publication(store: Store, before: HostRecord | None, word: HostReport, *, i
     return writes
 
 
-def _elsewhere(store: Store, before: HostRecord | None, word: HostReport) -> list[KVEntry]:
-    """Return the host's reports under other versions."""
+def _elsewhere(store: Store, before: HostRecord | None, report: HostReport) -> list[KVEntry]:
+    """Return the host's keys under other versions, at most 60."""
     if before is not None and before.reported is not None:
         versions = {before.reported}
     else:
         versions = {name[:-1] for name in store.client.folders(store.keys.reports) if name.endswith("/")}
-    wanted = [store.keys.report(version, word.host) for version in sorted(versions - {word.version, ""})]
+    wanted = [store.keys.report(version, report.host) for version in sorted(versions - {report.version, ""})]
     found: list[KVEntry] = []
     # Old fleets keep a few versions. A transaction takes 64 operations, of which the report needs two.
     for at in range(0, len(wanted), 60):
@@ -214,84 +219,84 @@ def _elsewhere(store: Store, before: HostRecord | None, word: HostReport) -> lis
     return found[:60]
 
 
-def next_record(before: HostRecord | None, word: HostReport, now: int) -> HostRecord:
+def next_record(before: HostRecord | None, report: HostReport, now: int) -> HostRecord:
     """Return a host's record after a report.
 
     :param now: unix seconds.
     """
-    if word.state in (HELD, RELEASED):
-        return _with_own_hold(before, word)
-    # As it is read back, so that the same report changes nothing a second time.
+    if report.state in (HELD, RELEASED):
+        return _with_own_hold(before, report)
+    # The texts as decode_record returns them, so that the same report changes nothing the second time.
     service, step = (
-        None if text is None else truncate_middle(sanitize(text), LONGEST_NAME) for text in (word.service, word.step)
+        None if text is None else truncate_middle(sanitize(text), LONGEST_NAME)
+        for text in (report.service, report.step)
     )
-    error = sanitize(truncate_error(word.error) or "") or None if word.state == FAILED else None
-    machine, other = _machines(before, word)
-    said = HostRecord(word.version, word.state, service, step, error=error, machine=machine, other_machine=other)
-    at_step = (service, step) if word.state == STARTED else (None, None)
+    error = sanitize(truncate_error(report.error) or "") or None if report.state == FAILED else None
+    machine, other = _machines(before, report)
+    after = HostRecord(report.version, report.state, service, step, error=error, machine=machine, other_machine=other)
+    at_step = (service, step) if report.state == STARTED else (None, None)
     if before is None or not before.readable:
-        said = replace(
-            said,
-            times={word.state: now},
+        after = replace(
+            after,
+            times={report.state: now},
             trail=extended_trail((), now, *at_step),
-            failures=_with_failure((), said, now),
+            failures=_with_failure((), after, now),
         )
-        return replace(said, reported=word.version if word.state == UPGRADED else None)
-    same_rollout = before.version == word.version
+        return replace(after, reported=report.version if report.state == UPGRADED else None)
+    same_rollout = before.version == report.version
     attempt = before.attempt if same_rollout else 1
-    if word.state == STARTED and same_rollout and before.state != STARTED:
+    if report.state == STARTED and same_rollout and before.state != STARTED:
         attempt += 1
-    said = replace(said, attempt=attempt, times=before.times, reported=before.reported)
-    if word.state == UPGRADED:
-        said = replace(said, reported=word.version)
+    after = replace(after, attempt=attempt, times=before.times, reported=before.reported)
+    if report.state == UPGRADED:
+        after = replace(after, reported=report.version)
     else:
-        # What a push run has finished of this move stays finished, and what it has gone of a path is behind it also on the way
-        # to another version. After the upgrade no one needs either any more.
+        # Finished task groups stay finished for the same target, and those of checkpoints also for another target.
         done = before.done if same_rollout else tuple(filter(is_checkpoint_group, before.done))
-        said = replace(said, origin=before.origin, done=done)
+        after = replace(after, origin=before.origin, done=done)
     if same_rollout:
-        said = replace(said, post=before.post, trail=before.trail, failures=before.failures, former=before.former)
+        after = replace(after, post=before.post, trail=before.trail, failures=before.failures, former=before.former)
     else:
-        said = replace(said, former=with_former_rollout(before))
-    unchanged = replace(before, reported=said.reported)
-    if said == unchanged:
+        after = replace(after, former=with_former_rollout(before))
+    unchanged = replace(before, reported=after.reported)
+    if after == unchanged:
         return unchanged
-    times = {**(before.times if same_rollout else {}), word.state: now}
-    if same_rollout and before.state == word.state == STARTED:
+    times = {**(before.times if same_rollout else {}), report.state: now}
+    if same_rollout and before.state == report.state == STARTED:
         # The next service or step of the same start.
         times[STARTED] = before.times.get(STARTED, now)
-    failures = _with_failure(said.failures, said, now)
-    return replace(said, times=times, trail=extended_trail(said.trail, now, *at_step), failures=failures)
+    failures = _with_failure(after.failures, after, now)
+    return replace(after, times=times, trail=extended_trail(after.trail, now, *at_step), failures=failures)
 
 
-def _machines(before: HostRecord | None, word: HostReport) -> tuple[str | None, str | None]:
-    """Return the machine of a record after a report, and the other one that has the same name, as long as the move is the same."""
+def _machines(before: HostRecord | None, report: HostReport) -> tuple[str | None, str | None]:
+    """Return the record's ``machine`` and ``other_machine`` after a report; a new target clears the latter."""
     if before is None or not before.readable or before.machine is None:
-        return word.machine, None
-    if word.machine not in (None, before.machine):
-        return word.machine, before.machine
-    return before.machine, before.other_machine if before.version == word.version else None
+        return report.machine, None
+    if report.machine not in (None, before.machine):
+        return report.machine, before.machine
+    return before.machine, before.other_machine if before.version == report.version else None
 
 
-def _with_failure(failures: tuple[Failure, ...], said: HostRecord, now: int) -> tuple[Failure, ...]:
-    """Return the failures of a move with the one that a report tells of, if it does."""
-    if said.state != FAILED:
+def _with_failure(failures: tuple[Failure, ...], after: HostRecord, now: int) -> tuple[Failure, ...]:
+    """Return the failures, with that of the new record if its state is failed."""
+    if after.state != FAILED:
         return failures
-    failure = Failure(now, said.attempt, said.service or "", said.step or "", (said.error or "")[-MOST_KEPT:])
+    failure = Failure(now, after.attempt, after.service or "", after.step or "", (after.error or "")[-MOST_KEPT:])
     return newest_failures((*failures, failure))
 
 
-def _with_own_hold(before: HostRecord | None, word: HostReport) -> HostRecord:
-    """Return a record with the host's own hold put on or taken off, and all else as it was."""
+def _with_own_hold(before: HostRecord | None, report: HostReport) -> HostRecord:
+    """Return the record with the host's own hold set or removed, and nothing else changed."""
     if before is not None and not before.readable:
         return before
-    held = truncate_middle(sanitize(word.reason or ""), LONGEST_NAME) if word.state == HELD else None
-    # A host that never wrote one is among those that wait.
-    return replace(before or HostRecord(word.version, RETRIED), held=held)
+    held = truncate_middle(sanitize(report.reason or ""), LONGEST_NAME) if report.state == HELD else None
+    # A new record gets the state that makes its host pending.
+    return replace(before or HostRecord(report.version, RETRIED), held=held)
 
 
 def truncate_error(error: str | None) -> str | None:
-    """Return the end of an error that is too long to be stored, and say how much is missing."""
+    """Return the error; of one that is too long to be stored, its end and how much is missing."""
     if error is None or len(error) <= MOST_ERROR:
         return error
     return f"[the first {len(error) - MOST_ERROR} characters are left out] {error[-MOST_ERROR:]}"

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who drives a host: a run that has a Consul session, and locks a key for each host that it takes on.
+"""Leases of hosts: a push run has a Consul session, and locks one key for each host that it works on.
 
-The keys go with the session: at once where the run ends it, and some seconds after the run's machine was lost.
+Consul deletes the keys with the session: at once if the run ends it, and after some seconds if the run's machine is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .._fleet.ledger import is_count
 from .._state.codec import decode_data, sanitize_all
 from .._state.store import Store, current_user
 
-# The shortest that Consul takes is 10.
+# Consul's minimum is 10.
 SESSION_SECONDS = 15
 RENEW_EVERY = 5
 _SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
@@ -33,13 +33,13 @@ _SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """The run that has a host.
+    """The run that has the lease of a host.
 
-    :param by: for people: user and machine.
+    :param by: user and machine, for messages.
     :param since: unix seconds.
-    :param machine: as :func:`~.._processes.this_machine` tells.
+    :param machine: the run's machine, see :func:`~.._common.processes.boot_id`.
     :param pid: the run's process on that machine.
-    :param started: when that process started, in the kernel's ticks: a number that is used again is not the same.
+    :param started: when that process started, in clock ticks since boot, in case its PID is reused.
     """
 
     by: str
@@ -50,26 +50,26 @@ class LeaseHolder:
     started: int
 
     def __str__(self) -> str:
-        """Tell who it is."""
+        """Return user, machine and time of day, for messages."""
         return f"{self.by} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is known that the run is gone, which can be told on its own machine alone."""
+        """Whether the run is known to have ended, which can be found out only on its own machine."""
         return bool(self.machine) and self.machine == boot_id() and start_ticks(self.pid) != self.started
 
 
 def open_session(store: Store) -> str:
-    """Return a new session of this run."""
+    """Return the ID of a new session for this run."""
     return store.client.open_session(f"convoy.upgrade of {current_user()}", SESSION_SECONDS)
 
 
 def acquire(store: Store, session: str, host: str) -> str | None:
-    """Take a host on; return who has it where another run does, None where it is ours now.
+    """Acquire the lease of a host; return None, or a text on the other run that has it.
 
-    A run that was killed on this machine lets go of its hosts now, and not only when its session has run out.
+    If that run was killed on this machine, its session is ended first, so that its leases do not last until the session expires.
 
-    :raises UpgradeError: what :meth:`ConsulClient.write` raises.
+    :raises UpgradeError: ``busy``, or what :meth:`ConsulClient.write` raises.
     """
     key = store.keys.driver(host)
     for _try in range(10):
@@ -85,11 +85,11 @@ def acquire(store: Store, session: str, host: str) -> str | None:
             store.client.close_session(holder.session)
             continue
         return None
-    raise UpgradeError("busy", f"{key} was taken and let go of under each of 10 tries. Are there very many runs?")
+    raise UpgradeError("busy", f"{key} was locked and released during each of 10 tries. Are there very many runs?")
 
 
 def holding_session(store: Store, host: str) -> str:
-    """Return the session of the run that drives a host, empty where none does or where that can't be told: one request.
+    """Return the session of the run that has the lease of a host; empty if there is none or it can't be read: one request.
 
     :raises UpgradeError: what :meth:`ConsulClient.read` raises.
     """
@@ -99,7 +99,7 @@ def holding_session(store: Store, host: str) -> str:
 
 
 def release(store: Store, hosts: Iterable[str]) -> list[Operation]:
-    """Return the operations that let hosts go."""
+    """Return the operations that release the leases of hosts."""
     return [remove(store.keys.driver(host)) for host in hosts]
 
 
@@ -110,7 +110,7 @@ def _lock(store: Store, session: str, host: str) -> Operation:
 
 
 def decode_holder(value: bytes) -> LeaseHolder | None:
-    """Return the run that a key tells of, None where it tells of none that could be one."""
+    """Return the holder of a lease, None if the value can't be read."""
     try:
         data = sanitize_all(decode_data(value))
         holder = LeaseHolder(**{one.name: data[one.name] for one in fields(LeaseHolder)})
@@ -118,5 +118,5 @@ def decode_holder(value: bytes) -> LeaseHolder | None:
         return None
     texts, counts = (holder.by, holder.machine), (holder.pid, holder.started)
     fits = all(isinstance(one, str) for one in texts) and all(map(is_count, counts)) and is_time(holder.since)
-    # It becomes a part of the address that is asked.
+    # The session becomes part of a URL.
     return holder if fits and isinstance(holder.session, str) and _SESSION.fullmatch(holder.session) else None

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What one host does for all: a key per version and unit, locked by the run that is at it."""
+"""Task groups that one host runs for all: a key for each version and task group, locked by the run that works on it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ RUNNING, DONE, FAILED = "running", "done", "failed"
 
 @dataclass(frozen=True, slots=True)
 class RunOnceState:
-    """Where a unit that runs once is.
+    """The state of a task group that runs once for all hosts.
 
-    :param host: the host that is at it, or was.
+    :param state: ``running``, ``done`` or ``failed``.
+    :param host: the host that runs it, or ran it last.
     :param index: the key's ModifyIndex.
     """
 
@@ -35,13 +36,13 @@ class RunOnceState:
 
 
 def read_state(store: Store, version: str, unit: str) -> RunOnceState | None:
-    """Return where a unit is; None where no host has begun it, or the run that was at it is gone."""
+    """Return the state of a task group; None if no host has begun it, or the run that began it is gone."""
     entry = store.client.get(store.keys.once(version, unit))
     return None if entry is None else decode(entry, unit)
 
 
 def decode(entry: KVEntry, unit: str) -> RunOnceState:
-    """Return what a unit's key says."""
+    """Return the state that a task group's key holds; one that can't be read counts as failed."""
     try:
         data = decode_data(entry.value)
         state, host, error = (
@@ -54,9 +55,10 @@ def decode(entry: KVEntry, unit: str) -> RunOnceState:
 
 
 def begin_once(store: Store, session: str, version: str, unit: str, host: str, index: int) -> bool:
-    """Let a host begin a unit for all; return whether it may, which is not so where another one was faster.
+    """Begin a task group for all hosts; return False if another host has begun it first.
 
-    :param index: the key's ModifyIndex when it was looked at, 0 where it was not there: a session could lock it twice.
+    :param index: the key's ModifyIndex when it was read, 0 if it did not exist. A session can lock a key that it has already
+        locked, so the index is compared too.
     """
     key = store.keys.once(version, unit)
     try:
@@ -67,7 +69,10 @@ def begin_once(store: Store, session: str, version: str, unit: str, host: str, i
 
 
 def end_once(store: Store, session: str, version: str, unit: str, host: str, error: str | None = None) -> None:
-    """Say that a host has done a unit for all, or with an error that it could not."""
+    """Record that a host has finished a task group for all hosts, or why it failed.
+
+    :raises UpgradeError: ``once_gone`` if the run has lost its session.
+    """
     state = DONE if error is None else FAILED
     try:
         store.client.write([unlock(store.keys.once(version, unit), value(state, host, error or ""), session)])
@@ -76,13 +81,13 @@ def end_once(store: Store, session: str, version: str, unit: str, host: str, err
         if found is None or (found.state, found.host) != (state, host):
             raise UpgradeError(
                 "once_gone",
-                f"{unit} is {state} on {host}, and that can't be recorded in {store.keys.once(version, unit)}, as this run's "
-                "session with Consul was lost meanwhile. Run the same command again; the unit is run once more then.",
+                f"{unit} is {state} on {host}, but that can't be recorded in {store.keys.once(version, unit)}, because this run "
+                f"lost its Consul session. Run the same command again; it runs {unit} once more.",
             ) from conflict
 
 
 def value(state: str, host: str, error: str = "") -> str:
-    """Return what a unit's key holds."""
+    """Return the value of a task group's key."""
     facts = {
         "state": state,
         "host": host,

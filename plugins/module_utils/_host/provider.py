@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The upgrade of a provider: one host at a time is at it, under a lock, and what it finishes stands in the provider's own key.
+"""The upgrade of a provider: one host at a time runs it under a lock, and stores its progress in the provider's key.
 
-The lock goes with the session of the run, and is wiped when another rollout begins; the provider's key stays.
+The lock is deleted with the session of the run, and when another rollout begins. The provider's key stays.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from . import leases, once_for_all
 
 @dataclass(frozen=True, slots=True)
 class ProviderState:
-    """A provider, and the host that is at it or was.
+    """A provider, and the host that upgrades it or upgraded it last.
 
-    :param index: the ModifyIndex of its key, 0 where there is none.
-    :param wanted: the version that the fleet should run, None where none is set; ``wanted_index`` is its ModifyIndex.
+    :param index: the ModifyIndex of its key, 0 if there is none.
+    :param wanted: the version that the fleet should run, None if none is set.
+    :param wanted_index: the ModifyIndex of ``current_version``, 0 if it is not set.
     """
 
     provider: Provider
@@ -38,22 +39,23 @@ class ProviderState:
     wanted: str | None = None
     wanted_index: int = 0
 
-    def has_done(self, unit: str, version: str) -> bool:
-        """Return whether nothing of a unit is left to do on the way to a version."""
+    def has_done(self, task_group: str, version: str) -> bool:
+        """Return whether a task group is finished in the upgrade to a version."""
         if self.provider.is_at(version):
             return True
-        return unit in self.provider.done and (self.provider.target == version or is_checkpoint_group(unit))
+        is_done = task_group in self.provider.done
+        return is_done and (self.provider.target == version or is_checkpoint_group(task_group))
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderUpgrade:
-    """The upgrade of a provider as one host of a run does it.
+    """The upgrade of a provider by one host of a run.
 
-    :param version: where the host's rollout leads.
-    :param session: the run's, with Consul.
-    :param task_groups: the provider's, as far as they are on its way.
-    :param origin: the version that the provider comes from, as far as that is known; after a way back that did not end, it is
-        not what its key says.
+    :param version: the target of the host's rollout.
+    :param session: the run's Consul session.
+    :param task_groups: the provider's task groups on its upgrade path.
+    :param origin: the version before the upgrade, empty if it is not known. After an unfinished rollback, it differs from the
+        version in the provider's key.
     """
 
     name: str
@@ -64,22 +66,22 @@ class ProviderUpgrade:
     origin: str = ""
 
     def refuse_to_begin(self, found: ProviderState) -> None:
-        """Refuse to begin a task group of a provider that has gone elsewhere, or of a rollout that is not the fleet's any more.
+        """Raise an error if the fleet has another target, or the provider another version than this upgrade begins at.
 
         :raises UpgradeError: ``overtaken``, ``provider_moved``.
         """
         if found.wanted != self.version:
             raise UpgradeError(
                 "overtaken",
-                f"The fleet should run {found.wanted!r} now, and not {self.version!r} any more, so {self.host} begins nothing more of "
-                f"the provider {self.name}.",
+                f"The fleet should now run {found.wanted!r} instead of {self.version!r}, so {self.host} does not continue with the "
+                f"provider {self.name}.",
             )
         self._refuse_moved(found.provider)
 
     def begin(self, store: Store, task_group: str, found: ProviderState) -> bool:
-        """Begin a task group; return whether the host may, which is not so where another one was faster.
+        """Begin a task group; return False if a key has changed since ``found`` was read, as when another host began it first.
 
-        :param found: what :func:`read_provider` gave, and :meth:`refuse_to_begin` let pass; nothing is written if it is not so any more.
+        :param found: the result of :func:`read_provider`, checked by :meth:`refuse_to_begin`.
         """
         before = found.provider
         after = Provider(
@@ -104,18 +106,18 @@ class ProviderUpgrade:
         return True
 
     def finish(self, store: Store, done: Collection[str]) -> None:
-        """Record task groups that the host has finished, in addition to those before.
+        """Record further task groups that the host has finished.
 
         :raises UpgradeError: ``provider_gone``.
-        :raises Conflict: somebody wrote in between; retry. The methods below raise the same.
+        :raises Conflict: if another process wrote in between; retry. The methods below raise the same.
         """
         self._record(store, partial(self._further, done=done), has_begun=True)
 
     def complete(self, store: Store, *, has_begun: bool) -> None:
-        """Record that the provider is at the version.
+        """Record that the provider runs the version.
 
-        :param has_begun: whether the host has begun a task group. Where it has not, and the fleet should run another version by now,
-            nothing is recorded.
+        :param has_begun: whether the host has begun a task group. If it has not, and the fleet's target has changed, nothing is
+            recorded.
         :raises UpgradeError: ``provider_gone``, ``provider_moved``.
         """
         self._record(
@@ -123,14 +125,14 @@ class ProviderUpgrade:
         )
 
     def fail(self, store: Store, error: str) -> None:
-        """Record why the task group under way failed.
+        """Record why the current task group failed.
 
         :raises UpgradeError: ``provider_gone``.
         """
         self._record(store, partial(self._further, error=error), has_begun=True)
 
     def release(self, store: Store) -> None:
-        """Let another host take the provider on, at the next task group."""
+        """Release the lock, so that another host can run the next task group."""
         found = read_provider(store, self.version, self.name)
         if found.holder is not None and (found.holder.state, found.holder.host) == (once_for_all.RUNNING, self.host):
             store.client.write([compare(self._lock_key(store), found.holder.index), remove(self._lock_key(store))])
@@ -143,7 +145,7 @@ class ProviderUpgrade:
         if before.is_at(self.version):
             return
         if has_begun and (before.target, before.host) != (self.version, self.host):
-            # Another rollout took it on meanwhile, and may be through with it.
+            # Another rollout began to upgrade it meanwhile, and may have finished.
             raise self._gone()
         if not has_begun:
             if found.wanted != self.version:
@@ -177,7 +179,7 @@ class ProviderUpgrade:
         )
 
     def _kept(self, before: Provider) -> tuple[str, ...]:
-        """Return what stays finished on the way to the version: checkpoints that do not lie on it are before it again."""
+        """Return the finished task groups that stay finished: all for the same target, else those of checkpoints on this path."""
         if before.target == self.version:
             return before.done
         return tuple(one for one in before.done if is_checkpoint_group(one) and one in self.task_groups)
@@ -189,15 +191,15 @@ class ProviderUpgrade:
         if self.origin and provider.state == UPGRADED and provider.version not in ("", self.origin):
             raise UpgradeError(
                 "provider_moved",
-                f"The provider {self.name} is at {provider.version} by now, and this run worked out its way from {self.origin}. Run the "
-                "same command again with -e retry_failed=true; it works out the way from there.",
+                f"The provider {self.name} is at {provider.version} now, but the upgrade path of this run begins at {self.origin}. Run the "
+                "same command again with -e retry_failed=true; its upgrade path begins at the new version.",
             )
 
     def _gone(self) -> UpgradeError:
         return UpgradeError(
             "provider_gone",
-            f"{self.host} was at the provider {self.name}, and another host has taken that on, as this run's session with Consul "
-            "was lost or another rollout was begun meanwhile. Run the same command again; what is not recorded is run once more then.",
+            f"{self.host} was upgrading the provider {self.name}, and another host has taken it over, because this run lost its Consul "
+            "session or another rollout began. Run the same command again; it runs again what is not recorded.",
         )
 
 
@@ -207,27 +209,27 @@ def lock_of(name: str) -> str:
 
 
 def read_provider(store: Store, version: str, name: str, host: str = "", session: str = "") -> ProviderState:
-    """Read a provider's version and the host that is upgrading it. One request; two if that host no longer has its lock.
+    """Return a provider and the host that upgrades it: one request, two if that host no longer has its lock.
 
-    Locks belong to one rollout and are removed when the next begins. A host without one still holds the provider while a
-    push run other than the caller's drives it; the holder's ``index`` is 0 then.
+    Locks belong to one rollout and are deleted when the next begins. A host without a lock still holds the provider while
+    another run has a lease on that host. The holder's ``index`` is 0 then.
 
-    :param host: the asking host, which its own lock does not block; empty to read only.
-    :param session: the Consul session of the asking run.
+    :param host: the host that asks, which its own upgrade does not block; empty to only read the keys.
+    :param session: the Consul session of the run that asks.
     """
     key, held = store.keys.provider(name), store.keys.once(version, lock_of(name))
     current = store.keys.current_version
     entries = {entry.key: entry for entry in store.client.read((key, held, current))}
     found, entry, wanted = entries.get(key), entries.get(held), entries.get(current)
-    there = decode_provider(key, found.value) if found is not None else Provider()
+    provider = decode_provider(key, found.value) if found is not None else Provider()
     holder = once_for_all.decode(entry, lock_of(name)) if entry is not None else None
-    is_midway = bool(there.target and there.unit and not there.error)
-    if holder is None and host and is_midway and there.host not in ("", host):
-        driver = leases.holding_session(store, there.host)
-        if driver not in ("", session):
-            holder = once_for_all.RunOnceState(once_for_all.RUNNING, there.host)
+    is_midway = bool(provider.target and provider.unit and not provider.error)
+    if holder is None and host and is_midway and provider.host not in ("", host):
+        lease_session = leases.holding_session(store, provider.host)
+        if lease_session not in ("", session):
+            holder = once_for_all.RunOnceState(once_for_all.RUNNING, provider.host)
     return ProviderState(
-        there,
+        provider,
         found.modify_index if found is not None else 0,
         holder,
         decode_version(current, wanted.value) if wanted is not None else None,

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The start of a host's upgrade: one transaction that succeeds only while the admission that it rests on still holds."""
+"""The start of a host's upgrade: one transaction that succeeds only if the host is still admitted."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from .._state.store import Store
 from .gate_question import keys_to_read, permission
 
 
-# A conflict means that a gate, a hold, the version or the record was written between the read and the start.
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start that is asked for.
+    """A request to start a host's upgrade.
 
-    :param default: whether the host may start where no gate is set.
+    :param default: whether the host may start if no gate is set.
     """
 
     host: str
@@ -39,9 +38,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A start that was made, or in check mode would be.
+    """A start that was written, or would be without check mode.
 
-    :param index: the ModifyIndex of the record.
+    :param index: the ModifyIndex of the record, 0 in check mode.
     """
 
     record: HostRecord
@@ -54,10 +53,10 @@ def start(
 ) -> Started:
     """Write that a host starts, if it is admitted at that moment: one request to read, one to write.
 
-    The write compares the indexes of ``current_version``, of every gate and hold that the answer may depend on, and of the folder
-    of holds, which each hold that is set or ended writes. Consul lets a node's token compare only keys that are there, so keys
-    that are not are read in the same transaction. A start that finds one of them there after all is taken back before anything is
-    done on the host.
+    The write compares the ModifyIndexes of ``current_version``, of every gate and hold that the admission may depend on, and of
+    the folder of holds, which is written whenever a hold is set or ended. A node's token may compare only keys that exist, so
+    missing keys are read in the same transaction. If one of them exists by then, the start is undone, before anything is done on
+    the host, and tried again.
 
     :param change: returns the host's record after the start.
     :raises UpgradeError: ``not_admitted``, ``busy``, ``bad_name``, ``newer_schema``, ``unreadable_gate``.
@@ -65,6 +64,7 @@ def start(
     check_name("host", asked.host, "name")
     check_name("role", asked.role, "role")
     check_version(asked.version, "version")
+    # A conflict means that a gate, a hold, the version or the record was written between the read and the start.
     return retry_on_conflict(
         lambda: _start(store, asked, change, dry=dry),
         lambda: f"{asked.host} does not start: its record, a gate or a hold of it",
@@ -94,8 +94,8 @@ def _start(store: Store, asked: Start, change: Callable[[HostRecord | None], Hos
     written = store.client.write(operations)
     index = next(int(one["ModifyIndex"]) for one in written if one["Key"] == key)
     if not absent.isdisjoint(one["Key"] for one in written):
-        store.client.write(_back(key, entry, index))
-        raise Conflict("conflict", f"A gate or a hold of {asked.host} came while it started.", key=key)
+        store.client.write(_undo(key, entry, index))
+        raise Conflict("conflict", f"A gate or a hold of {asked.host} was created while it started.", key=key)
     return Started(after, index, changes)
 
 
@@ -103,7 +103,7 @@ def _read(store: Store, asked: Start, record: str) -> list[KVEntry]:
     keys = store.keys
     prefixes = sorted({record, keys.schema, keys.current_version, *keys_to_read(keys, asked.host, asked.role)})
     try:
-        # The folder's own key is there once a rollout has begun. Read as a tree, it would bring the holds of all hosts along.
+        # The folder's own key exists once a rollout has begun. As a prefix, it would also return the holds of all hosts.
         entries = store.client.read(prefixes, known=[keys.holds])
     except Conflict:
         entries = store.client.read(prefixes)
@@ -123,15 +123,15 @@ def _refuse_unless_admitted(store: Store, asked: Start, entries: Iterable[KVEntr
         return
     raise UpgradeError(
         "not_admitted",
-        f"{asked.host} does not start {asked.version}, as it is not admitted: {reason}. Nothing was done. See with status.yml what "
+        f"{asked.host} does not start {asked.version}, as it is not admitted: {reason}. Nothing was done. Run status.yml to see what "
         "it waits for; it starts by itself once it is admitted.",
         host=asked.host,
         reason=reason,
     )
 
 
-def _back(key: str, before: KVEntry | None, index: int) -> list[Operation]:
-    """Return what makes a record what it was before a start, unless it was written since."""
+def _undo(key: str, before: KVEntry | None, index: int) -> list[Operation]:
+    """Return the operations that restore a record as it was before a start; they fail if it was written since."""
     if before is None:
         return [compare(key, index), remove(key)]
     return [compare(key, index), put(key, before.value.decode("utf-8", "replace"))]
