@@ -44,7 +44,7 @@ def test_every_mistake_has_its_key_file_and_line(run: Runner) -> None:
         ("rolling_rules.roles.compute", str(file), 4),
         ("health.soak", str(file), 6),
     ]
-    assert found["mistakes"][2]["message"].startswith("rolling_rules.global: 'two' is no cap.")
+    assert found["mistakes"][2]["message"].startswith("rolling_rules.global: 'two' is not a cap.")
     assert found["failure"]["message"].startswith(
         "5 mistakes in the instructions, the first of which is: rolling_rules.roles.db: -1 is"
     )

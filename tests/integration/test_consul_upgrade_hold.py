@@ -139,9 +139,9 @@ def test_a_name_that_is_not_known_is_refused_unless_it_is_meant(run: Runner, con
     planned, seen = run([plan(version="2", instructions=RULES), info()])
     for result in (planned, seen):
         assert [one for one in result["warnings"] if "hold" in one] == [
-            "upgrade/hold/host/compte2 holds no host; did you mean 'compute2'?",
-            "upgrade/hold/host/odd9 holds no host.",
-            "upgrade/hold/role/computes holds no role; did you mean 'compute'?",
+            "upgrade/hold/host/compte2 is a hold for an unknown host; did you mean 'compute2'?",
+            "upgrade/hold/host/odd9 is a hold for an unknown host.",
+            "upgrade/hold/role/computes is a hold for an unknown role; did you mean 'compute'?",
         ]
 
 
@@ -172,7 +172,7 @@ def test_an_approval_of_no_stage_is_told(run: Runner, store: Store, consul: RawK
     make_pass(store, PassRequest("2", rules))
     consul.put("upgrade/approval/canry", "ann: looks well")
     for result in run([plan(), info()]):
-        assert result["warnings"] == ["The approval of stage canry is for none of the rules; did you mean 'canary'?"]
+        assert result["warnings"] == ["The approval of stage canry is for an unknown stage; did you mean 'canary'?"]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"epoch": 3}'])

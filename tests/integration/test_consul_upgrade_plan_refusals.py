@@ -41,7 +41,7 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
             plan(version="2", instructions=UNLIMITED, limit=["comptue"]),
             "limit: 'comptue' is no host, role or group of this fleet; did you mean",
         ),
-        (plan(version="2", instructions={"rolling_rules": {"global": -1}}), "rolling_rules.global: -1 is no cap."),
+        (plan(version="2", instructions={"rolling_rules": {"global": -1}}), "rolling_rules.global: -1 is not a cap."),
         (plan(version="2", instructions={"failure_rules": {"x": 5}}), "failure_rules.x: unknown key"),
         (
             plan(version="2", instructions={"windows": [{"from": 22, "to": 6}]}),
@@ -53,7 +53,7 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
         ),
         (
             plan(version="2", instructions={**UNLIMITED, "stages": [{"hosts": ["comptue1"]}]}),
-            "stages[0].hosts: comptue1 is no host of this fleet; did you mean 'compute1'?",
+            "stages[0].hosts: comptue1 is not a host of this fleet; did you mean 'compute1'?",
         ),
         (
             plan(version="2", instructions={"stages": [{"name": "canary", "hosts": 1}, {"approve": True}]}),
@@ -179,7 +179,7 @@ def test_a_rollout_to_what_a_shell_would_act_on_does_not_begin_and_an_old_one_is
 ) -> None:
     seed(consul, names(compute=2), version="1 beta")
     before = consul.tree()
-    with pytest.raises(UpgradeError, match="version: the version '2; reboot' has a character"):
+    with pytest.raises(UpgradeError, match="version: the version '2; reboot' is not safe in a command"):
         make_pass(store, PassRequest("2; reboot", {"rolling_rules": {"global": 1}}))
     assert consul.tree() == before
     assert make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}})).admissions

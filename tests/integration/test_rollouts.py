@@ -140,7 +140,7 @@ def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Stor
         assert caught.value.details["instructions"] == before
     assert consul.tree() == keys
     control.pause(store, control.Command("wait"))
-    with pytest.raises(UpgradeError, match="rolling_rules is not given, and the rollout to 2 has it in upgrade/ledger"):
+    with pytest.raises(UpgradeError, match="rolling_rules is missing, but the rollout to 2 has it in upgrade/ledger"):
         go(store, None, {"failure_rules": {"fleet": 3}})
     control.resume(store, control.Command())
     assert opened(history(consul)) == ["compute1"]

@@ -52,8 +52,8 @@ def test_all_hosts_that_may_not_go_are_told_at_once_and_nothing_is_touched(fleet
     meta = fleet.folder / "roles/app/meta/upgrade.yml"
     told = (
         "2 of 4 hosts may not go to 2.10. web1 (2.2): app of the role web: it can't go from 2.2 to 2.10, as allowed_from "
-        f"({meta}:2) is >=2.8, <2.10 to 2.10. web3 (never reported): app of the role web: no one knows which version it has, and "
-        f"allowed_from ({meta}:2) says from which it can go. Declare it in the host's variable upgrade_version_from. Go to another "
+        f"({meta}:2) is >=2.8, <2.10 to 2.10. web3 (never reported): app of the role web: its version is not known, and "
+        f"allowed_from ({meta}:2) allows only some versions. Declare it in the host's variable upgrade_version_from. Go to another "
         "version first"
     )
     # Who is left out of this run is asked too, as the fleet goes there as a whole.

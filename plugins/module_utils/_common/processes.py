@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_CHECKS = 0.5
 
 
 def start_ticks(pid: int) -> int | None:
@@ -76,7 +76,7 @@ def wait_for_exit(pid: int, started: int) -> None:
     except (AttributeError, OSError):
         # pidfd_open needs Linux 5.3, and is missing from some builds of Python.
         while start_ticks(pid) == started:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_SECONDS_BETWEEN_CHECKS)
         return
     poll = select.poll()
     poll.register(handle, select.POLLIN)

@@ -103,5 +103,5 @@ def parse_duration(value: object, key: str) -> int:
         )
     seconds = int(found[1]) * _UNITS[found[2]]
     if seconds > _LONGEST:
-        raise invalid_value(key, value, "is longer than ten years; leave it out for no such rule")
+        raise invalid_value(key, value, "is longer than ten years; give a shorter time")
     return seconds

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Health: whether a host that reported the version is healthy and has been for long enough, and when a silent one was heard of last.
+"""Health: whether a host that reported the version has been healthy for long enough, and since when another host is silent.
 
-All times are those of planners, except for a host's own reports. A host whose clock is behind still gets the whole deadline, from the
-moment at which it was admitted.
+All times are by planners' clocks, except those of a host's own reports. The deadline of a host also counts from its admission, so
+a host whose clock is behind gets all of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class HealthState:
     :param is_well: whether it counts as upgraded.
     :param is_broken: whether it counted as upgraded before, and is not healthy any more.
     :param reason: why it does not count as upgraded.
-    :param mark: what is to be remembered of it; None for nothing.
+    :param mark: the health mark to store; None for none.
     :param wake_at: when it may count as upgraded if nothing else changes (unix seconds).
     """
 
@@ -49,10 +49,10 @@ def health_state(
     *,
     was_there: bool = False,
 ) -> HealthState:
-    """Return whether a host that reported the version is healthy, and what is to be remembered of that.
+    """Return the health of a host that reported the version, and its new health mark.
 
     :param now: by the planner's clock (unix seconds).
-    :param mark: what planners remember of its health, for any version.
+    :param mark: the stored health mark, for any version.
     :param checks: check -> status, for the checks of the host; None if Consul was not asked, so that only the mark is known.
     :param reported: when the host reported the version, by its own clock (unix seconds); None if it keeps no record.
     :param was_there: whether it reported the version before the rollout began. It need not soak then, but its checks have to pass.
@@ -68,7 +68,7 @@ def health_state(
         seen = HealthMark(version, None, been, reported, lost=been) if known is not None else None
         reason = f"{'was upgraded, and now ' if been else f'reported {version}, and '}{', '.join(failing)}"
         return HealthState(False, is_broken=been, reason=reason, mark=seen, wake_at=again)
-    # A time in the future was written by a planner whose clock is wrong, or was.
+    # A time in the future is from a planner with a wrong clock.
     since = min(known.since, int(now)) if known is not None and known.since is not None else None
     if since is None:
         if checks is None and rules.consul_checks:
@@ -79,7 +79,7 @@ def health_state(
     ready = since + rules.soak
     if now >= ready:
         return HealthState(True, mark=HealthMark(version, since, True, reported))
-    did = "had lost its health" if lost else f"reported {version}"
+    did = "was unhealthy" if lost else f"reported {version}"
     return HealthState(
         False,
         is_broken=lost,
@@ -90,7 +90,7 @@ def health_state(
 
 
 def failing_checks(rules: HealthRules, checks: Mapping[str, str]) -> list[str]:
-    """Return what is wrong with the checks of a host, in words; empty if all pass."""
+    """Return a phrase for each required check that a host lacks or that does not pass; empty if all pass."""
     failing = []
     for name in rules.consul_checks:
         status = checks.get(name)
@@ -102,7 +102,7 @@ def failing_checks(rules: HealthRules, checks: Mapping[str, str]) -> list[str]:
 
 
 def silent_since(now: float, admitted_at: float | None, times: Mapping[str, Any] | None) -> float | None:
-    """Return when an admitted host was heard of last (unix seconds); None if that is not known.
+    """Return when an admitted host was admitted or last reported (unix seconds); None if that is not known.
 
     :param admitted_at: when a planner opened its gate.
     :param times: state -> time, from its record for this version; times in the future do not count.

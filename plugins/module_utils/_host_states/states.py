@@ -21,7 +21,7 @@ from .soak import HealthState, health_state, silent_since
 UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING = "upgraded", "failed", "lost", "upgrading", "held", "pending"
 STATES = (UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING)
 
-# The ledger has to stay far below the half megabyte that Consul takes.
+# Keeps the ledger far below the half megabyte that Consul takes.
 MOST_ADMITTED = 5000
 
 # The states in which a host is down, or may be: it takes a slot of every cap over it.
@@ -37,7 +37,7 @@ class HostState:
     :param version: the version that it reported last; None if it never reported.
     :param trouble: why it is lost, or why it is not upgraded though it reported; empty for other states.
     :param wake_at: when its state may change if nothing is written (unix seconds).
-    :param mark: what is to be remembered of its health; None for nothing.
+    :param mark: the health mark to store; None for none.
     :param in_rollback: whether the rollout is a rollback.
     :param was_broken: whether it had failed or was lost when that rollback began.
     :param current: the version that the rollout goes to.
@@ -82,9 +82,9 @@ class HostState:
 
     @property
     def needs_its_gate(self) -> bool:
-        """Whether it is upgrading behind a closed gate and was admitted, as when a new rollout began after its start.
+        """Whether it was admitted and is upgrading, but its gate is closed, as when a new rollout began after its start.
 
-        Its own record alone is no reason to open the gate: a host may write anything there.
+        A start in its record is not enough, because a host may write anything there.
         """
         is_closed = not self.is_soaking and not self.gate.is_open
         return self.state == UPGRADING and is_closed and self.hold is None and self.was_admitted
@@ -132,7 +132,7 @@ def read_states(
     because the lookup on the node fails for it.
 
     :param members: host -> role.
-    :param rules: what is asked of hosts beyond their reports; None for nothing.
+    :param rules: what hosts have to fulfill in addition to their reports; None for nothing.
     """
     rules = rules or HealthRules(progress_deadline=None)
     current = snapshot.current_version
@@ -169,8 +169,8 @@ def read_states(
 def admitted_and_started(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, int]:
     """Return host -> index of its last report, for hosts that planners have admitted and that have started and not ended.
 
-    A planner notes in a gate when it opened it. A later report of the host ends that admission. At most ``MOST_ADMITTED`` hosts are
-    returned, the first in the order of ``members``, because the ledger keeps them.
+    A planner stores the time in each gate that it opens. A later report of the host ends that admission. At most ``MOST_ADMITTED``
+    hosts are returned, the first in the order of ``members``, because the ledger stores them.
     """
     found: dict[str, int] = {}
     for host, role in members.items():
@@ -233,7 +233,7 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
     waiting = HELD if one.hold else PENDING
     if current is None:
         return replace(one, state=waiting)
-    if one.version == current and not _has_left(snapshot, one):
+    if one.version == current and not _is_superseded(snapshot, one):
         if not rules.asks_more:
             return replace(one, state=UPGRADED)
         mark, checks = snapshot.marks.get(one.host), _checks(snapshot, one.host)
@@ -250,8 +250,8 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
     return replace(one, state=waiting)
 
 
-def _has_left(snapshot: Snapshot, one: HostState) -> bool:
-    """Return whether a newer record outweighs a host's report: the host has started or failed since then, or was retried.
+def _is_superseded(snapshot: Snapshot, one: HostState) -> bool:
+    """Return whether a newer record supersedes a host's report: the host has started or failed since then, or was retried.
 
     The version of that record does not matter: either way, the host is not known to run the reported version any more. A newer record
     that can't be read counts as a failure.
@@ -265,9 +265,9 @@ def _has_left(snapshot: Snapshot, one: HostState) -> bool:
 def _was_there(snapshot: Snapshot, one: HostState) -> bool:
     """Return whether a host reported the version before the rollout began, and nothing since then."""
     report = snapshot.reports.get(one.host)
-    said = max(report.index if report is not None else 0, one.record.index if one.record is not None else 0)
+    newest = max(report.index if report is not None else 0, one.record.index if one.record is not None else 0)
     begun = snapshot.ledger.begun_index if snapshot.ledger is not None else None
-    return begun is not None and said <= begun
+    return begun is not None and newest <= begun
 
 
 def _reported_at(record: HostRecord | None, version: str) -> int | None:
@@ -294,15 +294,15 @@ def _upgrading_or_lost(snapshot: Snapshot, one: HostState, rules: HealthRules) -
     record = one.record
     mine = record is not None and (record.version == snapshot.current_version or record.state == STARTED)
     times = record.times if record is not None and mine else None
-    # The global gate tells no time of admission: it opens after a rollout, also for hosts that join the fleet long after that.
+    # The global gate's time is no time of admission: it opens after a rollout, also for hosts that join the fleet long after that.
     admitted_at = one.gate.at if one.gate.is_open and one.gate.scope != "global" else None
-    heard = silent_since(snapshot.now, admitted_at, times)
-    if heard is None:
+    since = silent_since(snapshot.now, admitted_at, times)
+    if since is None:
         return upgrading
-    lost_at = heard + rules.progress_deadline
+    lost_at = since + rules.progress_deadline
     if snapshot.now <= lost_at:
         return replace(upgrading, wake_at=lost_at)
-    silent = int(snapshot.now - heard)
+    silent = int(snapshot.now - since)
     return replace(
         one, state=LOST, trouble=f"silent for {silent} s, and health.progress_deadline is {rules.progress_deadline} s"
     )

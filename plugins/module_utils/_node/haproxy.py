@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The servers behind a HAProxy, by its runtime API: taken out and put back while it runs.
+"""Take servers out of a running HAProxy and put them back, through its runtime API.
 
-The API is described in HAProxy's management guide, chapter 9.3 ("Unix Socket commands"): one command a connection, and
-the answer ends with the connection.
+See HAProxy's management guide, chapter 9.3 ("Unix Socket commands"). Each connection takes one command, and is closed after the
+answer.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._common.errors import UpgradeError
+from .._common.names import plural
 from .lock_file import FOLDER, open_lock_file
 
 DRAINED, MAINTENANCE, READY = "drained", "maintenance", "ready"
 _COMMANDS = {DRAINED: "drain", MAINTENANCE: "maint", READY: "ready"}
-# Who takes a server out holds it, so that two don't take each other for the one that goes on serving.
+# Held while a server is taken out. Otherwise two servers could be taken out at once, each counting on the other to serve.
 LOCK = f"{FOLDER}/haproxy.lock"
 _DRAIN_BITS = 0x08 | 0x10
 _SECONDS_TO_ANSWER = 10.0
-_SECONDS_BETWEEN_LOOKS = 0.25
+_SECONDS_BETWEEN_TRIES = 0.25
 
 
 @dataclass(frozen=True)
 class HaproxyServer:
-    """A server as HAProxy sees it.
+    """A server as HAProxy reports it.
 
-    :param status: HAProxy's word, such as ``UP``, ``DRAIN`` or ``MAINT``. A server that fails its checks is ``DOWN``,
+    :param status: HAProxy's status, such as ``UP``, ``DRAIN`` or ``MAINT``. A server that fails its checks is ``DOWN``,
         even while it is drained.
-    :param sessions: how many there are on it now, and wait for it.
-    :param admin: what operators and the configuration want, as bits: ``srv_admin_state`` of the management guide.
+    :param sessions: the number of its current and queued sessions.
+    :param admin: the administrative state, as bits: ``srv_admin_state`` in the management guide.
     """
 
     backend: str
@@ -49,26 +50,26 @@ class HaproxyServer:
 
     @property
     def state(self) -> str:
-        """In which of the module's states it is."""
+        """The state in the module's terms: ``drained``, ``maintenance`` or ``ready``."""
         if self.admin & ~_DRAIN_BITS:
             return MAINTENANCE
         return DRAINED if self.admin else READY
 
     @property
     def serves(self) -> bool:
-        """Whether it is given new sessions: it is well, or no one checks whether it is."""
+        """Whether it gets new sessions: it is up, or has no health checks."""
         return self.status.startswith(("UP", "no check"))
 
 
 @dataclass(frozen=True)
 class ServerChange:
-    """What is to become of a server.
+    """The state that a server should get.
 
     :param state: ``drained``, ``maintenance`` or ``ready``.
-    :param seconds: how long to wait for the end of its sessions, or until it serves.
-    :param shut: whether sessions that are left then are cut off.
+    :param seconds: how long to wait until its sessions have ended, or until it serves.
+    :param shut: whether to cut off the sessions that are left after that.
     :param others: how many other servers of the backend have to serve before this one is taken out.
-    :param keep_maintenance: whether a server in maintenance is left so when it should be ready.
+    :param keep_maintenance: whether a server in maintenance stays there when the state is ``ready``.
     """
 
     state: str
@@ -85,7 +86,7 @@ class Runtime:
     """
 
     def __init__(self, address: str) -> None:
-        """Remember where it is."""
+        """Store the address; nothing is sent yet."""
         self.address = address
 
     def call(self, command: str) -> str:
@@ -103,7 +104,7 @@ class Runtime:
             reason = getattr(error, "strerror", None) or str(error)
             raise UpgradeError(
                 "haproxy_unreachable",
-                f"HAProxy's runtime API at {self.address} does not answer: {reason}. HAProxy has to run, with 'stats socket "
+                f"HAProxy's runtime API at {self.address} does not answer: {reason}. Start HAProxy, with 'stats socket "
                 f"{self.address} level admin' in the section 'global' of its configuration.",
                 socket=self.address,
             ) from error
@@ -127,20 +128,20 @@ class Runtime:
 
         :raises UpgradeError: ``haproxy_unreachable``, ``unknown_server``.
         """
-        # In this order: what is ready by the first answer is so in the second, too.
+        # In this order, so that the status is not older than the administrative state.
         wanted = self.call(f"show servers state {backend}")
         found = parse_servers(self.call(f"show stat {backend} 4 -1"), wanted, backend)
         if not found:
             raise UpgradeError(
                 "unknown_server",
-                f"HAProxy at {self.address} has no servers in a backend {backend}. Its names are those of the sections "
-                "'backend' and 'listen' in its configuration, and the names behind 'server' there.",
+                f"HAProxy at {self.address} has no servers in a backend {backend}. Use the name of a section 'backend' or "
+                "'listen' of its configuration, and the names after 'server' in that section.",
                 backend=backend,
             )
         return found
 
     def server(self, backend: str, name: str) -> tuple[HaproxyServer, list[HaproxyServer]]:
-        """Return a server, and the others of its backend.
+        """Return a server, and the other servers of its backend.
 
         :raises UpgradeError: ``haproxy_unreachable``, ``unknown_server``.
         """
@@ -150,14 +151,14 @@ class Runtime:
                 return one, [other for other in found if other is not one]
         raise UpgradeError(
             "unknown_server",
-            f"HAProxy at {self.address} has no server {name} in its backend {backend}; those that are there: "
+            f"HAProxy at {self.address} has no server {name} in its backend {backend}; it has: "
             f"{', '.join(one.name for one in found)}.",
             backend=backend,
             server=name,
         )
 
     def order(self, command: str) -> None:
-        """Give a command that is answered with nothing when it is done.
+        """Send a command whose answer is empty if it succeeds.
 
         :raises UpgradeError: ``haproxy_unreachable``, ``haproxy_refused``.
         """
@@ -175,7 +176,8 @@ def parse_servers(stat: str, state: str, backend: str) -> list[HaproxyServer]:
     """Return the servers of a backend.
 
     :param stat: the answer to ``show stat``: CSV, with a header after ``# ``.
-    :param state: the answer to ``show servers state``: a version, a header after ``# ``, and words with spaces between.
+    :param state: the answer to ``show servers state``: a line with a version, a header after ``# ``, and lines with spaces
+        between the fields.
     """
     lines = state.splitlines()[1:]
     names = lines[0].removeprefix("# ").split() if lines else []
@@ -195,30 +197,30 @@ def parse_servers(stat: str, state: str, backend: str) -> list[HaproxyServer]:
     ]
 
 
-def set_server(runtime: Runtime, backend: str, name: str, wish: ServerChange, *, dry: bool = False) -> dict[str, Any]:
-    """Bring a server into a state, and wait until it took effect; return the result of the module.
+def set_server(runtime: Runtime, backend: str, name: str, change: ServerChange, *, dry: bool = False) -> dict[str, Any]:
+    """Bring a server into a state, wait until that has taken effect, and return the result of the module.
 
-    :param dry: only tell whether something would change.
+    :param dry: check mode: only find out whether anything would change.
     :raises UpgradeError: ``haproxy_unreachable``, ``haproxy_refused``, ``unknown_server``, ``too_few_servers``,
         ``still_busy``, ``not_up``.
     """
     was, _others = runtime.server(backend, name)
-    # What is in maintenance gets nothing, as what is drained; and whoever put it there may not want it back.
-    kept = was.state == MAINTENANCE and (wish.state == DRAINED or (wish.state == READY and wish.keep_maintenance))
-    changes = not kept and was.state != wish.state
+    # A server in maintenance gets no sessions, like a drained one. An operator may want it to stay there.
+    kept = was.state == MAINTENANCE and (change.state == DRAINED or (change.state == READY and change.keep_maintenance))
+    changes = not kept and was.state != change.state
     if dry:
         return _result(was, was, changed=changes)
-    until = time.monotonic() + wish.seconds
+    until = time.monotonic() + change.seconds
     if changes:
-        command = f"set server {backend}/{name} state {_COMMANDS[wish.state]}"
-        if wish.state == READY or wish.others == 0 or not was.serves:
+        command = f"set server {backend}/{name} state {_COMMANDS[change.state]}"
+        if change.state == READY or change.others == 0 or not was.serves:
             runtime.order(command)
         else:
-            _order_with_others(runtime, backend, name, command, wish, until)
-    if wish.state == READY:
-        now = was if kept else _wait_until_up(runtime, backend, name, wish, until)
+            _order_with_others(runtime, backend, name, command, change, until)
+    if change.state == READY:
+        now = was if kept else _wait_until_up(runtime, backend, name, change, until)
     else:
-        now = _wait_until_idle(runtime, backend, name, wish, until)
+        now = _wait_until_idle(runtime, backend, name, change, until)
     return _result(was, now, changed=changes)
 
 
@@ -232,30 +234,30 @@ def _result(was: HaproxyServer, now: HaproxyServer, *, changed: bool) -> dict[st
 
 
 def _order_with_others(
-    runtime: Runtime, backend: str, name: str, command: str, wish: ServerChange, until: float
+    runtime: Runtime, backend: str, name: str, command: str, change: ServerChange, until: float
 ) -> None:
-    """Give a command as soon as enough others serve."""
+    """Send a command as soon as enough other servers serve."""
     while True:
         with _alone():
             _server, others = runtime.server(backend, name)
             serving = [one.name for one in others if one.serves]
-            if len(serving) >= wish.others:
+            if len(serving) >= change.others:
                 runtime.order(command)
                 return
         if time.monotonic() > until:
             raise UpgradeError(
                 "too_few_servers",
-                f"{backend}/{name} is not taken out: of the other servers of the backend {', '.join(serving) or 'none'} "
-                f"would serve, and {wish.others} have to. At {runtime.address} HAProxy has "
-                f"{', '.join(f'{one.name} {one.status}' for one in others) or 'no others'}. See to those first.",
+                f"{backend}/{name} is not taken out: {plural(change.others, 'other server')} of the backend must serve, and "
+                f"{', '.join(serving) or 'none'} would. HAProxy at {runtime.address} has "
+                f"{', '.join(f'{one.name} {one.status}' for one in others) or 'no others'}. Fix those first.",
                 others={one.name: one.status for one in others},
             )
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Let no one else on this host do the same meanwhile.
+    """Hold the lock of this host, after waiting for it.
 
     :raises UpgradeError: ``bad_lock_file``.
     """
@@ -264,36 +266,36 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _wait_until_idle(runtime: Runtime, backend: str, name: str, wish: ServerChange, until: float) -> HaproxyServer:
+def _wait_until_idle(runtime: Runtime, backend: str, name: str, change: ServerChange, until: float) -> HaproxyServer:
     shut = False
     while True:
         now, _others = runtime.server(backend, name)
         if now.sessions == 0:
             return now
         if time.monotonic() > until:
-            if not wish.shut or shut:
+            if not change.shut or shut:
                 raise UpgradeError(
                     "still_busy",
                     f"{backend}/{name} gets no new sessions any more, but has {now.sessions} that did not end within "
-                    f"{wish.seconds:g} s. Give them more time, or let them be cut off (shutdown_sessions).",
+                    f"{change.seconds:g} s. Give them more time (timeout), or cut them off (shutdown_sessions).",
                     sessions=now.sessions,
                 )
             runtime.order(f"shutdown sessions server {backend}/{name}")
             shut, until = True, time.monotonic() + _SECONDS_TO_ANSWER
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
-def _wait_until_up(runtime: Runtime, backend: str, name: str, wish: ServerChange, until: float) -> HaproxyServer:
+def _wait_until_up(runtime: Runtime, backend: str, name: str, change: ServerChange, until: float) -> HaproxyServer:
     while True:
         now, _others = runtime.server(backend, name)
-        # One of weight 0 never gets anything, and is back as it was.
+        # A server of weight 0 has the status DRAIN even when it is ready.
         if now.serves or (now.state == READY and now.status.startswith("DRAIN")):
             return now
         if time.monotonic() > until:
             raise UpgradeError(
                 "not_up",
                 f"{backend}/{name} was put back, but HAProxy at {runtime.address} says that it is {now.status} after "
-                f"{wish.seconds:g} s. See whether the service answers HAProxy's health checks.",
+                f"{change.seconds:g} s. Check that the service answers HAProxy's health checks.",
                 status=now.status,
             )
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_SECONDS_BETWEEN_TRIES)

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A lock on a node that lasts from one task of a run to another, and no longer than the run.
 
-A small process holds it (flock) and watches the process that stands for the run. When that is gone, however it went,
-the holder goes too, and the kernel frees the lock.
+A small process holds the lock (flock) and watches a process of the run. When that has ended, in whatever way, the holder ends
+too, and the kernel frees the lock.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _SECONDS_TO_GO = 2.0
 
 @dataclass(frozen=True)
 class LockHolder:
-    """Who has a lock.
+    """The run that has a lock, as the lock's file says.
 
-    :param who: for people.
+    :param who: a text for messages.
     :param since: unix seconds.
-    :param pid: the process that holds it.
-    :param started: when that process started, in the kernel's ticks: a number that is used again is not the same.
-    :param run: which run it holds it for.
+    :param pid: the process that holds the lock.
+    :param started: when that process started, in clock ticks since boot, in case its PID is reused.
+    :param run: the ID of the run.
     """
 
     who: str
@@ -45,17 +45,18 @@ class LockHolder:
 
     @property
     def lives(self) -> bool:
-        """Whether the process that is named is there."""
+        """Whether the process that holds the lock still runs."""
         return start_ticks(self.pid) == self.started
 
 
 @dataclass(frozen=True)
 class LockRequest:
-    """What a run says when it wants a lock.
+    """A run's request for a lock.
 
-    :param run: the same in all of the run's tasks, and no other run's.
+    :param run: an ID that is the same in all tasks of the run, and that no other run has.
+    :param who: a text for messages.
     :param process: the process with which the run ends; None if there is none that can be watched.
-    :param lease: seconds for which the lock lasts after that process, or from now on where there is none.
+    :param lease: seconds for which the lock lasts after that process has ended, or from now on if there is none.
     """
 
     run: str
@@ -64,12 +65,12 @@ class LockRequest:
     lease: float
 
 
-def acquire_lock(path: str, claim: LockRequest, *, dry: bool = False) -> tuple[bool, LockHolder | None]:
-    """Take a lock; return whether the run has it now, and who has it, as far as that is known.
+def acquire_lock(path: str, request: LockRequest, *, dry: bool = False) -> tuple[bool, LockHolder | None]:
+    """Acquire a lock; return whether the run has it now, and its holder, if that is known.
 
-    A lock that the run has already stays as it is.
+    If the run already has the lock, nothing changes.
 
-    :param dry: only tell whether it could be taken.
+    :param dry: check mode: only find out whether it could be acquired.
     :raises UpgradeError: ``bad_lock_file``.
     """
     if dry and not os.path.lexists(path):
@@ -77,18 +78,18 @@ def acquire_lock(path: str, claim: LockRequest, *, dry: bool = False) -> tuple[b
     with open_lock_file(path, "path") as file:
         if not _locked(file):
             holder = _holder(file)
-            return holder is not None and holder.run == claim.run, holder
+            return holder is not None and holder.run == request.run, holder
         if dry:
             return True, None
-        pid = _hold(file, claim)
-        holder = LockHolder(claim.who, int(time.time()), pid, start_ticks(pid) or 0, claim.run)
+        pid = _hold(file, request)
+        holder = LockHolder(request.who, int(time.time()), pid, start_ticks(pid) or 0, request.run)
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps(asdict(holder)).encode(), 0)
         return True, holder
 
 
 def release_lock(path: str, run: str) -> bool:
-    """Free a lock, if this run has it; return whether it had.
+    """Release a lock if this run has it; return whether it had.
 
     :raises UpgradeError: ``bad_lock_file``.
     """
@@ -106,14 +107,15 @@ def release_lock(path: str, run: str) -> bool:
         while not _locked(file):
             if time.monotonic() > until:
                 raise UpgradeError(
-                    "bad_lock_file", f"{path} is still held by process {holder.pid}, which does not end."
+                    "bad_lock_file",
+                    f"{path} is still held by process {holder.pid}, which does not end. End it: kill -9 {holder.pid}",
                 )
             time.sleep(0.01)
         return True
 
 
 def _locked(file: int) -> bool:
-    """Try to lock an open file."""
+    """Try to lock an open file; return whether it worked."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -122,7 +124,7 @@ def _locked(file: int) -> bool:
 
 
 def _holder(file: int) -> LockHolder | None:
-    """Return who holds a file; None in the moment before that is written down, and where it does not say."""
+    """Return the holder that a file names; None if it names none, as before it is written, or none that still runs."""
     try:
         found: dict[str, Any] = json.loads(os.pread(file, 4096, 0))
         holder = LockHolder(**found)
@@ -130,36 +132,36 @@ def _holder(file: int) -> LockHolder | None:
         return None
     if [type(value) for value in asdict(holder).values()] != [str, int, int, int, str]:
         return None
-    # Text from a file is shown to operators.
+    # It is printed on operators' terminals.
     holder = replace(holder, who=truncate_middle(sanitize(holder.who)))
     return holder if holder.pid > 1 and holder.lives else None
 
 
-def _hold(file: int, claim: LockRequest) -> int:
-    """Start the process that holds a locked file; return its number."""
-    watched = None if claim.process is None else (claim.process, start_ticks(claim.process))
+def _hold(file: int, request: LockRequest) -> int:
+    """Start the process that holds a locked file, and return its PID."""
+    watched = None if request.process is None else (request.process, start_ticks(request.process))
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        # Twice, so that the holder is no one's child and leaves no zombie.
+        # Forked twice, so that init adopts the holder and it leaves no zombie.
         try:
             os.setsid()
             holder = os.fork()
             if holder == 0:
                 close_files_except(file)
-                _watch(watched, claim.lease)
+                _watch(watched, request.lease)
             else:
                 os.write(writing, str(holder).encode())
         finally:
             os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
-    with os.fdopen(reading) as told:
-        return int(told.read())
+    with os.fdopen(reading) as pipe:
+        return int(pipe.read())
 
 
 def _watch(watched: tuple[int, int | None] | None, lease: float) -> None:
-    """Return when the lock is to be freed."""
+    """Block until the lock has to be freed."""
     if watched is not None:
         pid, started = watched
         if started is not None and start_ticks(pid) == started:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A program that is run to its end, or to the end of its time, with all that it starts."""
+"""Run a program with a time limit, which also ends all processes that it started."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SECONDS_TO_END = 5
 
 @dataclass(frozen=True)
 class FinishedProcess:
-    """How a program ended.
+    """The result of a program.
 
-    :param code: its exit code, None if its time was up before.
-    :param output: what it wrote to both of its outputs, without colours.
+    :param code: its exit code, None if it took too long.
+    :param output: its standard output and errors, without colours.
     :param seconds: how long it ran.
     """
 
@@ -33,10 +33,10 @@ class FinishedProcess:
 
 
 def run_process(command: Sequence[str], seconds: float, keep: Sequence[int] = ()) -> FinishedProcess:
-    """Run a program; when its time is up, it is ended with all processes that it has started.
+    """Run a program; if it takes too long, end it with all processes that it has started.
 
     :param seconds: how long it may take.
-    :param keep: open files that it gets too.
+    :param keep: file descriptors that it inherits.
     :raises UpgradeError: ``not_runnable``.
     """
     began = time.monotonic()
@@ -64,16 +64,16 @@ def run_process(command: Sequence[str], seconds: float, keep: Sequence[int] = ()
 
 
 def last_lines(text: str, most: int = 10) -> str:
-    """Return the last lines that are not empty."""
+    """Return the last ``most`` lines that are not empty."""
     return "\n".join([line.rstrip() for line in text.splitlines() if line.strip()][-most:])
 
 
 def _end(process: subprocess.Popen[bytes]) -> bytes:
-    """End a program and all that it has started, gently first; return its output."""
+    """End a program with all its descendants; return its output."""
     end_process_tree(process, _SECONDS_TO_END)
     try:
         output: bytes = process.communicate(timeout=_SECONDS_TO_END)[0]
     except subprocess.TimeoutExpired as late:
-        # Something that got away has the output open: what came so far is all there is.
+        # A daemon still has the output open; there is no point in waiting for it.
         return late.output or b""
     return output

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One run of Puppet, and what its exit code means."""
+"""One run of Puppet, with its lock, its time limit and the meaning of its exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .._common.sanitize import sanitize, truncate_middle
 from .lock_file import FOLDER, open_lock_file
 from .process import FinishedProcess, last_lines, run_process
 
-# With --detailed-exitcodes: what `puppet help apply` and `puppet help agent` say.
+# Exit codes with --detailed-exitcodes, see `puppet help apply` and `puppet help agent`: whether the run changed anything.
 _SUCCESS = {0: False, 2: True}
 _FAILURES = {
     1: "the run itself failed",
@@ -29,34 +29,34 @@ _FAILURES = {
     6: "some resources were changed and others failed",
 }
 
-# Where Debian's and Puppet's own packages have the lock of an agent's run.
+# The lock files of the agent in Debian's packages and in Puppet's own.
 _LOCKS = (
     "/var/lib/puppet/state/agent_catalog_run.lock",
     "/var/cache/puppet/state/agent_catalog_run.lock",
     "/opt/puppetlabs/puppet/cache/state/agent_catalog_run.lock",
 )
 _LOCKED = "already in progress"
-# Beside them, what `puppet agent --disable` writes.
+# The file in the same directories that `puppet agent --disable` writes.
 _DISABLED = "agent_disabled.lock"
 
-# The lock that `puppet apply` does not have: without it, a run whose caller was killed would have company.
+# `puppet apply` has no lock of its own. Without this one, a second run could begin while that of a killed caller goes on.
 _OWN_LOCK = f"{FOLDER}/puppet.lock"
 _USERS_LOCK = "{home}/.convoy/puppet.lock"
 _PLACES = os.pathsep.join(("/opt/puppetlabs/bin", "/usr/local/bin", "/usr/bin"))
-_SECONDS_BETWEEN_LOOKS = 1
-# In bytes, of what was given to Puppet.
+_SECONDS_BETWEEN_TRIES = 1
+# The most that is read of the file with the reason (bytes).
 _MOST_REASON = 8192
 
 
 @dataclass(frozen=True)
 class PuppetOptions:
-    """How Puppet is to be run.
+    """How to run Puppet.
 
     :param kind: apply or agent.
     :param manifest: file or folder, for apply.
-    :param modulepath: folders, for apply; none for Puppet's own.
+    :param modulepath: folders, for apply; empty for Puppet's default.
     :param seconds: how long the run may take.
-    :param lock_seconds: how long to wait for another run to end.
+    :param lock_seconds: how long to wait until another run has ended.
     """
 
     kind: str = "apply"
@@ -70,7 +70,7 @@ class PuppetOptions:
     lock_seconds: float = 600
 
     def words(self) -> list[str]:
-        """Return the words of the command, without the executable."""
+        """Return the arguments of the command, without the executable."""
         words = [self.kind, "--detailed-exitcodes", "--color=false"]
         if self.kind == "agent":
             words += ["--onetime", "--no-daemonize", "--no-splay", "--no-usecacheonfailure", "--verbose"]
@@ -85,10 +85,11 @@ class PuppetOptions:
 
 @dataclass(frozen=True)
 class PuppetRun:
-    """A run that went well.
+    """A run that succeeded.
 
-    :param changed: whether it changed something, or would have, with noop.
-    :param waited: for how many seconds another run was waited for.
+    :param changed: whether it changed anything; with noop, whether it would have.
+    :param seconds: how long it ran.
+    :param waited: for how many seconds it waited for another run.
     """
 
     command: list[str]
@@ -99,20 +100,20 @@ class PuppetRun:
     waited: float
 
 
-def run_puppet(wish: PuppetOptions) -> PuppetRun:
-    """Run Puppet; a run that is under way is waited for.
+def run_puppet(options: PuppetOptions) -> PuppetRun:
+    """Run Puppet, after waiting for a run that is under way.
 
-    :raises UpgradeError: ``not_runnable``, ``puppet_disabled``, ``bad_lock_file``, ``puppet_locked``, ``puppet_timeout``, ``puppet_failed``; the details have
-        ``exit_code`` and ``output``.
+    :raises UpgradeError: ``not_runnable``, ``puppet_disabled``, ``bad_lock_file``, ``puppet_locked``; ``puppet_timeout`` and
+        ``puppet_failed``, whose details have ``exit_code`` and ``output``.
     """
-    command = [_find(wish.executable), *wish.words()]
+    command = [_find(options.executable), *options.words()]
     refuse_disabled()
-    with _alone(wish.lock_seconds) as (lock, waited):
-        return _run(wish, command, lock, waited)
+    with _alone(options.lock_seconds) as (lock, waited):
+        return _run(options, command, lock, waited)
 
 
 def refuse_disabled() -> None:
-    """Refuse to run Puppet where an operator has disabled it. `puppet apply` would run all the same.
+    """Raise an error if an operator has disabled Puppet, because ``puppet apply`` would run anyway.
 
     :raises UpgradeError: ``puppet_disabled``; the details have ``reason``.
     """
@@ -126,9 +127,9 @@ def refuse_disabled() -> None:
 
 
 def disabled_for() -> str | None:
-    """Return the reason that was given to ``puppet agent --disable``, None where Puppet is not disabled.
+    """Return the reason that was given to ``puppet agent --disable``, None if Puppet is not disabled.
 
-    A file that can't be read disables too: Puppet itself looks only at whether it is there.
+    A file that can't be read disables Puppet too, because Puppet only checks that it exists.
     """
     for lock in _LOCKS:
         path = Path(lock).with_name(_DISABLED)
@@ -148,32 +149,32 @@ def disabled_for() -> str | None:
     return None
 
 
-def _run(wish: PuppetOptions, command: list[str], lock: int, waited_already: float) -> PuppetRun:
+def _run(options: PuppetOptions, command: list[str], lock: int, waited_already: float) -> PuppetRun:
     began = time.monotonic() - waited_already
     waited = waited_already
-    if wish.kind == "apply" and _wait_for_agent(wish.lock_seconds):
+    if options.kind == "apply" and _wait_for_agent(options.lock_seconds):
         waited = time.monotonic() - began
     while True:
-        # Puppet has the lock open as well, so that it lasts as long as Puppet does, whatever becomes of this process.
-        ended = run_process(command, wish.seconds, keep=[lock])
-        if not (wish.kind == "agent" and ended.code not in _SUCCESS and _LOCKED in ended.output):
+        # Puppet inherits the lock, so that it lasts as long as Puppet runs, even if this process is killed.
+        ended = run_process(command, options.seconds, keep=[lock])
+        if not (options.kind == "agent" and ended.code not in _SUCCESS and _LOCKED in ended.output):
             break
-        # The agent tells it with exit code 1, like a failure.
-        if waited >= wish.lock_seconds:
-            raise _locked(wish.lock_seconds, last_lines(ended.output, 1))
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        # The agent was locked, which has the same exit code 1 as a failure.
+        if waited >= options.lock_seconds:
+            raise _locked(options.lock_seconds, last_lines(ended.output, 1))
+        time.sleep(_SECONDS_BETWEEN_TRIES)
         waited = time.monotonic() - began
     if ended.code not in _SUCCESS:
-        raise _failure(command, wish.seconds, ended)
+        raise _failure(command, options.seconds, ended)
     changed = _SUCCESS[ended.code]
-    if wish.noop:
+    if options.noop:
         changed = any(line.rstrip().endswith("(noop)") for line in ended.output.splitlines())
     return PuppetRun(command, ended.code, changed, ended.output, ended.seconds, waited)
 
 
 @contextlib.contextmanager
 def _alone(seconds: float) -> Iterator[tuple[int, float]]:
-    """Wait for other runs that this module has started; give the open lock, and how long that took, 0 where none was."""
+    """Wait for other runs of this module; yield the open lock, and the seconds that it took, 0 if there was no other run."""
     uid = os.getuid()
     path = _USERS_LOCK.format(home=pwd.getpwuid(uid).pw_dir) if uid else _OWN_LOCK
     began = time.monotonic()
@@ -186,7 +187,7 @@ def _alone(seconds: float) -> Iterator[tuple[int, float]]:
             except BlockingIOError:
                 if time.monotonic() - began >= seconds:
                     raise _locked(seconds, f"{path} is locked") from None
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_SECONDS_BETWEEN_TRIES)
             waited = time.monotonic() - began
         yield lock, waited
 
@@ -201,13 +202,13 @@ def _find(executable: str) -> str:
 
 
 def _wait_for_agent(seconds: float) -> bool:
-    """Wait for an agent's run to end; unlike another agent, `puppet apply` would run beside it. Return whether there was one."""
+    """Wait until an agent's run has ended, for which `puppet apply` itself does not wait; return whether there was one."""
     until = time.monotonic() + seconds
     found = False
     while (number := _agent_at_work()) is not None:
         if time.monotonic() >= until:
-            raise _locked(seconds, f"process {number} has it")
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+            raise _locked(seconds, f"process {number} has the lock")
+        time.sleep(_SECONDS_BETWEEN_TRIES)
         found = True
     return found
 
@@ -216,7 +217,7 @@ def _agent_at_work() -> int | None:
     for path in _LOCKS:
         try:
             number = int(Path(path).read_text(encoding="ascii"))
-            # A lock that a dead process left behind locks nothing; Puppet itself sees it in the same way.
+            # Like Puppet, ignore the lock of a process that has ended.
             if b"puppet" in Path(f"/proc/{number}/cmdline").read_bytes():
                 return number
         except (OSError, ValueError):
@@ -227,21 +228,21 @@ def _agent_at_work() -> int | None:
 def _locked(seconds: float, what: str) -> UpgradeError:
     return UpgradeError(
         "puppet_locked",
-        f"Another run of Puppet has not ended within {seconds:g} s ({what}). See what it hangs at, or raise "
+        f"Another run of Puppet has not ended within {seconds:g} s ({what}). Find out why it hangs, or raise "
         "lock_timeout.",
     )
 
 
 def _failure(command: Sequence[str], seconds: float, ended: FinishedProcess) -> UpgradeError:
-    shown = f"puppet {command[1]}"
+    name = f"puppet {command[1]}"
     details = {"exit_code": ended.code, "output": ended.output}
     if ended.code is None:
         return UpgradeError(
             "puppet_timeout",
-            f"{shown} took longer than {seconds:g} s and was ended; its last lines: {last_lines(ended.output)}",
+            f"{name} took longer than {seconds:g} s and was ended; its last lines: {last_lines(ended.output)}",
             **details,
         )
     errors = [line for line in ended.output.splitlines() if line.startswith("Error:")]
     why = "\n".join(errors[-10:]) or last_lines(ended.output) or "it printed nothing"
-    meaning = _FAILURES.get(ended.code, "no code that Puppet documents")
-    return UpgradeError("puppet_failed", f"{shown} ended with {ended.code}, {meaning}: {why}", **details)
+    meaning = _FAILURES.get(ended.code, "an exit code that Puppet does not document")
+    return UpgradeError("puppet_failed", f"{name} ended with {ended.code}, {meaning}: {why}", **details)

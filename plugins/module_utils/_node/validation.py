@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The operator's own checks of a node: every executable of a folder, one after the other."""
+"""Validations: the operator's own checks of a node, which are the executables of a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .process import last_lines, run_process
 
 @dataclass(frozen=True)
 class PassedValidation:
-    """A check that passed.
+    """A validation that passed.
 
     :param seconds: how long it took.
     """
@@ -27,7 +27,7 @@ class PassedValidation:
 
 
 def validations(folder: str) -> list[str]:
-    """Return the names of the checks in a folder, in the order in which they run; none where there is no folder.
+    """Return the names of the validations in a folder, in the order in which they run; empty if there is no folder.
 
     :raises UpgradeError: ``unreadable_folder``.
     """
@@ -41,7 +41,7 @@ def validations(folder: str) -> list[str]:
 
 
 def validate(folder: str, seconds: float) -> list[PassedValidation]:
-    """Run the checks; the first one that fails ends it.
+    """Run the validations of a folder one after the other, up to the first that fails; return those that passed.
 
     :param seconds: how long each may take.
     :raises UpgradeError: ``validation_failed``; the details have ``name``, ``exit_code`` and ``output``.

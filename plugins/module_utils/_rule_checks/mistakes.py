@@ -1,10 +1,9 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All mistakes of instructions at once, where the parser stops at the first one.
+"""Find all mistakes of instructions, although the parser stops at the first one.
 
-The parser stays the only place that knows what is a mistake. What it refuses is taken away, or replaced by something that
-no one could object to, and the rest is parsed again.
+Only the parser decides what is a mistake. What it refuses is removed, or replaced by a valid value, and the rest is parsed again.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from .._rules.instructions import ORDER_KEYS, parse
 
 Path = tuple[Any, ...]
 
-# Rules have values in a list, in a mapping, in a list at most.
+# The deepest nesting of valid rules.
 _DEPTH = 4
 _INDEX = re.compile(r"\[(\d+)\]\.?")
-# What stands for an item of a list that can't be read, so that the others keep their places.
+# Valid items that replace invalid ones, so that the other items of the list keep their indexes.
 _ITEMS: dict[str, dict[str, Any]] = {
     "stages": {"hosts": 1},
     "windows": {"from": "00:00", "to": "00:00"},
@@ -32,11 +31,11 @@ _ITEMS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class RuleMistake:
-    """One thing that is wrong.
+    """One mistake.
 
-    :param key: where, as in ``stages[0].hosts``; empty for what is no matter of a key.
-    :param message: the sentence of the refusal.
-    :param path: the same place, as names and indexes from the top down, as far as it exists.
+    :param key: the key, such as ``stages[0].hosts``; empty if the mistake is not about a key.
+    :param message: the message of the parser's error.
+    :param path: the key as names and indexes from the top, as far as the instructions have it.
     """
 
     key: str
@@ -45,9 +44,9 @@ class RuleMistake:
 
 
 def mistakes_of(raw: Mapping[str, Any]) -> list[RuleMistake]:
-    """Return all that is wrong with instructions, in the order in which the parser meets it; nothing permanently ones.
+    """Return all mistakes of instructions, in the order in which the parser finds them; empty for valid ones.
 
-    Takes a parse for each mistake.
+    The instructions are parsed once for each mistake.
     """
     left = _copied(raw, _DEPTH)
     found: list[RuleMistake] = []
@@ -57,14 +56,14 @@ def mistakes_of(raw: Mapping[str, Any]) -> list[RuleMistake]:
         except UpgradeError as error:
             mistake = mistake_in(left, error)
             found.append(mistake)
-            if not _mend(left, mistake.path, _find(left, mistake.key)[1], error):
+            if not _fix(left, mistake.path, _find(left, mistake.key)[1], error):
                 return found
         else:
             return found
 
 
 def mistake_in(raw: Mapping[str, Any], error: UpgradeError) -> RuleMistake:
-    """Return the mistake in instructions that a refusal tells of."""
+    """Return the mistake that an error of the parser describes."""
     key = str(error.details.get("key") or error.details.get("where", "").removeprefix("instructions: "))
     return RuleMistake(key, error.message, _find(raw, key)[0])
 
@@ -78,7 +77,7 @@ def _copied(value: Any, depth: int) -> Any:
 
 
 def _find(node: Any, key: str) -> tuple[Path, str]:
-    """Return the path that a key means, and what of the key is not there. Names may have dots and brackets themselves."""
+    """Return the path of a key, and the rest of the key that does not exist. Names may contain dots and brackets."""
     if isinstance(node, Mapping):
         for name in sorted(node, key=lambda name: len(str(name)), reverse=True):
             rest = key.removeprefix(str(name))
@@ -95,8 +94,8 @@ def _find(node: Any, key: str) -> tuple[Path, str]:
     return (), key
 
 
-def _mend(left: dict[str, Any], path: Path, missing: str, error: UpgradeError) -> bool:
-    """Take away what was refused; return whether anything was done."""
+def _fix(left: dict[str, Any], path: Path, missing: str, error: UpgradeError) -> bool:
+    """Remove or replace what the parser refused; return whether anything changed."""
     if "cycle" in error.details:
         return _without_edge(left, *error.details["cycle"][:2])
     if not path:
@@ -110,7 +109,7 @@ def _mend(left: dict[str, Any], path: Path, missing: str, error: UpgradeError) -
     for step in path[:-1]:
         parent = parent[step]
     if top in ORDER_KEYS and len(path) == 2:
-        # Where its two names disagree, both are the mistake.
+        # If the two names of this rule disagree, both are wrong.
         for name in ORDER_KEYS:
             if isinstance(left.get(name), dict):
                 left[name].pop(path[1], None)
@@ -120,7 +119,7 @@ def _mend(left: dict[str, Any], path: Path, missing: str, error: UpgradeError) -
 
 
 def _stand_in(items: list[Any], top: str, at: int, field: str) -> bool:
-    """Put what no one objects to in the place of a field that can't be left out, or else of the whole item."""
+    """Replace a required field, otherwise the whole item, by a valid one; return whether anything changed."""
     good = {**_ITEMS[top], "name": f"unnamed stage {at}"} if top == "stages" else _ITEMS[top]
     item = items[at]
     if isinstance(item, dict) and field in good and item.get(field) != good[field]:
@@ -132,7 +131,7 @@ def _stand_in(items: list[Any], top: str, at: int, field: str) -> bool:
 
 
 def _part_of(node: Any, error: UpgradeError) -> bool:
-    """Take the one part away that was refused, where it is not the whole."""
+    """Remove the part of a value that was refused, if only a part was; return whether anything was removed."""
     if isinstance(node, dict):
         nameless = [name for name in node if not isinstance(name, str) or not name]
         for name in nameless:
@@ -146,7 +145,7 @@ def _part_of(node: Any, error: UpgradeError) -> bool:
 
 
 def _without_edge(left: dict[str, Any], name: str, first: str) -> bool:
-    """Take away that a name waits for another."""
+    """Remove ``first`` from those that ``name`` waits for; return whether it was there."""
     done = False
     for key in ORDER_KEYS:
         order = left.get(key)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One line of the instructions, found by its key: ``rolling_rules.roles.compute: 10%``."""
+"""One rule of the instructions as a line of text: ``rolling_rules.roles.compute: 10%``."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _NUMBER = re.compile(r"\[(\d+)\]")
 
 
 def rule_line(instructions: Mapping[str, Any], key: str) -> str:
-    """Return the line of the instructions with this key, empty where they have none.
+    """Return ``key: value`` for a key of the instructions, empty if they do not have it.
 
-    :param key: as messages name it: parts with dots between them, ``[0]`` for the first of a list. A part that is a name
-        may have dots of its own.
+    :param key: as in messages: parts with dots between them, ``[0]`` for the first of a list. A part that is a name may contain
+        dots.
     """
     found = _find(instructions, key)
-    return "" if found is None else f"{key}: {_shown(found[0])}"
+    return "" if found is None else f"{key}: {_text(found[0])}"
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 def _find(data: object, key: str) -> tuple[Any] | None:
-    """Return what is at a key, in a tuple, as None may be there too."""
+    """Return the value of a key in a tuple, because it may be None; None if there is no such key."""
     if not key:
         return (data,)
     number = _NUMBER.match(key)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rules from several sources: where two of them disagree, and from which one each rule in force came."""
+"""Rules from several sources: where two of them disagree, and which source each rule in force comes from."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Where rules come from that a call does not bring, and the order that it adds.
+# The names of the sources of rules that are not among the instructions of a call.
 LEDGER, ADDED_ORDER = "the ledger", "upgrade_roles"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSource:
-    """Rules from one place.
+    """Rules from one source.
 
-    :param name: of the place, such as ``instructions`` or a file.
-    :param rules: in their stored form, and keys that are empty on purpose.
+    :param name: the name of the source, such as ``instructions`` or a file.
+    :param rules: the rules as they are stored, and keys with empty values.
     """
 
     name: str
@@ -26,7 +26,7 @@ class RuleSource:
 
 
 def leaves(rules: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each rule with the key that messages name it by, such as ``rolling_rules.roles.compute``."""
+    """Yield key and value of each rule; the key is as in messages, such as ``rolling_rules.roles.compute``."""
     for name, value in sorted(rules.items()):
         key = f"{above}.{name}" if above else str(name)
         if isinstance(value, Mapping) and value:
@@ -38,7 +38,7 @@ def leaves(rules: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def disagreements(one: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield key and both values where two sources give one rule differently. What only one of them gives is no disagreement."""
+    """Yield key and both values of each rule that both sources have with different values."""
     for name in sorted({*one} & {*other}):
         key, mine, yours = f"{above}.{name}" if above else str(name), one[name], other[name]
         if isinstance(mine, Mapping) and isinstance(yours, Mapping):
@@ -50,10 +50,10 @@ def disagreements(one: Mapping[str, Any], other: Mapping[str, Any], above: str =
 def origins(
     in_force: Mapping[str, Any], sources: Sequence[RuleSource], more_order: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return key -> where a rule in force came from.
+    """Return key -> the name of the source of each rule in force.
 
-    :param sources: the strongest last; what none of them gives comes from the ledger.
-    :param more_order: order that was added, in its stored form.
+    :param sources: the source with the highest precedence last. A rule that none of them has is from the ledger.
+    :param more_order: the ``role_order`` that was added, as it is stored.
     """
     given = [(one.name, dict(leaves(one.rules))) for one in sources]
     given.append((ADDED_ORDER, dict(leaves(more_order))))

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``stages`` that do not fit a fleet: a canary that is passed over because of a typo is no canary."""
+"""``stages`` that have no host in a fleet: without these checks, a typo would silently skip a canary."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def refuse_empty_stage(
     optional_names: Collection[str] = (),
     first: int = 0,
 ) -> None:
-    """Refuse a stage whose names fit no host of the fleet.
+    """Raise an error for a stage whose roles and hosts match no host of the fleet.
 
-    One whose hosts an earlier stage has taken is no such stage, and neither is one whose roles, or hosts, may all be absent.
+    It is no error if an earlier stage has taken the hosts, or if all the stage's roles, or all its hosts, are optional names.
 
     :param by_role: role -> its hosts.
-    :param optional_names: names that may be absent.
-    :param first: index of the stage that the fleet is in; those before it are over.
+    :param optional_names: names that the fleet need not have.
+    :param first: the index of the current stage; stages before it are not checked.
     :raises UpgradeError: ``bad_instructions``.
     """
     for at, stage in enumerate(stages[first:], first):
@@ -48,7 +48,7 @@ def refuse_empty_stage(
 
 
 def stage_without_followers(stages: Sequence[Stage], of_host: Mapping[str, int]) -> tuple[str, ...]:
-    """Return warnings for stages that are to be waited for, though no host comes after them.
+    """Return warnings for stages whose soak or approval has no effect, because no host comes after them.
 
     :param of_host: host -> index of its stage.
     """
@@ -65,15 +65,15 @@ def _why(stage: Stage, order: RoleOrder, hosts: set[str], *, has_roles: bool) ->
     if not has_roles:
         known = {*order.roles, *order.group.values()}
         return "roles", (
-            f"{listing(stage.roles)} {_is(stage.roles)} no role or group of it{did_you_mean(stage.roles[0], known) or '.'} "
+            f"{listing(stage.roles)} {_is(stage.roles)} not a role or group of it{did_you_mean(stage.roles[0], known) or '.'} "
             f"Its roles are {listing(list(order.roles), 10)}."
         )
     named = stage.hosts if isinstance(stage.hosts, tuple) else ()
     if any(host in hosts for host in named):
         return "hosts", f"none of {listing(named)} has a role of {listing(stage.roles)}."
     return "hosts", (
-        f"{listing(named)} {_is(named)} no host of it{did_you_mean(named[0], hosts) or '.'} "
-        "Hosts that never reported are known by fleet only."
+        f"{listing(named)} {_is(named)} not a host of it{did_you_mean(named[0], hosts) or '.'} "
+        "Hosts that never reported are known only if fleet names them."
     )
 
 

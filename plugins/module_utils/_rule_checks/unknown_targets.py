@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Holds and approvals whose names fit no one: a hold with a typo keeps no one, and an approval with one lets no one on."""
+"""Holds and approvals for unknown hosts, roles and stages, such as typos, and machines that share a name."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from .._common.names import did_you_mean, in_order, listing
 from .._fleet.fleet import Snapshot
 from .._rules.stages import Stage
 
-# More than that are no typos, but hosts that are gone.
+# More warnings than this come from hosts that are gone, not from typos.
 _MOST = 5
 
 
 def unknown_targets(snapshot: Snapshot, members: Mapping[str, str], stages: Iterable[Stage]) -> tuple[str, ...]:
-    """Return warnings for holds of hosts and roles that are not known, and for approvals of stages that there are not.
+    """Return warnings for holds for unknown hosts and roles, and for approvals of unknown stages.
 
     :param members: host -> role.
-    :param stages: of the rules; an approval where there is none was given before they were changed.
+    :param stages: the stages of the rules. If there are none, approvals cause no warning: the rules have changed since.
     """
     holds, roles = snapshot.holds, set(members.values())
     found = [
-        f"{hold.key} holds no host{did_you_mean(host, members)}"
+        f"{hold.key} is a hold for an unknown host{did_you_mean(host, members)}"
         for host, hold in holds.hosts.items()
         if host not in members
     ]
     found += [
-        f"{hold.key} holds no role{did_you_mean(role, roles)}"
+        f"{hold.key} is a hold for an unknown role{did_you_mean(role, roles)}"
         for role, hold in holds.roles.items()
         if role not in roles
     ]
     names = [stage.name for stage in stages]
     approved = [
-        f"The approval of stage {name} is for none of the rules{did_you_mean(name, names)}"
+        f"The approval of stage {name} is for an unknown stage{did_you_mean(name, names)}"
         for name in snapshot.approvals
         if names and name not in names
     ]
@@ -50,7 +50,7 @@ def duplicate_machines(snapshot: Snapshot, members: Iterable[str]) -> tuple[str,
 
 
 def other_name(snapshot: Snapshot, host: str) -> str:
-    """Return a sentence on a host whose machine has reported under another name too, without its end; empty for other hosts."""
+    """Return the warning for a host whose machine has also reported under another name, without a full stop; empty for others."""
     return next(
         (_renamed(snapshot, one) for one in _of_machines(snapshot, snapshot.records).values() if host in one), ""
     )
@@ -77,7 +77,7 @@ def _renamed(snapshot: Snapshot, hosts: list[str]) -> str:
 
 
 def other_machine(snapshot: Snapshot, host: str) -> str:
-    """Return a sentence on a host of whose name two machines have reported, without its end; empty for other hosts."""
+    """Return the warning for a host under whose name two machines have reported, without a full stop; empty for others."""
     record = snapshot.records.get(host)
     if record is None or record.other_machine is None or not record.readable:
         return ""
@@ -90,7 +90,7 @@ def other_machine(snapshot: Snapshot, host: str) -> str:
 def _some(texts: list[str]) -> list[str]:
     left = len(texts) - _MOST
     shown = in_order(texts)[:_MOST]
-    return [*shown, f"Of {left} more the same is to be said"] if left > 0 else shown
+    return [*shown, f"The same warning applies to {left} more"] if left > 0 else shown
 
 
 def _ended(text: str) -> str:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ways of a service: which of its versions may go to which, and whether any may go back."""
+"""The version rules of a service: from which versions it may be upgraded to which, and whether downgrades are allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .._common.versions import VersionOrder
 
 _ANY = "*"
 _BOUND = re.compile(r"(>=|<=|!=|==|>|<|=)?\s*([^\s<>=!,*](?:[^<>=!,*]*[^\s<>=!,*])?)")
-# What a comparison may come to, for each sign.
+# The results of VersionOrder.compare that fit each sign.
 _FITS = {
     ">=": (0, 1),
     "<=": (0, -1),
@@ -32,16 +32,16 @@ _FITS = {
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Versions within bounds, such as ``>=2.4, <2.10``; a version alone is that one, and ``*`` is any.
+    """A range of versions, such as ``>=2.4, <2.10``. A version alone means exactly that one, and ``*`` means any.
 
-    :param bounds: sign and version of each; all of them have to hold.
+    :param bounds: sign and version of each bound; a version has to fit all of them.
     """
 
     text: str
     bounds: tuple[tuple[str, str], ...]
 
     def has(self, version: str, order: VersionOrder) -> bool:
-        """Return whether a version is within.
+        """Return whether a version is in the range.
 
         :raises UpgradeError: ``incomparable_versions``.
         """
@@ -50,10 +50,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class OriginsOfVersions:
-    """Which versions may go to some.
+    """An entry of ``allowed_from``: from which versions a service may be upgraded to a range of versions.
 
-    :param to: those that may be reached; the versions of a range alone may go to all.
-    :param origins: those from which; one of them has to have the version.
+    :param to: the targets that the entry is for; ``*`` if ``allowed_from`` is not a table.
+    :param origins: the versions from which it may be upgraded; one of the ranges has to fit.
     """
 
     to: Range
@@ -67,12 +67,12 @@ class OriginsOfVersions:
 
 @dataclass(frozen=True, slots=True)
 class VersionRules:
-    """Which versions of a service may go to which.
+    """Which versions of a service may be upgraded to which.
 
-    :param file: where the service says so, for messages.
-    :param versions: all versions in their order, where that can't be told from their names.
-    :param allowed_from: None where any may go to any later one.
-    :param allow_downgrade: whether what may go up may come back again.
+    :param file: the service's file, for messages.
+    :param versions: all versions in their order; None if the names show the order.
+    :param allowed_from: None if any version may be upgraded to any later one.
+    :param allow_downgrade: whether each upgrade that is allowed may also be reversed.
     :param where: key -> file and line, for the keys that are given.
     """
 
@@ -83,15 +83,15 @@ class VersionRules:
     where: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def at(self, key: str) -> str:
-        """Return where a key is given, or where it could be."""
+        """Return file and line of a key, or the file if the key is not given."""
         return self.where.get(key, self.file)
 
     def order(self) -> VersionOrder:
-        """Return the order among its versions."""
+        """Return the order of the service's versions."""
         return VersionOrder(self.versions, self.at("versions"))
 
     def plain(self) -> dict[str, Any]:
-        """Return it as data, as :func:`version_rules_from` takes it."""
+        """Return the rules as plain data for :func:`version_rules_from`."""
         entries = self.allowed_from
         return {
             "file": self.file,
@@ -104,57 +104,58 @@ class VersionRules:
         }
 
     def refusal(self, start: str | None, end: str, order: VersionOrder) -> str | None:
-        """Return why a host may not go from one version to another, None where it may; so does :meth:`comparison`, but for the error."""
+        """Return why a host may not go from one version to another, None if it may.
+
+        Unlike :meth:`comparison`, it also returns the reason if the versions can't be compared.
+        """
         try:
             return self.comparison(start, end, order)
         except UpgradeError as error:
             return error.message.removesuffix(".")
 
     def comparison(self, start: str | None, end: str, order: VersionOrder) -> str | None:
-        """Return why a host may not go from one version to another, None where it may.
+        """Return why a host may not go from one version to another, None if it may.
 
-        :param start: None where no one knows it.
-        :param order: that of :meth:`order`, kept by the caller as it remembers what it has read.
+        :param start: None if it is not known.
+        :param order: the result of :meth:`order`, which the caller keeps because it caches parsed versions.
         :raises UpgradeError: ``incomparable_versions``.
         """
         if start is None:
             return None if self.allowed_from is None else self._unknown()
-        # Without a comparison where the answer can't depend on one, as names may have no order.
+        # Versions that have no order are compared only if the answer depends on it.
         if start == end or (self.allow_downgrade and self.allowed_from is None):
             return None
-        turn = order.compare(start, end)
-        if turn > 0:
+        sign = order.compare(start, end)
+        if sign > 0:
             return self._back(start, end, order)
-        return self._up(start, end, order) if turn else None
+        return self._up(start, end, order) if sign else None
 
     def _up(self, start: str, end: str, order: VersionOrder) -> str | None:
         if self.allowed_from is None:
             return None
-        said = f"allowed_from ({self.at('allowed_from')})"
-        # As in a table of a firewall, so that an exception can stand before its rule.
+        rule = f"allowed_from ({self.at('allowed_from')})"
+        # The first entry that fits counts, as in a firewall's table, so that an exception can precede its rule.
         entry = next((one for one in self.allowed_from if one.to.has(end, order)), None)
         if entry is None:
-            return f"it can't go from {start} to {end}, as {said} has no entry for {end}"
+            return f"it can't go from {start} to {end}, as {rule} has no entry for {end}"
         if not any(origin.has(start, order) for origin in entry.origins):
-            return f"it can't go from {start} to {end}, as {said} is {entry}"
+            return f"it can't go from {start} to {end}, as {rule} is {entry}"
         return None
 
     def _back(self, start: str, end: str, order: VersionOrder) -> str | None:
         if not self.allow_downgrade:
-            return f"it can't go back from {start} to {end}, as it does not say allow_downgrade: true ({self.at('allow_downgrade')})"
+            return f"it can't go back from {start} to {end}, as allow_downgrade: true is not set ({self.at('allow_downgrade')})"
         why = self._up(start=end, end=start, order=order)
-        return why and f"it can't go back from {start} to {end}: {why}, and what can't go up can't come back"
+        return why and f"it can't go back from {start} to {end}: {why}, and a downgrade needs an allowed upgrade"
 
     def _unknown(self) -> str:
-        return (
-            f"no one knows which version it has, and allowed_from ({self.at('allowed_from')}) says from which it can go"
-        )
+        return f"its version is not known, and allowed_from ({self.at('allowed_from')}) allows only some versions"
 
 
 def parse_range(value: object) -> Range:
-    """Return a range of versions.
+    """Return the range of versions that a text means.
 
-    :raises ValueError: with the end of a sentence on the value.
+    :raises ValueError: if it is not a range; the message begins with the value.
     """
     if not isinstance(value, str):
         raise ValueError(f"{truncated_repr(value)} {UNQUOTED}")
@@ -164,15 +165,16 @@ def parse_range(value: object) -> Range:
     bounds = tuple((one[1] or "", one[2]) for one in found if one is not None)
     if len(bounds) < len(found):
         raise ValueError(
-            f"{truncated_repr(value)} is no range of versions. Give a version, bounds such as '>=2.4, <2.10', a list of these, or '*'."
+            f"{truncated_repr(value)} is not a range of versions. Give a version, bounds such as '>=2.4, <2.10', a list of these, or '*'."
         )
     return Range(value.strip(), bounds)
 
 
 def parse_allowed_from(value: object) -> tuple[OriginsOfVersions, ...]:
-    """Return what ``allowed_from`` says: a range, a list of ranges, or a table of versions and from which one may go there.
+    """Return the entries of ``allowed_from``.
 
-    :raises ValueError: with the end of a sentence on the value.
+    :param value: a range, a list of ranges, or a mapping of a range of targets to one of these.
+    :raises ValueError: if it is none of these; the message begins with the value.
     """
     if isinstance(value, Mapping):
         return tuple(OriginsOfVersions(parse_range(to), _ranges(origins)) for to, origins in value.items())
@@ -186,7 +188,7 @@ def _ranges(value: object) -> tuple[Range, ...]:
 
 
 def version_rules_from(data: Mapping[str, Any]) -> VersionRules:
-    """Return the ways that :meth:`VersionRules.plain` wrote down."""
+    """Return the rules that :meth:`VersionRules.plain` returned as data."""
     entries = data["allowed_from"]
     return VersionRules(
         data["file"],

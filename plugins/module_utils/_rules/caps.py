@@ -12,18 +12,19 @@ from .._common.errors import UpgradeError
 from .._common.sanitize import truncated_repr, truncated_text
 from .._common.strict_values import parse_number_text
 
-# No fleet has so many hosts, and Python reads no number of thousands of digits.
+# More digits than any fleet needs; Python refuses to convert thousands of them.
 _NUMBER = re.compile(r"[0-9]{1,12}")
 _PERCENT = re.compile(r"([0-9]{1,12})\s*%")
-# What asks for no cap, in so many words.
+# The value for no cap.
 _UNLIMITED = "unlimited"
 
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """A number of hosts, or a percent of the members.
+    """A number of hosts, or a percentage of the members.
 
-    :param is_unlimited: whether any number may be down at once; ``amount`` means nothing then.
+    :param amount: the number or the percentage; ignored if the cap is unlimited.
+    :param is_unlimited: whether any number of hosts may be down at once.
     """
 
     amount: int
@@ -33,7 +34,7 @@ class Cap:
     def limit(self, members: int) -> int:
         """Return how many hosts out of ``members`` may be down at once.
 
-        A percent is rounded down, but never below one host unless it is 0%.
+        A percentage is rounded down, but to at least one host unless it is 0%. Do not call it for an unlimited cap.
         """
         if not self.is_percent:
             return self.amount
@@ -49,9 +50,9 @@ class Cap:
 def parse_cap(value: object, key: str, *, may_be_unlimited: bool = False) -> Cap:
     """Return the cap that a value of the instructions means.
 
-    :param value: an integer, digits as text, or a percent as text.
-    :param key: where it stands, such as ``rolling_rules.roles.compute``.
-    :param may_be_unlimited: whether ``unlimited`` is a cap too.
+    :param value: an integer, digits as text, or a percentage as text.
+    :param key: the key of the value, such as ``rolling_rules.roles.compute``.
+    :param may_be_unlimited: whether ``unlimited`` is valid too.
     :raises UpgradeError: ``bad_instructions``.
     """
     text = parse_number_text(value)
@@ -64,8 +65,8 @@ def parse_cap(value: object, key: str, *, may_be_unlimited: bool = False) -> Cap
         return Cap(int(percent[1]), is_percent=True)
     raise UpgradeError(
         "bad_instructions",
-        f"{truncated_text(key)}: {truncated_repr(value)} is no cap. Give a number of hosts (0 holds them all) or a percent from 0% to 100%, whole "
-        f"and not negative{', or unlimited for no cap' if may_be_unlimited else '; leave the key out for no cap'}.",
+        f"{truncated_text(key)}: {truncated_repr(value)} is not a cap. Give a whole number of hosts (0 admits none) or a percentage from 0% to "
+        f"100%{', or unlimited for no cap' if may_be_unlimited else '; leave the key out for no cap'}.",
         key=key,
         value=truncated_text(value),
     )

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``failure_rules`` of the instructions: how many failed or lost hosts stop a rollout."""
+"""``failure_rules`` of the instructions: the failure budgets, that is, how many failed or lost hosts stop a rollout."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _KEYS = ("global", "roles", "fleet")
 
 @dataclass(frozen=True, slots=True)
 class FailureRules:
-    """Which number of failed or lost hosts stops further opening.
+    """The failure budgets: the number of failed or lost hosts at which no further host is admitted.
 
-    :param default: of every role or group that has no number of its own; None for no such rule.
-    :param own: role or group -> its own.
-    :param fleet: of all hosts together.
+    :param default: the budget of each role or group that has none of its own; None for no such budget.
+    :param own: role or group -> its own budget.
+    :param fleet: the budget of all hosts together; None for no such budget.
     """
 
     default: Cap | None = None
@@ -29,7 +29,7 @@ class FailureRules:
     fleet: Cap | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return the form that is stored."""
+        """Return the rules as they are stored."""
         plain: dict[str, Any] = {}
         if self.default is not None:
             plain["global"] = self.default.plain()
@@ -41,7 +41,7 @@ class FailureRules:
 
 
 def parse_failure_rules(value: object) -> FailureRules:
-    """Return what ``failure_rules`` of the instructions means.
+    """Return the parsed ``failure_rules`` of the instructions.
 
     :raises UpgradeError: ``bad_instructions``.
     """

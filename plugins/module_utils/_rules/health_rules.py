@@ -10,8 +10,8 @@ from typing import Any
 
 from .._common.strict_values import invalid_value, parse_duration, parse_mapping, parse_texts, refuse_unknown_keys
 
-# A host reports nothing between its start and its end. By default a node asks up to 6 minutes after it was admitted, waits up to 10 minutes
-# for the locks of packages and 10 for that of Puppet, and gives Puppet an hour. That leaves half an hour for packages and validations.
+# A host reports nothing between its start and its end. By default a node asks up to 6 minutes after its admission, waits up to 10 minutes
+# for package locks and 10 for Puppet's lock, and lets Puppet run for an hour. That leaves half an hour for packages and validations.
 DEFAULT_DEADLINE = 2 * 3600
 NEVER = "never"
 
@@ -20,10 +20,10 @@ _KEYS = ("soak", "progress_deadline", "consul_checks")
 
 @dataclass(frozen=True, slots=True)
 class HealthRules:
-    """What is asked of hosts beyond their own word.
+    """What hosts have to fulfill in addition to their report that they are upgraded.
 
     :param soak: seconds for which a host that reported has to pass its checks before it counts as upgraded.
-    :param progress_deadline: seconds after which a host that was let through and is silent is lost; None for never.
+    :param progress_deadline: seconds after which an admitted host that reports nothing is lost; None for never.
     :param consul_checks: names or IDs of Consul checks that have to pass on each host.
     """
 
@@ -33,11 +33,11 @@ class HealthRules:
 
     @property
     def asks_more(self) -> bool:
-        """Whether a host that reported may still not be upgraded."""
+        """Whether the report of a host is not enough for it to count as upgraded."""
         return bool(self.soak or self.consul_checks)
 
     def plain(self) -> dict[str, Any]:
-        """Return the form that is stored."""
+        """Return the rules as they are stored."""
         plain: dict[str, Any] = {}
         if self.soak:
             plain["soak"] = self.soak
@@ -49,7 +49,7 @@ class HealthRules:
 
 
 def parse_health_rules(value: object) -> HealthRules:
-    """Return what ``health`` of the instructions means.
+    """Return the parsed ``health`` of the instructions.
 
     :raises UpgradeError: ``bad_instructions``.
     """
@@ -60,10 +60,10 @@ def parse_health_rules(value: object) -> HealthRules:
     checks = raw.get("consul_checks")
     names = parse_texts(checks, "health.consul_checks") if checks not in (None, [], ()) else ()
     for name in names:
-        # Consul is asked for them in an expression, in which a text can't have a quote.
+        # Names go into a filter expression of Consul, in which a text can't have a quote.
         if not name.isprintable() or '"' in name:
             raise invalid_value(
-                "health.consul_checks", name, "can't be looked for: it has a quote or a control character"
+                "health.consul_checks", name, "can't be queried in Consul: it has a quote or a control character"
             )
     return HealthRules(
         parse_duration(raw["soak"], "health.soak") if raw.get("soak") is not None else 0,
@@ -78,6 +78,6 @@ def _deadline(value: object) -> int | None:
     seconds = parse_duration(value, "health.progress_deadline")
     if seconds == 0:
         raise invalid_value(
-            "health.progress_deadline", value, f"would have every host lost at once; write {NEVER} for none"
+            "health.progress_deadline", value, f"would make every host lost at once; write {NEVER} for no deadline"
         )
     return seconds

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Instructions: the rules of a rollout, read strictly, merged, and written back in one form."""
+"""Instructions: the rules of a rollout, parsed strictly, merged, and stored in one form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .health_rules import HealthRules, parse_health_rules
 from .stages import Stage, parse_stages
 from .windows import Freeze, Window, parse_freezes, parse_windows
 
-# `role_dependencies` is what python-jiocloud called `role_order` later on; both are found in operators' files.
+# python-jiocloud had both names for this rule at different times, so operators' files have either.
 ORDER_KEYS = ("role_order", "role_dependencies")
 ROLLBACK_ORDER = "rollback_order"
 REVERSED, FORWARD = "reversed", "forward"
@@ -33,19 +33,19 @@ _ROLLING_KEYS = ("global", "roles", "fleet", "complete_sets")
 class Instructions:
     """The rules of a rollout.
 
-    :param default_cap: of every role or group that has none of its own; None where the rules do not say.
+    :param default_cap: the cap of each role or group that has none of its own; None if the rules do not set one.
     :param caps: role or group -> its own cap.
-    :param fleet_cap: over all hosts, on top of the others.
-    :param complete_sets: open the next hosts only when none is upgrading.
-    :param order: role or group -> the roles or groups that must be wholly upgraded first.
-    :param groups: group -> regexes over role names, matched at their start.
-    :param failures: how many failed or lost hosts stop further opening.
-    :param health: what is asked of hosts beyond their own word.
-    :param stages: parts of the fleet that go one after the other; none for the whole fleet at once.
-    :param windows: when hosts may be let through; none for always.
-    :param freezes: when none may.
-    :param optional_names: roles, groups and hosts that other rules may name though the fleet has none of them.
-    :param forward_rollback: whether a rollback keeps the order among roles and stages, and does not reverse it.
+    :param fleet_cap: the cap over all hosts, in addition to the others.
+    :param complete_sets: whether the next hosts are admitted only when none is upgrading.
+    :param order: role or group -> the roles or groups that must be completely upgraded first.
+    :param groups: group -> regular expressions for role names, matched at the start of the name.
+    :param failures: the failure budgets.
+    :param health: what hosts have to fulfill in addition to their reports.
+    :param stages: parts of the fleet that are upgraded one after the other; empty for the whole fleet at once.
+    :param windows: when hosts may be admitted; empty for always.
+    :param freezes: when no host may be admitted.
+    :param optional_names: roles, groups and hosts that the rules may name even if the fleet has none of them.
+    :param forward_rollback: whether a rollback keeps the order of roles and stages instead of reversing it.
     """
 
     default_cap: Cap | None = None
@@ -63,7 +63,7 @@ class Instructions:
     forward_rollback: bool = False
 
     def plain(self) -> dict[str, Any]:
-        """Return the one form in which rules are stored and compared."""
+        """Return the rules in the form in which they are stored and compared."""
         rolling: dict[str, Any] = {}
         if self.default_cap is not None:
             rolling["global"] = self.default_cap.plain()
@@ -91,12 +91,12 @@ class Instructions:
 
 
 def name_of(key: str) -> str:
-    """Return the name under which a key of the instructions is stored."""
+    """Return the stored name of a key of the instructions."""
     return ORDER_KEYS[0] if key in ORDER_KEYS else key
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``base`` with ``over`` laid on it key by key: where both have a mapping, its keys are merged too."""
+    """Return ``base`` updated with ``over``; mappings that both have are merged recursively."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -108,7 +108,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_order(rules: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rules with further ``role_order`` added: nothing that they say is replaced.
+    """Return the rules with further ``role_order`` added. Nothing in them is replaced.
 
     :raises UpgradeError: ``bad_instructions``.
     """
@@ -122,9 +122,9 @@ def with_order(rules: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, A
 
 
 def parse(raw: Mapping[str, Any]) -> Instructions:
-    """Return the rules that plain data means.
+    """Return the parsed instructions.
 
-    :raises UpgradeError: ``bad_instructions``, naming the key and the value.
+    :raises UpgradeError: ``bad_instructions``, with the key and the value.
     """
     refuse_unknown_keys(raw, KEYS, "")
     rolling = parse_mapping(raw.get("rolling_rules"), "rolling_rules")
@@ -185,7 +185,7 @@ def _order(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     if cycle:
         raise UpgradeError(
             "bad_instructions",
-            f"instructions: role_order: a cycle, in which none could ever begin: {' waits for '.join(cycle)}.",
+            f"instructions: role_order: a cycle, so none of these can begin: {' waits for '.join(cycle)}.",
             key="role_order",
             cycle=cycle,
         )
@@ -207,9 +207,9 @@ def _groups(raw: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def find_cycle(order: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the names along a cycle, the first one again at the end, or nothing where there is none.
+    """Return the names along a cycle, with the first one again at the end; empty if there is no cycle.
 
-    Takes time linear in names and edges, and no recursion, so that a long chain is no danger.
+    The time is linear in names and edges. It does not recurse, so a long chain does not reach Python's limit.
     """
     done: set[str] = set()
     for start in sorted(order):

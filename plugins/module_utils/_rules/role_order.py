@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Groups and order as they apply to the roles that a fleet really has."""
+"""The groups and the order of the rules, resolved to the roles of a fleet."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .unknown_names import UnknownNames, unknown_names
 
 @dataclass(frozen=True, slots=True)
 class RoleOrder:
-    """The rules, resolved to the fleet's roles.
+    """The groups and the order of a fleet's roles.
 
-    :param roles: all roles, each one after those it waits for.
-    :param group: role -> its group, for the roles that have one.
-    :param waits: role -> the roles that must be wholly upgraded first.
-    :param unknown: names in the rules that mean nothing in this fleet, but those that the rules mark as names that may be absent.
-    :param is_reversed: whether that is the rules' order reversed, as in a rollback.
+    :param roles: all roles, each after those that it waits for.
+    :param group: role -> its group, for roles that have one.
+    :param waits: role -> the roles that must be completely upgraded first.
+    :param unknown: names in the rules that the fleet does not have, without those in ``optional_names``.
+    :param is_reversed: whether the rules' order is reversed, as in a rollback.
     """
 
     roles: tuple[str, ...]
@@ -35,26 +35,26 @@ class RoleOrder:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to say of the names that mean nothing."""
+        """A warning for each unknown name."""
         return tuple(one.text for one in self.unknown)
 
     def roles_of(self, name: str) -> tuple[str, ...]:
-        """Return the roles that a name of a role or group stands for."""
+        """Return the roles of a group, or the role with this name; empty if there is neither."""
         return _roles_of(name, self.roles, self.group)
 
 
 def resolve(
     rules: Instructions, roles: Iterable[str], hosts: Collection[str] | None = None, *, is_reversed: bool = False
 ) -> RoleOrder:
-    """Resolve the rules for the roles of a fleet.
+    """Return the order of a fleet's roles.
 
-    What a name waits for that stands for no role of the fleet still counts for those that wait for it: with no
-    network hosts, compute waits for the controllers behind them.
+    The order passes through roles that the fleet does not have: if compute waits for network, and network for controller,
+    compute waits for controller in a fleet without network hosts.
 
-    :param hosts: those of the fleet, to tell which of the rules' are none; None to pass that over.
-    :param is_reversed: reverse the order: a role waits for those that wait for it otherwise.
-    :raises UpgradeError: ``bad_instructions`` for a role in two groups, a name that is both a group and a
-        role outside of it, or a cycle among the roles.
+    :param hosts: the fleet's hosts, to find unknown hosts in the rules; None to skip that.
+    :param is_reversed: whether to reverse the order: each role waits for those that usually wait for it.
+    :raises UpgradeError: ``bad_instructions`` for a role in two groups, a name of both a group and a role outside of it, or a
+        cycle of roles.
     """
     names = tuple(in_order(roles))
     group = _groups(rules, names)
@@ -66,10 +66,10 @@ def resolve(
         waits[role] = tuple(in_order(_present(wanted, rules, names, group)))
     cycle = find_cycle(waits)
     if cycle:
-        shown = " waits for ".join(f"{role} (of group {group[role]})" if role in group else role for role in cycle)
+        text = " waits for ".join(f"{role} (of group {group[role]})" if role in group else role for role in cycle)
         raise UpgradeError(
             "bad_instructions",
-            f"instructions: role_order: with group_mappings it has a cycle, in which none could ever begin: {shown}.",
+            f"instructions: role_order: with group_mappings it has a cycle, so none of these can begin: {text}.",
             key="role_order",
             cycle=cycle,
         )
@@ -89,7 +89,7 @@ def _groups(rules: Instructions, roles: tuple[str, ...]) -> dict[str, str]:
                 raise UpgradeError(
                     "bad_instructions",
                     f"instructions: group_mappings: the role {role!r} is matched by the group {group[role]!r} and by "
-                    f"{name!r} ({truncate(', '.join(patterns))}). A role counts in one group; make the expressions narrower.",
+                    f"{name!r} ({truncate(', '.join(patterns))}). A role can be in only one group; make the expressions narrower.",
                     key=f"group_mappings.{name}",
                 )
             group[role] = name

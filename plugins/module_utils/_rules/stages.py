@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``stages`` of the instructions: parts of the fleet that go one after the other, a canary first."""
+"""``stages`` of the instructions: parts of the fleet that are upgraded one after the other, a canary first."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ REST = "rest"
 class Stage:
     """A part of the fleet.
 
-    :param hosts: how many of each role, or which; None for all that are left.
-    :param roles: of these roles or groups alone; empty for all.
-    :param soak: seconds to wait after its last host was upgraded.
-    :param approve: whether somebody has to approve before the next stage begins.
+    :param hosts: how many hosts of each role, or their names; None for all remaining hosts.
+    :param roles: only hosts of these roles or groups; empty for all roles.
+    :param soak: seconds to wait after its last host was upgraded, before the next stage begins.
+    :param approve: whether an operator has to approve before the next stage begins.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Stage:
     approve: bool = False
 
     def plain(self) -> dict[str, Any]:
-        """Return the form that is stored."""
+        """Return the stage as it is stored."""
         plain: dict[str, Any] = {"name": self.name}
         if isinstance(self.hosts, Cap):
             plain["hosts"] = self.hosts.plain()
@@ -57,7 +57,7 @@ class Stage:
 
 
 def parse_stages(value: object) -> tuple[Stage, ...]:
-    """Return what ``stages`` of the instructions means; the hosts that none of them names go last.
+    """Return the parsed ``stages`` of the instructions, with a last stage for all remaining hosts.
 
     :raises UpgradeError: ``bad_instructions``.
     """
@@ -73,7 +73,7 @@ def parse_stages(value: object) -> tuple[Stage, ...]:
     for at, stage in enumerate(stages[:-1]):
         if stage.hosts is None and not stage.roles:
             raise invalid_value(
-                f"stages[{at}]", stage.name, "takes all hosts that are left, so none is left for those after it"
+                f"stages[{at}]", stage.name, "takes all remaining hosts, so the stages after it have none"
             )
     if stages and (stages[-1].hosts is not None or stages[-1].roles):
         stages.append(Stage(REST if REST not in names else f"{REST} of the fleet"))
@@ -88,7 +88,7 @@ def _refuse_waiting(last: Stage, raw: Mapping[str, Any], key: str) -> None:
             f"{key}.soak",
             raw["soak"],
             f"has no effect: {last.name!r} is the last stage, and no host comes after it. Leave it out; health.soak says "
-            "how long each host has to be well before it counts as upgraded",
+            "how long each host has to be healthy before it counts as upgraded",
         )
     if last.approve:
         raise invalid_value(

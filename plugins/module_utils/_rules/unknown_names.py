@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names in the rules that fit no role, group or host of the fleet: a cap with a typo limits no host."""
+"""Names in the rules that are no role, group or host of the fleet: a cap with a typo would limit no host."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .instructions import ORDER_KEYS, Instructions
 
 @dataclass(frozen=True, slots=True)
 class UnknownNames:
-    """Names at one place of the rules.
+    """The unknown names under one key of the rules.
 
-    :param key: of the instructions, such as ``rolling_rules.roles.wbe``.
-    :param text: what is wrong with them, as a sentence.
+    :param key: the key of the instructions, such as ``rolling_rules.roles.wbe``.
+    :param text: the warning, a sentence.
     """
 
     key: str
@@ -30,19 +30,19 @@ class UnknownNames:
 def unknown_names(
     rules: Instructions, roles: Sequence[str], groups: Iterable[str], hosts: Collection[str] | None
 ) -> tuple[UnknownNames, ...]:
-    """Return the names in the rules that mean nothing in a fleet, but those that the rules mark as names that may be absent.
+    """Return the names in the rules that the fleet does not have, without those in ``optional_names``.
 
-    :param roles: those that hosts have.
-    :param groups: those that roles are in.
-    :param hosts: None to pass those of stages over.
+    :param roles: the roles of the fleet's hosts.
+    :param groups: the groups of these roles.
+    :param hosts: the fleet's hosts; None to skip the hosts that stages name.
     """
     groups = set(groups)
     known = {*roles, *groups}
-    passed = {*known, *rules.groups, *rules.optional_names}
+    accepted = {*known, *rules.groups, *rules.optional_names}
 
     def absent(found: Iterable[tuple[str, str]]) -> list[UnknownNames]:
         text = "instructions: {}: no host of this fleet has the role or group {!r}{}"
-        missing = [(key, name) for key, name in dict.fromkeys(found) if name not in passed]
+        missing = [(key, name) for key, name in dict.fromkeys(found) if name not in accepted]
         return [UnknownNames(key, (name,), text.format(key, name, _meant(name, known))) for key, name in missing]
 
     found = absent(_named_roles(rules))
@@ -56,7 +56,7 @@ def unknown_names(
         named = stage.hosts if isinstance(stage.hosts, tuple) and hosts is not None else ()
         missing = tuple(name for name in named if name not in (hosts or ()) and name not in rules.optional_names)
         if missing:
-            what = "is no host" if len(missing) == 1 else "are no hosts"
+            what = "is not a host" if len(missing) == 1 else "are not hosts"
             key = f"stages[{at}].hosts"
             text = f"instructions: {key}: {listing(missing)} {what} of this fleet{_meant(missing[0], hosts or ())}"
             found.append(UnknownNames(key, missing, text))
@@ -66,22 +66,22 @@ def unknown_names(
 def refuse_unknown(
     unknown: Iterable[UnknownNames], members: Mapping[str, str], more_order: Mapping[str, Any] | None = None
 ) -> None:
-    """Refuse rules with names that mean nothing in a fleet.
+    """Raise an error if there are unknown names.
 
-    :param members: host -> role, of the fleet.
-    :param more_order: order that did not come from the rules, such as that of an inventory some of whose roles have no hosts.
-    :raises UpgradeError: ``unknown_names``, with the first one's ``key`` and all ``names``.
+    :param members: host -> role, for the whole fleet.
+    :param more_order: ``role_order`` from another source than the rules, such as an inventory. Its names may be unknown.
+    :raises UpgradeError: ``unknown_names``; its details have the first ``key`` and all ``names``.
     """
     found = not_declared(unknown, more_order)
     if not found:
         return
     names = list(dict.fromkeys(name for one in found for name in one.names))
-    more = f" The same goes for {listing([one.key for one in found[1:]])}." if len(found) > 1 else ""
+    more = f" Also affected: {listing([one.key for one in found[1:]])}." if len(found) > 1 else ""
     roles = in_order(set(members.values()))
     fleet = f"The fleet's roles are {listing(roles, 10)}." if roles else "No host of the fleet is known yet."
     raise UpgradeError(
         "unknown_names",
-        f"{found[0].text}{more} {fleet} Nothing is changed. Correct the name, or mark it as one that may be absent: "
+        f"{found[0].text}{more} {fleet} Nothing is changed. Correct the name, or allow it to be absent with "
         f"optional_names: [{listing(names, 10)}].",
         key=found[0].key,
         names=names,
@@ -89,7 +89,7 @@ def refuse_unknown(
 
 
 def not_declared(unknown: Iterable[UnknownNames], more_order: Mapping[str, Any] | None) -> list[UnknownNames]:
-    """Return the names without those in the order that stand in an order from elsewhere too."""
+    """Return the unknown names, without those of ``role_order`` that ``more_order`` has too."""
     declared = {*(more_order or {})}
     for firsts in (more_order or {}).values():
         declared.update([firsts] if isinstance(firsts, str) else firsts)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``windows`` and ``freezes`` of the instructions: when hosts may be let through, and when not."""
+"""``windows`` and ``freezes`` of the instructions: when hosts may be admitted, and when not."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _FREEZE_KEYS = ("from", "to", "reason", "timezone")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Days and hours in which hosts may be let through.
+    """Days and hours at which hosts may be admitted.
 
-    :param days: 0 for Monday; the days on which it begins.
+    :param days: the days on which the window begins, 0 for Monday.
     :param begin: minutes after midnight.
-    :param end: the same; not after ``begin`` means on the next day.
+    :param end: minutes after midnight; of the next day unless it is after ``begin``.
     """
 
     days: tuple[int, ...]
@@ -38,7 +38,7 @@ class Window:
     timezone: str
 
     def plain(self) -> dict[str, Any]:
-        """Return the form that is stored."""
+        """Return the window as it is stored."""
         return {
             "days": [_DAYS[day] for day in self.days],
             "from": _clock(self.begin),
@@ -47,10 +47,10 @@ class Window:
         }
 
     def spans(self, now: float) -> Iterator[tuple[float, float]]:
-        """Yield the times around ``now`` at which it is open, in unix seconds: yesterday's, and those of two weeks.
+        """Yield when the window is open, from yesterday until two weeks after ``now``, as spans of unix seconds.
 
-        One week is not enough for a window whose next night is the one on which the clock leaps over it. It is open when
-        the zone's clock shows so, and never otherwise: see :func:`local_spans`.
+        One week is not enough, because the clock may skip the window on its next day. The window is open exactly when the
+        zone's clock shows a time in it, see :func:`local_spans`.
         """
         zone = ZoneInfo(self.timezone)
         today = datetime.fromtimestamp(now, zone).date()
@@ -63,11 +63,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """A time in which no host may be let through.
+    """A time in which no host may be admitted.
 
     :param begin: unix seconds.
-    :param end: the same; the first moment that is not in it any more. Given as a date, it is the beginning of that day.
-    :param texts: both as they were given, with the time zone.
+    :param end: unix seconds, the first moment after the freeze. If it is given as a date, the freeze ends when that day begins.
+    :param texts: both as they were given.
+    :param timezone: the time zone of both, unless they have an offset.
     """
 
     begin: float
@@ -77,17 +78,17 @@ class Freeze:
     timezone: str
 
     def plain(self) -> dict[str, Any]:
-        """Return the form that is stored."""
+        """Return the freeze as it is stored."""
         plain = {"from": self.texts[0], "to": self.texts[1], "timezone": self.timezone}
         return {**plain, "reason": self.reason} if self.reason else plain
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideHours:
-    """Why no host may be let through now.
+    """Why no host may be admitted now.
 
-    :param until: when that ends, in unix seconds; None where no window comes within two weeks.
-    :param key: the key of the instructions that says so.
+    :param until: when that ends (unix seconds); None if no window begins within two weeks.
+    :param key: the key of the instructions.
     """
 
     reason: str
@@ -96,12 +97,15 @@ class OutsideHours:
 
 
 def outside_hours(windows: Sequence[Window], freezes: Sequence[Freeze], now: float) -> OutsideHours | None:
-    """Return why nothing may be let through at a time, None where it may."""
+    """Return why no host may be admitted at a time, None if hosts may.
+
+    :param now: unix seconds.
+    """
     for at, freeze in enumerate(freezes):
         if freeze.begin <= now < freeze.end:
             why = f": {freeze.reason}" if freeze.reason else ""
             frozen = f"frozen from {freeze.texts[0]} until {_with_hour(freeze.texts[1])} ({freeze.timezone}){why}"
-            return OutsideHours(f"{frozen}; take it out of freezes to go on before that", freeze.end, f"freezes[{at}]")
+            return OutsideHours(f"{frozen}; remove it from freezes to go on earlier", freeze.end, f"freezes[{at}]")
     if not windows:
         return None
     spans = [span for window in windows for span in window.spans(now)]
@@ -109,14 +113,14 @@ def outside_hours(windows: Sequence[Window], freezes: Sequence[Freeze], now: flo
         return None
     later = [begin for begin, _end in spans if begin > now]
     if not later:
-        return OutsideHours("outside of all windows, and none comes within two weeks; change windows to go on", None)
+        return OutsideHours("outside of all windows, and none begins within two weeks; change windows to go on", None)
     zone = windows[0].timezone
     opens = datetime.fromtimestamp(min(later), ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M")
     return OutsideHours(f"outside of all windows; the next one begins {opens} ({zone})", min(later))
 
 
 def parse_windows(value: object) -> tuple[Window, ...]:
-    """Return what ``windows`` of the instructions means.
+    """Return the parsed ``windows`` of the instructions.
 
     :raises UpgradeError: ``bad_instructions``.
     """
@@ -132,7 +136,7 @@ def _window(value: object, key: str) -> Window:
 
 
 def parse_freezes(value: object) -> tuple[Freeze, ...]:
-    """Return what ``freezes`` of the instructions means.
+    """Return the parsed ``freezes`` of the instructions.
 
     :raises UpgradeError: ``bad_instructions``.
     """
@@ -146,7 +150,7 @@ def _freeze(value: object, key: str) -> Freeze:
     if not isinstance(reason, str):
         raise invalid_value(f"{key}.reason", reason, "is not a text")
     zone = _timezone(raw, key)
-    # Where a clock that is put back shows one of them twice, no host is let through in between.
+    # If the clock is put back and shows one of them twice, the freeze is the longer one.
     begin = _moment(raw.get("from"), f"{key}.from", zone, first_moment)
     end = _moment(raw.get("to"), f"{key}.to", zone, last_moment)
     if end[0] <= begin[0]:
@@ -163,8 +167,8 @@ def _list(value: object, key: str) -> Sequence[Any]:
 
 
 def _minutes(value: object, key: str) -> int:
-    # YAML 1.1 reads 22:00 without quotes as a number to the base of 60, but not 0:30. So numbers below 60 are hours
-    # that somebody gave without minutes.
+    # YAML 1.1 reads 22:00 without quotes as a number to the base of 60, but not 0:30. So a number below 60 is an hour without
+    # minutes.
     if isinstance(value, int) and not isinstance(value, bool):
         if value == 0 or 60 <= value <= _DAY_MINUTES:
             return value
@@ -195,7 +199,7 @@ def _day(text: str, key: str) -> int:
     raise invalid_value(
         key,
         text,
-        f"is no day of the week{did_you_mean(name, _LONG)}; give mon, tue, wed, thu, fri, sat, sun or mon-fri",
+        f"is not a day of the week{did_you_mean(name, _LONG)}; give mon, tue, wed, thu, fri, sat, sun or mon-fri",
     )
 
 
@@ -216,7 +220,7 @@ def _timezone(raw: Any, key: str) -> str:
 
 
 def _moment(value: object, key: str, zone: str, choose: Callable[[datetime, ZoneInfo], float]) -> tuple[float, str]:
-    # YAML reads dates without quotes as dates.
+    # YAML parses dates without quotes.
     text = value.isoformat() if isinstance(value, (date, datetime)) else value
     try:
         if not isinstance(text, str):
@@ -234,7 +238,7 @@ def _at(day: date, minutes: int) -> datetime:
 
 
 def _with_hour(text: str) -> str:
-    """Return a time so that no one takes the whole day for meant where it is a date."""
+    """Return the time; a date gets 00:00, so that it does not look as if it meant the whole day."""
     return text if "T" in text or ":" in text else f"{text} 00:00"
 
 

@@ -25,11 +25,11 @@ VALIDATOR = Draft7Validator(SCHEMA)
 
 # What no schema can tell, in the words of the refusal.
 BEYOND = (
-    "a cycle, in which none could ever begin",
+    "a cycle, so none of these can begin",
     "disagrees with role_dependencies",
     "is not a valid regular expression",
     "is the name of an earlier stage too",
-    "takes all hosts that are left",
+    "takes all remaining hosts",
     "has no effect",
     "is not a time zone that is known",
     "does not come after from",

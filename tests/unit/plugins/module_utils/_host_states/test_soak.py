@@ -58,7 +58,7 @@ def test_a_host_that_joins_a_fleet_long_after_all_gates_were_opened_is_not_lost_
     [
         ({"soak": "soon"}, "health.soak: 'soon' is not a duration: give whole seconds, or a number with s, m, h or d"),
         ({"soak": -1}, "health.soak: -1 is not a duration"),
-        ({"progress_deadline": 0}, "health.progress_deadline: 0 would have every host lost at once"),
+        ({"progress_deadline": 0}, "health.progress_deadline: 0 would make every host lost at once"),
         ({"consul_checks": [1]}, "health.consul_checks: [1] is neither a text nor a list of texts"),
         ({"sok": 1}, "health.sok: unknown key; did you mean 'soak'?"),
     ],
@@ -131,10 +131,10 @@ def test_a_host_whose_health_is_lost_again_has_failed_until_it_has_soaked_again(
     assert site.plan(spent).blocker is not None
     site.checks["compute1"] = {"nova": "passing"}
     # A check that passes for a moment gives nothing back.
-    assert remember(site, spent) == "failed: had lost its health and soaks for 60 s more"
+    assert remember(site, spent) == "failed: was unhealthy and soaks for 60 s more"
     assert site.plan(spent).blocker is not None
     site.now += 59
-    assert remember(site, spent) == "failed: had lost its health and soaks for 1 s more"
+    assert remember(site, spent) == "failed: was unhealthy and soaks for 1 s more"
     site.now += 1
     assert remember(site, spent) == f"upgraded: runs {NEW}"
     assert site.plan(spent).blocker is None

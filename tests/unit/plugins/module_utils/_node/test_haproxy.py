@@ -111,7 +111,7 @@ def test_the_last_one_is_not_taken_out_but_one_that_serves_nobody_is(
 ) -> None:
     monkeypatch.setattr(haproxy, "LOCK", str(tmp_path / "lock"))
     with pytest.raises(
-        UpgradeError, match=r"^app/web1 is not taken out: of the other .* none would serve, and 1"
+        UpgradeError, match=r"^app/web1 is not taken out: 1 other server .* must serve, and none would\."
     ) as caught:
         set_server(Standing(web1=UP, web2=("DOWN", 0)), "app", "web1", ServerChange("drained", 0, others=1))
     assert caught.value.code == "too_few_servers"
@@ -132,7 +132,7 @@ def test_sessions_that_do_not_end_fail_or_are_cut_off() -> None:
 
 
 def test_a_server_that_is_not_there_is_told_with_those_that_are() -> None:
-    with pytest.raises(UpgradeError, match=r"no server web9 in its backend app; those that are there: web1, web2\.$"):
+    with pytest.raises(UpgradeError, match=r"no server web9 in its backend app; it has: web1, web2\.$"):
         set_server(Standing(web1=UP, web2=UP), "app", "web9", ServerChange("ready", 0))
 
 

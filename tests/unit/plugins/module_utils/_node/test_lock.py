@@ -114,7 +114,7 @@ def test_it_goes_with_the_run_where_the_kernel_can_t_tell_of_its_end(
     path: str, run: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
-    monkeypatch.setattr(processes, "_SECONDS_BETWEEN_LOOKS", 0.05)
+    monkeypatch.setattr(processes, "_SECONDS_BETWEEN_CHECKS", 0.05)
     acquire_lock(path, claim("a", run))
     assert not is_free(path)
     run.kill()
@@ -179,7 +179,7 @@ def test_a_link_and_a_missing_folder_are_refused(tmp_path: Path, run: Process) -
     (tmp_path / "link").symlink_to(tmp_path / "target")
     (tmp_path / "other").symlink_to(tmp_path)
     for name in ("link", "other/lock", "no/where/lock"):
-        with pytest.raises(UpgradeError, match=rf"path: {tmp_path / name} can't be opened: .*no link\.") as caught:
+        with pytest.raises(UpgradeError, match=rf"path: {tmp_path / name} can't be opened: .*not a link\.") as caught:
             acquire_lock(str(tmp_path / name), claim("a", run))
         assert caught.value.code == "bad_lock_file"
     assert not (tmp_path / "target").exists()

@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import
 def _no_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(puppet, "_LOCKS", (str(tmp_path / "lock"),))
     monkeypatch.setattr(puppet, "_OWN_LOCK", str(tmp_path / "own"))
-    monkeypatch.setattr(puppet, "_SECONDS_BETWEEN_LOOKS", 0.05)
+    monkeypatch.setattr(puppet, "_SECONDS_BETWEEN_TRIES", 0.05)
 
 
 def script(folder: Path, body: str) -> str:
@@ -46,7 +46,7 @@ def test_0_and_2_are_success(code: int, changed: bool, tmp_path: Path) -> None:
         (1, "the run itself failed"),
         (4, "some resources failed"),
         (6, "some resources were changed and others failed"),
-        (127, "no code that Puppet documents"),
+        (127, "an exit code that Puppet does not document"),
     ],
 )
 def test_all_other_codes_are_failures(code: int, meaning: str, tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ def test_rules_that_would_end_unsaid_are_refused_with_both_ways_out() -> None:
     assert caught.value.code == "rules_left_out"
     assert caught.value.details == {"missing": ["rolling_rules", "stages"], "instructions": STORED}
     assert caught.value.message == (
-        "instructions: rolling_rules, stages are not given, and the rollout to 2 has them in upgrade/ledger. Instructions "
-        "take the place of all that hold, so nothing is changed. Give all rules that are to hold from now on, on the ground "
-        f"of those that do: {json.dumps(STORED, sort_keys=True)}. Or end what is not given on purpose, with an empty value: "
+        "instructions: rolling_rules, stages are missing, but the rollout to 2 has them in upgrade/ledger. Instructions "
+        "replace all rules of the rollout, so nothing is changed. Give all rules again; the current ones are "
+        f"{json.dumps(STORED, sort_keys=True)}. To remove the missing ones, give empty values: "
         "rolling_rules: {}, stages: []."
     )
 

@@ -30,11 +30,11 @@ def test_what_fits_nobody_is_told_along_with_what_may_be_meant() -> None:
     approvals = {"canry": Approval("ann", 0, ""), "x": Approval("ann", 0, "")}
     snapshot = Snapshot(holds=held("role/wbe", "host/compute", "host/gone9", "role/web"), approvals=approvals)
     assert unknown_targets(snapshot, MEMBERS, PLANES) == (
-        "host/compute holds no host; did you mean 'compute1'?",
-        "host/gone9 holds no host.",
-        "role/wbe holds no role; did you mean 'web'?",
-        "The approval of stage canry is for none of the rules; did you mean 'canary'?",
-        "The approval of stage x is for none of the rules.",
+        "host/compute is a hold for an unknown host; did you mean 'compute1'?",
+        "host/gone9 is a hold for an unknown host.",
+        "role/wbe is a hold for an unknown role; did you mean 'web'?",
+        "The approval of stage canry is for an unknown stage; did you mean 'canary'?",
+        "The approval of stage x is for an unknown stage.",
     )
 
 
@@ -44,4 +44,8 @@ def test_rules_without_stages_have_been_changed_since_an_approval() -> None:
 
 def test_of_many_hosts_that_are_gone_some_are_told() -> None:
     found = unknown_targets(Snapshot(holds=held(*(f"host/gone{at}" for at in range(300)))), MEMBERS, ())
-    assert (len(found), found[0], found[-1]) == (6, "host/gone0 holds no host.", "Of 295 more the same is to be said.")
+    assert (len(found), found[0], found[-1]) == (
+        6,
+        "host/gone0 is a hold for an unknown host.",
+        "The same warning applies to 295 more.",
+    )

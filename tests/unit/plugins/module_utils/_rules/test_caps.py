@@ -43,8 +43,8 @@ def test_anything_else_is_refused_with_its_key_and_value(value: object) -> None:
 
     assert caught.value.code == "bad_instructions"
     assert caught.value.message == (
-        f"rolling_rules.roles.compute: {value!r} is no cap. Give a number of hosts (0 holds them all) or a percent "
-        "from 0% to 100%, whole and not negative; leave the key out for no cap."
+        f"rolling_rules.roles.compute: {value!r} is not a cap. Give a whole number of hosts (0 admits none) or a percentage "
+        "from 0% to 100%; leave the key out for no cap."
     )
     assert caught.value.details == {"key": "rolling_rules.roles.compute", "value": str(value)}
 

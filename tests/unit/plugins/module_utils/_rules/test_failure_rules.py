@@ -38,7 +38,7 @@ def test_every_key_is_read_and_written_back() -> None:
             "failure_rules.fleet: 0 would stop a rollout before it begins; 1 stops it at the first failure.",
         ),
         ({"roles": {"web": "0%"}}, "failure_rules.roles.web: '0%' would stop a rollout before it begins"),
-        ({"global": -1}, "failure_rules.global: -1 is no cap."),
+        ({"global": -1}, "failure_rules.global: -1 is not a cap."),
     ],
 )
 def test_what_makes_no_sense_is_refused(raw: Any, message: str) -> None:

@@ -142,13 +142,13 @@ def test_an_unknown_key_is_refused_and_the_nearest_offered(raw: dict[Any, Any], 
 def test_a_bad_cap_is_refused_wherever_it_stands(key: str, around: Any, cap: object) -> None:
     error = refusal(around(cap))
 
-    assert error.message.startswith(f"{key}: {cap!r} is no cap.")
+    assert error.message.startswith(f"{key}: {cap!r} is not a cap.")
     assert error.details == {"key": key, "value": str(cap)}
 
 
 def test_a_cap_of_a_role_can_not_be_left_empty() -> None:
     assert refusal({"rolling_rules": {"roles": {"compute": None}}}).message.startswith(
-        "rolling_rules.roles.compute: None is no cap."
+        "rolling_rules.roles.compute: None is not a cap."
     )
 
 
@@ -212,7 +212,7 @@ def test_a_wrong_value_is_refused_with_its_key(raw: dict[str, Any], key: str, va
 def test_a_cycle_is_printed(order: dict[str, Any], shown: str) -> None:
     error = refusal({"role_order": order})
 
-    assert error.message == f"instructions: role_order: a cycle, in which none could ever begin: {shown}."
+    assert error.message == f"instructions: role_order: a cycle, so none of these can begin: {shown}."
     assert error.details == {"key": "role_order", "cycle": shown.split(" waits for ")}
 
 

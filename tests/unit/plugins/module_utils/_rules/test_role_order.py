@@ -134,7 +134,7 @@ def test_a_role_in_two_groups_is_refused() -> None:
     assert caught.value.code == "bad_instructions"
     assert caught.value.message == (
         "instructions: group_mappings: the role 'ceph_mon' is matched by the group 'ceph' and by 'mons' (x, .*mon). "
-        "A role counts in one group; make the expressions narrower."
+        "A role can be in only one group; make the expressions narrower."
     )
     assert caught.value.details["key"] == "group_mappings.mons"
 
@@ -170,7 +170,7 @@ def test_a_cycle_through_a_group_is_printed(role_order: dict[str, str], shown: s
 
     assert caught.value.code == "bad_instructions"
     assert caught.value.message == (
-        f"instructions: role_order: with group_mappings it has a cycle, in which none could ever begin: {shown}."
+        f"instructions: role_order: with group_mappings it has a cycle, so none of these can begin: {shown}."
     )
 
 

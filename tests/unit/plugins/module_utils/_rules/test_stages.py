@@ -40,7 +40,7 @@ def test_every_key_is_read_and_the_rest_goes_last() -> None:
         ([CANARY, CANARY], "stages[1].name: 'canary' is the name of an earlier stage too."),
         (
             [{"name": "all"}, CANARY],
-            "stages[0]: 'all' takes all hosts that are left, so none is left for those after it.",
+            "stages[0]: 'all' takes all remaining hosts, so the stages after it have none.",
         ),
         ([{"hosts": 0}], "stages[0].hosts: 0 is a stage without hosts; leave the stage out."),
         ([{"hosts": []}], "stages[0].hosts: [] is neither a text nor a list of texts."),
@@ -50,7 +50,7 @@ def test_every_key_is_read_and_the_rest_goes_last() -> None:
         (
             [CANARY, {"name": "others", "soak": "1h", "approve": True}],
             "stages[1].soak: '1h' has no effect: 'others' is the last stage, and no host comes after it. Leave it out; "
-            "health.soak says how long each host has to be well before it counts as upgraded.",
+            "health.soak says how long each host has to be healthy before it counts as upgraded.",
         ),
         (
             [CANARY, {"approve": True}],
@@ -164,7 +164,7 @@ def test_a_stage_that_cannot_end_by_itself_ends_the_forecast() -> None:
         (
             {"roles": ["conpute"], "hosts": 1},
             "stages[0].roles",
-            "conpute is no role or group of it; did you mean 'compute'? Its roles are compute, web. Correct roles,",
+            "conpute is not a role or group of it; did you mean 'compute'? Its roles are compute, web. Correct roles,",
         ),
         (
             {"roles": ["conpute", "wbe"]},
@@ -174,7 +174,7 @@ def test_a_stage_that_cannot_end_by_itself_ends_the_forecast() -> None:
         (
             {"hosts": ["compute9"]},
             "stages[0].hosts",
-            "compute9 is no host of it; did you mean 'compute2'? Hosts that never reported are known by fleet only. "
+            "compute9 is not a host of it; did you mean 'compute2'? Hosts that never reported are known only if fleet names them. "
             "Correct hosts,",
         ),
         (
@@ -207,7 +207,7 @@ def test_a_name_among_others_that_fits_nobody_is_a_warning() -> None:
     assert opened(plan) == ["compute2"]
     assert plan.warnings == (
         "instructions: stages[0].roles: no host of this fleet has the role or group 'computer'; did you mean 'compute'?",
-        "instructions: stages[0].hosts: compute9, compute8 are no hosts of this fleet; did you mean 'compute3'?",
+        "instructions: stages[0].hosts: compute9, compute8 are not hosts of this fleet; did you mean 'compute3'?",
     )
 
 
@@ -224,7 +224,7 @@ def test_a_stage_that_is_over_may_lose_its_hosts() -> None:
     plan = go(site, [{"name": "canary", "hosts": ["compute9"]}])
     assert opened(plan) == ["compute1", "compute2"]
     assert plan.warnings == (
-        "instructions: stages[0].hosts: compute9 is no host of this fleet; did you mean 'compute2'?",
+        "instructions: stages[0].hosts: compute9 is not a host of this fleet; did you mean 'compute2'?",
     )
 
 

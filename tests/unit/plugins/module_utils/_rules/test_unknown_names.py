@@ -65,7 +65,7 @@ def test_names_of_roles_groups_and_hosts_go_through() -> None:
 def test_every_place_is_told() -> None:
     with pytest.raises(UpgradeError) as refused:
         refuse({"rolling_rules": {"roles": {"wbe": 3, "dbb": 1}}, "failure_rules": {"roles": {"wbe": 1}}})
-    assert "The same goes for rolling_rules.roles.dbb, failure_rules.roles.wbe." in refused.value.message
+    assert "Also affected: rolling_rules.roles.dbb, failure_rules.roles.wbe." in refused.value.message
     assert refused.value.details["names"] == ["wbe", "dbb"]
 
 

@@ -180,7 +180,7 @@ def test_a_freeze_wins_over_a_window() -> None:
     found = outside_hours(parse_windows([NIGHT]), parse_freezes([FREEZE]), at("2026-12-21T23:00"))
     assert found is not None
     assert found.reason == (
-        "frozen from 2026-12-20 until 2027-01-06T08:00 (Europe/Berlin): holidays; take it out of freezes to go on before that"
+        "frozen from 2026-12-20 until 2027-01-06T08:00 (Europe/Berlin): holidays; remove it from freezes to go on earlier"
     )
     assert found.until == at("2027-01-06T08:00")
     assert outside_hours((), parse_freezes([FREEZE]), at("2027-01-06T08:00")) is None
@@ -266,7 +266,7 @@ def test_they_are_read_back_as_they_were_written() -> None:
         (parse_windows, [{"from": 22.5, "to": "6:00"}], "windows[0].from: 22.5 is not a time of day"),
         (parse_windows, [{"from": "22", "to": "6:00"}], "windows[0].from: '22' is not a time of day"),
         (parse_windows, [{"from": "12:30:00", "to": "6:00"}], "windows[0].from: '12:30:00' is not a time of day"),
-        (parse_windows, [{**NIGHT, "days": "funday"}], "windows[0].days: 'funday' is no day of the week"),
+        (parse_windows, [{**NIGHT, "days": "funday"}], "windows[0].days: 'funday' is not a day of the week"),
         (parse_windows, [{**NIGHT, "days": []}], "windows[0].days: [] is neither a day nor a list of days"),
         (
             parse_windows,

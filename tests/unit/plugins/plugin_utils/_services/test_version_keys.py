@@ -67,7 +67,7 @@ def test_two_uses_of_a_service_may_have_ways_of_their_own(roles: Roles) -> None:
         ("versions: [a/b]\n", ":1: versions: the version 'a/b' has a '/'"),
         ("allowed_from: 2.10\n", ":1: allowed_from: 2.1 is not text but a number or the like, and YAML may have changed it"),
         ("allowed_from: {2.10: '*'}\n", ":1: allowed_from: 2.1 is not text but a number or the like, and YAML may have changed it"),
-        ("allowed_from: '=>2.4'\n", ":1: allowed_from: '=>2.4' is no range of versions. Give a version, bounds such as"),
+        ("allowed_from: '=>2.4'\n", ":1: allowed_from: '=>2.4' is not a range of versions. Give a version, bounds such as"),
         ("allowed_from: []\n", ":1: allowed_from: [] lets nothing go anywhere. Name the versions that may go, or leave it out."),
         ("allowed_from: {}\n", ":1: allowed_from: {} lets nothing go anywhere."),
         ("allowed_from: {'2.10': []}\n", ":1: allowed_from: {'2.10': []} lets nothing go anywhere."),

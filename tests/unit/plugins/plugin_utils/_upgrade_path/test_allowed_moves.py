@@ -53,10 +53,10 @@ def test_all_that_may_not_go_are_told_at_once_those_with_the_same_reason_togethe
         "left_out": {"web6": f"app of the role web: {ODD}"},
         "reasons": [
             "web1, web4 (2.2): app of the role web: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4.",
-            "web3 (never reported): app of the role web: no one knows which version it has, and allowed_from (m:1) says from which "
-            "it can go. Declare it in the host's variable upgrade_version_from.",
-            "web5 (2.12): app of the role web: it can't go back from 2.12 to 2.10, as it does not say allow_downgrade: true (m).",
-            "web5 (2.12): lib of the role web: it can't go back from 2.12 to 2.10, as it does not say allow_downgrade: true (l).",
+            "web3 (never reported): app of the role web: its version is not known, and allowed_from (m:1) allows only some "
+            "versions. Declare it in the host's variable upgrade_version_from.",
+            "web5 (2.12): app of the role web: it can't go back from 2.12 to 2.10, as allow_downgrade: true is not set (m).",
+            "web5 (2.12): lib of the role web: it can't go back from 2.12 to 2.10, as allow_downgrade: true is not set (l).",
         ],
     }
 
@@ -113,7 +113,7 @@ def test_a_provider_counts_from_its_own_version_and_not_from_its_hosts() -> None
         "The provider app: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4." + mend
     ]
     assert reasons("2.8", version="2.8", target="2.10") == [
-        "The provider app: it can't go back from 2.10 to 2.8, as it does not say allow_downgrade: true (m)." + mend
+        "The provider app: it can't go back from 2.10 to 2.8, as allow_downgrade: true is not set (m)." + mend
     ]
     (unknown,) = reasons("2.10")
     assert unknown.endswith("says from which it can go. Declare it in the variable upgrade_provider_versions.")
