@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names: natural order, near misses, and what can stand in a Consul key."""
+"""Names: natural order, suggestions for typos, and which names can be part of a Consul key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_name_comes_before_the_longer_one_that_begins_with_it() -> None:
     assert in_order(["db2", "db-a", "db", "1", "a"]) == ["1", "a", "db", "db2", "db-a"]
 
 
-def test_names_that_differ_in_zeros_alone_keep_one_order() -> None:
+def test_names_that_differ_only_in_zeros_have_a_fixed_order() -> None:
     assert in_order(["node1", "node01"]) == in_order(["node01", "node1"]) == ["node01", "node1"]
 
 
@@ -38,13 +38,13 @@ NAMES = st.lists(st.text(alphabet="ab01-", max_size=6), unique=True)
 
 
 @given(NAMES.flatmap(lambda names: st.tuples(st.just(names), st.permutations(names))))
-def test_the_order_does_not_depend_on_where_the_names_stood(both: tuple[list[str], list[str]]) -> None:
+def test_the_order_does_not_depend_on_the_input_order(both: tuple[list[str], list[str]]) -> None:
     names, shuffled = both
 
     assert in_order(shuffled) == in_order(names)
 
 
-def test_the_nearest_name_is_offered_only_where_one_is_near() -> None:
+def test_the_closest_name_is_suggested_only_if_one_is_close() -> None:
     assert did_you_mean("computes", ["controller", "compute"]) == "; did you mean 'compute'?"
     assert did_you_mean("zebra", ["controller", "compute"]) == ""
 
@@ -53,7 +53,7 @@ def test_the_nearest_name_is_offered_only_where_one_is_near() -> None:
     ("names", "shown"),
     [([], ""), (["a"], "a"), (["a", "b", "c"], "a, b, c"), (["a", "b", "c", "d", "e"], "a, b, c and 2 more")],
 )
-def test_long_lists_are_cut(names: list[str], shown: str) -> None:
+def test_long_lists_are_truncated(names: list[str], shown: str) -> None:
     assert listing(names, 3) == shown
 
 
@@ -68,7 +68,7 @@ def test_plain_names_are_returned(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", None, 7, ["compute1"]])
-def test_a_name_that_is_no_text_is_refused(name: object) -> None:
+def test_a_name_that_is_not_text_is_refused(name: object) -> None:
     with pytest.raises(UpgradeError) as caught:
         check_name("host", name, "fleet")
 
@@ -84,7 +84,7 @@ def test_a_name_that_would_break_a_key_is_refused(name: str) -> None:
     assert caught.value.message.startswith(f"fleet.compute1: the role {name!r} has a '/'")
 
 
-def test_a_name_without_end_is_refused() -> None:
+def test_a_name_that_is_too_long_is_refused() -> None:
     assert check_name("host", "x" * 255, "fleet")
     with pytest.raises(UpgradeError) as caught:
         check_name("host", "x" * 300_000, "fleet")
@@ -115,7 +115,7 @@ def test_a_version_with_a_slash_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", ["2", "v673", "1:2.10~rc1-1ubuntu2+b1", "2026.1_final", "a" * 255])
-def test_a_fleet_may_go_to_what_no_shell_acts_on(version: str) -> None:
+def test_a_new_version_may_have_characters_that_are_safe_in_a_shell(version: str) -> None:
     assert check_new_version(version, "version") == version
 
 
@@ -123,11 +123,11 @@ def test_a_fleet_may_go_to_what_no_shell_acts_on(version: str) -> None:
     "version",
     ["2;reboot", "$(reboot)", "2 3", "`x`", "2\\n", "-rf", "~root", "2*", "'2'", '"2"', "2|3", "{2}", "é2", "2&", "<2"],
 )
-def test_a_fleet_may_not_go_to_what_a_shell_would_act_on(version: str) -> None:
+def test_a_new_version_may_not_have_characters_that_a_shell_interprets(version: str) -> None:
     with pytest.raises(UpgradeError) as refused:
         check_new_version(version, "version")
     assert refused.value.code == "bad_name"
 
 
-def test_what_older_tools_have_stored_is_read_all_the_same() -> None:
+def test_stored_versions_of_older_tools_are_still_read() -> None:
     assert check_version("2013.1 beta; x", "version") == "2013.1 beta; x"

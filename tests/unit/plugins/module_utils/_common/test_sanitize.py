@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Texts as they are shown: what they would do to a terminal, they do not."""
+"""Sanitized texts have no characters that a terminal acts on."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from hypothesis import strategies as st
         ("\ud800", "?"),
     ],
 )
-def test_what_is_printable_stays_and_nothing_else(text: str, shown: str) -> None:
+def test_only_printable_characters_stay(text: str, shown: str) -> None:
     assert sanitize(text) == shown
 
 
 @given(st.text(st.characters()))
-def test_any_text_is_a_line_of_the_same_length(text: str) -> None:
+def test_any_text_becomes_a_line_of_the_same_length(text: str) -> None:
     found = sanitize(text)
     assert found.isprintable()
     assert len(found) == len(text)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Versions in their order: examples, what Python's and Debian's own tools say, and what holds for any text."""
+"""The order of versions: examples, comparison with Python's and Debian's tools, and properties for any text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PEP_440 = st.builds(
     st.one_of(st.just(""), st.builds(".post{}".format, st.integers(1, 11))),
     st.one_of(st.just(""), st.builds(".dev{}".format, st.integers(0, 11))),
 )
-# All that has an order of one kind or another, with words that no one knows among them.
+# Versions of every kind, also with unknown words.
 _ANY_KIND = st.builds(
     "{}{}{}".format,
     st.sampled_from(("", "v", "V", "release-", "1:")),
@@ -60,7 +60,7 @@ _ANY_KIND = st.builds(
         "2.10-foo1 2.10-foo2 2.11",
     ],
 )
-def test_versions_have_the_order_that_people_mean(line: str) -> None:
+def test_versions_have_the_expected_order(line: str) -> None:
     order, versions = VersionOrder(), line.split()
     assert order.in_order(reversed(versions)) == versions
     for first, second in combinations(versions, 2):
@@ -98,7 +98,7 @@ def test_the_same_version_may_be_written_in_several_ways(line: str) -> None:
         ),
     ],
 )
-def test_what_has_no_order_is_refused_by_name(one: str, other: str, why: str) -> None:
+def test_versions_without_an_order_are_refused_by_name(one: str, other: str, why: str) -> None:
     for first, second in ((one, other), (other, one)):
         with pytest.raises(UpgradeError) as caught:
             VersionOrder().compare(first, second)
@@ -113,14 +113,14 @@ def test_what_has_no_order_is_refused_by_name(one: str, other: str, why: str) ->
     )
 
 
-def test_a_list_says_the_order_of_names_that_have_none() -> None:
+def test_a_list_orders_names_that_have_no_order() -> None:
     order = VersionOrder(["queens", "rocky", "stein", "2.0", "1.0"], "meta/upgrade.yml:3")
     assert order.in_order(["1.0", "stein", "queens"]) == ["queens", "stein", "1.0"]
     assert order.compare("2.0", "1.0") == -1
     assert order.between("queens", "2.0", ["1.0", "2.0", "queens", "rocky"]) == ["rocky", "2.0"]
 
 
-def test_what_a_list_lacks_is_refused_with_the_place_of_the_list() -> None:
+def test_a_version_that_the_list_lacks_is_refused_with_the_place_of_the_list() -> None:
     order = VersionOrder(["queens", "rocky"], "meta/upgrade.yml:3")
     with pytest.raises(UpgradeError) as caught:
         order.compare("rocky", "train")
@@ -134,7 +134,7 @@ def test_what_a_list_lacks_is_refused_with_the_place_of_the_list() -> None:
     assert order.compare("train", "train") == 0
 
 
-def test_the_points_of_a_way_leave_out_its_beginning_and_have_its_end() -> None:
+def test_between_excludes_the_start_and_includes_the_end() -> None:
     order, points = VersionOrder(), ["2.10", "2.4", "2.8", "2.6", "2.12"]
     assert order.between("2.2", "2.10", points) == ["2.4", "2.6", "2.8", "2.10"]
     assert order.between("2.8", "2.10", points) == ["2.10"]
@@ -145,12 +145,12 @@ def test_the_points_of_a_way_leave_out_its_beginning_and_have_its_end() -> None:
 
 
 @given(_PEP_440, _PEP_440)
-def test_python_s_own_reader_says_the_same(one: str, other: str) -> None:
+def test_the_order_is_that_of_python_s_packaging(one: str, other: str) -> None:
     a, b = Version(one), Version(other)
     assert VersionOrder().compare(one, other) == (a > b) - (a < b)
 
 
-def test_debian_s_own_reader_says_the_same() -> None:
+def test_the_order_is_that_of_dpkg() -> None:
     if shutil.which("dpkg") is None:
         missing("there is no dpkg on this machine to be asked")
     line = "2.9 2.10~bpo9+1 2.10~rc1 2.10~rc2 2.10 2.10-0ubuntu1 2.10-1 2.10-1ubuntu2 2.10p1-1 2.10+dfsg-1 2.10.1-1 3.0 1:1.0"
@@ -169,7 +169,7 @@ def _compared(one: str, other: str) -> int | None:
 
 
 @given(_PEP_440, _PEP_440, _PEP_440)
-def test_all_of_one_kind_stand_in_one_line(one: str, other: str, third: str) -> None:
+def test_versions_of_one_kind_have_a_total_order(one: str, other: str, third: str) -> None:
     order = VersionOrder()
     assert order.compare(one, other) == -order.compare(other, one)
     first, second, last = order.in_order([one, other, third])
@@ -177,7 +177,7 @@ def test_all_of_one_kind_stand_in_one_line(one: str, other: str, third: str) -> 
 
 
 @given(st.one_of(_ANY_KIND, st.text(max_size=12)), st.one_of(_ANY_KIND, st.text(max_size=12)))
-def test_two_of_any_kind_say_the_same_from_both_ends(left: str, right: str) -> None:
+def test_a_comparison_in_reverse_has_the_opposite_result(left: str, right: str) -> None:
     found, turned = _compared(left, right), _compared(right, left)
     assert (found is None) == (turned is None)
     assert found is None or found == -(turned or 0)
@@ -185,7 +185,7 @@ def test_two_of_any_kind_say_the_same_from_both_ends(left: str, right: str) -> N
 
 
 @given(_ANY_KIND, _ANY_KIND, _ANY_KIND)
-def test_what_is_before_what_is_before_a_third_one_is_before_that(one: str, other: str, third: str) -> None:
+def test_the_order_is_transitive(one: str, other: str, third: str) -> None:
     first, second = _compared(one, other), _compared(other, third)
     if first is not None and second is not None and first <= 0 and second <= 0:
         assert _compared(one, third) == min(first, second)

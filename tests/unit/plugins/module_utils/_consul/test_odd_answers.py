@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whatever answers in Consul's place, a call ends with what is so or with a named fault, and no write is taken for done."""
+"""Wrong answers in Consul's place: a call ends with a true result or an error code, and no lost write counts as applied."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _KEYS: Mapping[str, bytes] = {
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no one sleep between two tries."""
+    """Do not sleep between tries."""
     monkeypatch.setattr(client.time, "sleep", lambda _seconds: None)
 
 
@@ -108,14 +108,14 @@ def _held(store: Store, consul: MemoryConsul) -> None:
 def _reported(store: Store, consul: MemoryConsul) -> None:
     write_report(store, Report("web1", "2.0", "upgraded"))
     assert json.loads(consul.keys["upgrade/hosts/web1"])["state"] == "upgraded"
-    # Where it is refused to publish it, planners do.
+    # If the token may not publish the version, planners do.
     is_published = json.loads(consul.keys["upgrade/hosts/web1"]).get("reported") == "2.0"
     assert ("running/versions/2.0/web1" in consul.keys) == is_published
     assert ("running/versions/1.0/web1" not in consul.keys) == is_published
 
 
 def _asked(store: Store, _consul: MemoryConsul) -> None:
-    # Without its own gate the host goes by the global one, and without any it would be open.
+    # Without its own gate, the global one decides; without any gate, the host would be open.
     found = ask_gate(store, {"web2": "web"})
     assert not found["web2"].value
 
@@ -141,7 +141,7 @@ _CALLS = (_paused, _set, _reset, _held, _reported, _asked, _looked, _surveyed, _
 
 
 def _spoiling(at: int, odd: Answer) -> Callable[[str, str, Answer], Answer]:
-    """Return what spoils one answer of a call, and none after it."""
+    """Return a function that spoils one answer of a call, and none after it."""
     left = [at]
 
     def spoil(_method: str, _path: str, answer: Answer) -> Answer:
@@ -152,7 +152,7 @@ def _spoiling(at: int, odd: Answer) -> Callable[[str, str, Answer], Answer]:
 
 
 def _call(act: Callable[[Store, MemoryConsul], None], consul: MemoryConsul) -> str:
-    """Return the code of the fault that a call ended with, empty where it did what it should."""
+    """Return the code of the error that a call ended with; empty if the call succeeded."""
     with consul.in_place():
         try:
             act(Store(Settings(timeout=0.2)), consul)
@@ -163,7 +163,7 @@ def _call(act: Callable[[Store, MemoryConsul], None], consul: MemoryConsul) -> s
 
 
 @pytest.mark.parametrize("act", _CALLS[:-1])
-def test_one_odd_answer_at_any_moment(act: Callable[[Store, MemoryConsul], None]) -> None:
+def test_one_wrong_answer_at_any_moment(act: Callable[[Store, MemoryConsul], None]) -> None:
     for at in range(4):
         for odd in _ODD:
             consul = MemoryConsul(dict(_KEYS), nodes=("web1",), spoil=_spoiling(at, odd))
@@ -173,11 +173,11 @@ def test_one_odd_answer_at_any_moment(act: Callable[[Store, MemoryConsul], None]
 
 @pytest.mark.parametrize("act", _CALLS)
 @pytest.mark.parametrize("odd", [Answer(code, _PAGE, {}) for code in (200, 400, 403, 404, 409)])
-def test_a_page_is_a_passing_outage(act: Callable[[Store, MemoryConsul], None], odd: Answer) -> None:
+def test_a_web_page_counts_as_a_temporary_outage(act: Callable[[Store, MemoryConsul], None], odd: Answer) -> None:
     consul = MemoryConsul(dict(_KEYS), nodes=("web1",), spoil=lambda *_: odd)
     with consul.in_place(), pytest.raises(Unreachable, match="not Consul's API"):
         act(Store(Settings(timeout=0.05)), consul)
 
 
-# What else a call may say where an odd answer is one that Consul gives, such as 403.
+# Other codes that a call may end with, where Consul itself gives such an answer, such as 403.
 _FAULTS = ("", "unreachable", "denied", "consul_error", "conflict", "foreign_policy", "busy")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The operations of a transaction, and what is shown of them."""
+"""The operations of a transaction, and the diff of their changes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_values_travel_as_base64_of_utf_8() -> None:
     assert base64.b64decode(operation["KV"]["Value"]).decode() == "größe"
 
 
-def test_a_compare_and_set_carries_the_index_that_was_read() -> None:
+def test_a_compare_and_set_has_the_index_that_was_read() -> None:
     assert compare_and_put("k", "v", 7) == {"KV": {"Verb": "cas", "Key": "k", "Value": "dg==", "Index": 7}}
     assert compare_and_put("k", "v", 0)["KV"]["Index"] == 0
 
 
-def test_a_comparison_with_a_key_that_was_not_there_is_another_verb() -> None:
+def test_a_comparison_with_a_missing_key_has_another_verb() -> None:
     assert compare("k", 7) == {"KV": {"Verb": "check-index", "Key": "k", "Index": 7}}
     assert compare("k", 0) == {"KV": {"Verb": "check-not-exists", "Key": "k"}}
 
@@ -64,7 +64,7 @@ def test_the_diff_has_a_line_for_each_key_that_is_there() -> None:
     assert (diff["before_header"], diff["after_header"]) == ("Consul before", "Consul after")
 
 
-def test_a_value_in_the_diff_is_a_line_that_does_nothing_to_a_terminal() -> None:
+def test_a_value_in_the_diff_is_sanitized() -> None:
     diff = as_diff([Change("a\x1b", "x\nb = 3", "y\x9b\u202e")])
 
     assert (diff["before"], diff["after"]) == ("a? = x b = 3\n", "a? = y??\n")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How Consul is reached: options first, then the variables of Consul's own tools, then defaults."""
+"""The connection settings: options first, then the environment variables of Consul's own tools, then defaults."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_options_win_over_variables(options: dict[str, Any], environ: dict[str, 
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
-def test_an_ipv6_address_stands_in_brackets(host: str) -> None:
+def test_an_ipv6_address_gets_brackets(host: str) -> None:
     assert read({"host": host}).url == "http://[::1]:8500"
 
 
@@ -150,7 +150,7 @@ def refusal(options: dict[str, Any] | None = None, **environ: str) -> str:
         "[::1",
     ],
 )
-def test_an_address_that_is_none_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     assert refusal(CONSUL_HTTP_ADDR=address) == (
         f"CONSUL_HTTP_ADDR: {address!r} is not an address of the form host:port or https://host:port "
         "(Unix sockets are not supported)."
@@ -163,7 +163,7 @@ def test_a_variable_that_is_neither_true_nor_false_is_refused(name: str) -> None
 
 
 @pytest.mark.parametrize("timeout", [0, -1, -0.5])
-def test_a_time_that_is_none_is_refused(timeout: float) -> None:
+def test_an_invalid_duration_is_refused(timeout: float) -> None:
     assert refusal({"timeout": timeout}) == f"timeout: {timeout} is not a number of seconds above 0."
 
 
@@ -186,6 +186,6 @@ def test_the_token_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, 60.1, float("nan")])
-def test_a_pass_limit_lets_a_planner_act_on_what_is_a_minute_old_at_most(limit: float) -> None:
+def test_a_pass_limit_is_at_most_a_minute(limit: float) -> None:
     assert refusal({"pass_limit": limit}) == f"pass_limit: {limit} is not a number of seconds above 0 and up to 60."
     assert read({"pass_limit": 60}).pass_limit == 60

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fleet: roles given and roles told by names."""
+"""The fleet: roles that are given, and roles found in names of hosts."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail i
         ("", None),
     ],
 )
-def test_a_name_of_letters_and_digits_tells_its_role(host: str, role: str | None) -> None:
+def test_the_role_is_found_in_a_name_of_letters_and_digits(host: str, role: str | None) -> None:
     assert role_by_name(host, compile_role_pattern(DEFAULT_ROLE_PATTERN)) == role
 
 
-def test_a_group_that_matched_nothing_tells_no_role() -> None:
+def test_an_empty_group_finds_no_role() -> None:
     assert role_by_name("7", compile_role_pattern(r"([a-z]*)\d")) is None
     assert role_by_name("7", compile_role_pattern(r"([a-z])?\d")) is None
 
@@ -58,7 +58,7 @@ def test_another_pattern() -> None:
     assert roles_of_hosts({}, ["gb-01-compute"], r"-([a-z]+)$") == {"gb-01-compute": "compute"}
 
 
-def test_nobody_is_a_fleet_too() -> None:
+def test_a_fleet_may_be_empty() -> None:
     assert roles_of_hosts({}, []) == {}
 
 
@@ -105,7 +105,7 @@ def test_a_bad_pattern_is_refused(pattern: str, message: str) -> None:
     assert (caught.value.code, caught.value.message) == ("bad_role_pattern", message)
 
 
-def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
+def test_a_record_is_shown_without_the_fields_of_its_read() -> None:
     record = HostRecord(
         "2.0", "started", "nova", "stop", 2, None, {"started": 7}, "1.0", ("stop/nova",), "open", "1.0", (StepStart(3, "nova", "stop"),),
         (HostRecord("1.0", "upgraded", times={"upgraded": 2}),), None, (Failure(7, 1, "nova", "stop", "no space"),),
@@ -141,5 +141,5 @@ def test_a_record_is_shown_without_what_concerns_its_reader_only() -> None:
         ("nova", "stop", ", service nova, step stop"),
     ],
 )
-def test_a_record_tells_where_its_host_is(service: str | None, step: str | None, where: str) -> None:
+def test_a_record_has_service_and_step(service: str | None, step: str | None, where: str) -> None:
     assert HostRecord("2.0", "started", service, step).where() == where

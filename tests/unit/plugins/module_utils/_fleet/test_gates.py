@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Gates: what their values mean, which one decides, and what is written."""
+"""Gates: what their values mean, which one decides, and which text is stored."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEY = "config_state/enable_puppet/host/compute1"
         ("0", False),
     ],
 )
-def test_words_open_or_close_and_a_version_opens_while_it_is_the_current_one(text: str, is_open: bool) -> None:
+def test_booleans_open_or_close_and_a_version_opens_while_it_is_current(text: str, is_open: bool) -> None:
     assert GateValue(KEY, text).is_open("2.10") is is_open
 
 
@@ -47,7 +47,7 @@ def test_a_current_version_without_a_digit_is_read_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  ", "Flase", "yes", "null", "queens", '"2.1"', "{2: 1}", "[1]", "2.\x001"])
-def test_any_other_value_is_an_error_that_names_the_key_and_never_a_yes(text: str) -> None:
+def test_any_other_value_is_an_error_that_names_the_key(text: str) -> None:
     with pytest.raises(UpgradeError) as caught:
         GateValue(KEY, text).is_open("2.10")
 
@@ -59,13 +59,13 @@ def test_any_other_value_is_an_error_that_names_the_key_and_never_a_yes(text: st
     assert caught.value.details == {"key": KEY}
 
 
-def test_bytes_that_are_no_text_are_told_as_such() -> None:
+def test_the_error_says_that_bytes_are_not_text() -> None:
     with pytest.raises(UpgradeError, match=f"The gate {KEY} holds bytes that are not UTF-8 text"):
         GateValue(KEY, None).is_open("2.10")
 
 
 @pytest.mark.parametrize("current", [None, ""])
-def test_an_empty_value_is_no_yes_where_no_version_is_current(current: str | None) -> None:
+def test_an_empty_value_does_not_open_without_a_current_version(current: str | None) -> None:
     with pytest.raises(UpgradeError, match="neither True, False nor a version"):
         GateValue(KEY, "").is_open(current)
 
@@ -83,7 +83,7 @@ def test_the_current_version_is_written_even_without_a_digit() -> None:
 
 
 @pytest.mark.parametrize("value", ["", None, "on", "queens", [1], {"a": 1}])
-def test_what_no_reader_would_understand_is_not_written(value: object) -> None:
+def test_a_value_that_could_not_be_read_is_not_written(value: object) -> None:
     with pytest.raises(UpgradeError) as caught:
         gate_text(value, "2.10")
 
@@ -126,7 +126,7 @@ def test_the_first_gate_that_is_set_decides_host_then_role_then_global(found: Ga
     assert found.answer("compute1", "compute", "2.10") == answer
 
 
-def test_a_gate_of_somebody_else_does_not_count() -> None:
+def test_a_gate_of_another_host_or_role_does_not_count() -> None:
     assert gates(None, "True", "True").answer("compute2", "controller", "2.10") == NOTHING_SET
 
 
@@ -134,12 +134,12 @@ def test_a_host_without_a_role_has_no_role_gate() -> None:
     assert gates("False", "True", None).answer("puzzle", None, "2.10").scope == "global"
 
 
-def test_a_deciding_gate_that_is_unreadable_is_not_passed_over_for_the_next() -> None:
+def test_an_unreadable_deciding_gate_is_not_skipped() -> None:
     with pytest.raises(UpgradeError, match="The gate host holds 'nonsense'"):
         gates("True", "True", "nonsense").answer("compute1", "compute", "2.10")
 
 
-def test_all_unreadable_gates_are_told_at_once() -> None:
+def test_all_unreadable_gates_are_reported_at_once() -> None:
     errors = gates("nonsense", "", "True").unreadable("2.10")
 
     assert [error.details["key"] for error in errors] == ["global", "role"]

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Holds: which one covers a host, and how it reads."""
+"""Holds: which one covers a host, and its description."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_whether_any_host_of_a_role_is_held() -> None:
     assert not Holds().cover_any(hosts, "compute")
 
 
-def test_a_hold_tells_who_when_why_and_how_it_ends() -> None:
+def test_a_hold_describes_who_when_why_and_how_it_ends() -> None:
     hold = Hold("upgrade/hold/host/compute1", "RAM test", "ann", "noon")
 
     assert hold.words() == (
@@ -42,7 +42,7 @@ def test_a_hold_tells_who_when_why_and_how_it_ends() -> None:
     assert Hold("upgrade/hold/global").words() == (
         "held by unknown: no reason given (ends when the key upgrade/hold/global is deleted)"
     )
-    # To delete the key alone would leave the host closed.
+    # If only the key is deleted, the host stays closed.
     assert Hold("upgrade/hold/host/compute1", "its gate was False", MIGRATION).words() == (
         "held by migrate_state.yml: its gate was False (ends with unhold.yml, which deletes the key upgrade/hold/host/compute1 "
         "and the closed gate behind it)"

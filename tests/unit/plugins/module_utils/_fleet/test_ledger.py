@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ledger: what can't be one is refused when it is made."""
+"""The ledger: invalid values are refused when it is created."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_rollout_may_be_in_any_of_four_states(state: str) -> None:
         ("since", "noon"),
     ],
 )
-def test_a_field_that_makes_no_sense_is_refused_by_its_name(name: str, value: Any) -> None:
+def test_an_invalid_field_is_refused_by_its_name(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^{name} is ") as caught:
         Ledger(**{"epoch": 1, "version": "2.0", name: value})
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a push run has finished of a move, under what a host says of itself."""
+"""Which finished task groups stay in a host's record after its reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEFORE = HostRecord("2", STARTED, attempt=2, times={"started": 5}, done=("stop/n
         ("3", UPGRADED, (), None),
     ],
 )
-def test_units_are_kept_until_the_move_is_over(
+def test_finished_task_groups_are_kept_until_the_upgrade_is_over(
     version: str, state: str, done: tuple[str, ...], post: str | None
 ) -> None:
     after = next_record(BEFORE, HostReport("compute1", version, state), 9)
@@ -41,7 +41,7 @@ def test_units_are_kept_until_the_move_is_over(
         ("3", UPGRADED, (), None),
     ],
 )
-def test_a_path_stays_behind_a_host_until_it_reports(
+def test_finished_checkpoints_are_kept_until_the_host_is_upgraded(
     version: str, state: str, done: tuple[str, ...], origin: str | None
 ) -> None:
     before = HostRecord("2", FAILED, done=("stop/db", "upgrade/db@1.5"), origin="1")
@@ -49,7 +49,7 @@ def test_a_path_stays_behind_a_host_until_it_reports(
     assert (after.done, after.origin) == (done, origin)
 
 
-def test_failures_are_kept_when_a_host_recovers_and_until_it_goes_elsewhere() -> None:
+def test_failures_are_kept_when_a_host_recovers_and_until_its_target_changes() -> None:
     now = next_record(BEFORE, HostReport("web1", "2", FAILED, "nova", "stop", "no \x1b" + "x" * 300), 9)
     assert now.failures == (Failure(9, 2, "nova", "stop", "x" * 200),)
     again = next_record(now, HostReport("web1", "2", FAILED, "nova", "stop", "no \x1b" + "x" * 300), 10)
@@ -70,7 +70,7 @@ def test_a_first_or_an_unreadable_record_has_none() -> None:
         assert after == HostRecord("2", STARTED, times={"started": 9})
 
 
-def test_the_same_word_again_changes_nothing() -> None:
+def test_the_same_report_again_changes_nothing() -> None:
     assert next_record(BEFORE, HostReport("compute1", "2", STARTED), 9) == BEFORE
 
 

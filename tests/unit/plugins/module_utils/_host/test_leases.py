@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whose claim on a host is that of a run that is gone: only what can be known for sure counts."""
+"""Leases of runs that have ended: a run counts as ended only if that is certain."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def holder(pid: int, started: int, machine: str | None = None) -> LeaseHolder:
     return LeaseHolder("ann@here", 1, "session", boot_id() if machine is None else machine, pid, started)
 
 
-def test_a_run_that_is_there_is_not_dead_and_one_that_ended_is() -> None:
+def test_a_run_is_dead_only_after_it_has_ended() -> None:
     process = subprocess.Popen(["sleep", "60"])
     started = start_ticks(process.pid) or 0
     assert not holder(process.pid, started).is_dead
-    # The same number, given to another process since.
+    # Another process has the same PID.
     assert holder(process.pid, started - 1).is_dead
     process.kill()
     process.wait()
@@ -29,11 +29,11 @@ def test_a_run_that_is_there_is_not_dead_and_one_that_ended_is() -> None:
 
 
 @pytest.mark.parametrize("machine", ["", "another"])
-def test_of_another_machine_nothing_is_known(machine: str) -> None:
+def test_a_run_on_another_machine_is_not_known_to_be_dead(machine: str) -> None:
     assert not holder(2**22 + 1, 1, machine).is_dead
 
 
-def test_of_another_users_run_nothing_is_known_as_it_may_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_another_user_is_not_known_to_be_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = holder(2**22 + 1, 1)
     assert theirs.is_dead
     monkeypatch.setattr(os, "getuid", lambda: 12345)

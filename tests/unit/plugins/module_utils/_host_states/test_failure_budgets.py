@@ -59,7 +59,7 @@ def test_a_role_with_an_exhausted_budget_stops_and_others_go_on() -> None:
     )
 
 
-def test_an_exhausted_budget_of_the_fleet_stops_everybody_and_lets_hosts_finish() -> None:
+def test_an_exhausted_budget_of_the_fleet_stops_all_roles_and_lets_hosts_finish() -> None:
     site = fleet(compute=4, web=2).failed("compute1").opened("web1").started("web1")
     plan = site.plan({"failure_rules": {"fleet": 1}})
     assert plan.admissions == ()

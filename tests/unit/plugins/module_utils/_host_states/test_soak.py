@@ -31,7 +31,7 @@ def test_a_silent_host_is_lost_after_two_hours_unless_the_rules_say_otherwise() 
     never = parse_health_rules({"progress_deadline": "never"})
     assert (never.progress_deadline, never.plain()) == (None, {"progress_deadline": "never"})
     assert parse_health_rules(never.plain()) == never
-    # Admitted, it never started.
+    # It was admitted and never started.
     site = fleet(compute=2).opened("compute1")
     site.gated_at = 1000
     for now, rules, state in (
@@ -48,7 +48,7 @@ def test_a_host_that_joins_a_fleet_long_after_all_gates_were_opened_is_not_lost_
     site = fleet(compute=2).upgraded("compute1").gated("True", "global")
     site.gated_at, site.now = 1000, 99999.0
     assert site.plan().hosts["compute2"].state == "upgrading"
-    # From its start on, it is.
+    # It counts from its start.
     site.records["compute2"] = HostRecord(NEW, STARTED, times={STARTED: 99999 - 7201})
     assert site.plan().hosts["compute2"].state == "lost"
 
@@ -63,14 +63,14 @@ def test_a_host_that_joins_a_fleet_long_after_all_gates_were_opened_is_not_lost_
         ({"sok": 1}, "health.sok: unknown key; did you mean 'soak'?"),
     ],
 )
-def test_what_makes_no_sense_is_refused(raw: Any, message: str) -> None:
+def test_invalid_values_are_refused(raw: Any, message: str) -> None:
     with pytest.raises(UpgradeError) as caught:
         parse_health_rules(raw)
     assert message in caught.value.message
 
 
 def remember(site: Fleet, rules: dict[str, Any]) -> str:
-    """Make a pass, keep what it remembers, and return the state and reason of the first host."""
+    """Make a pass, store its health marks, and return state and reason of the first host."""
     plan = site.plan(rules)
     site.marks.update(plan.marks)
     view = next(iter(plan.hosts.values()))
@@ -97,7 +97,7 @@ def test_it_keeps_its_slot_while_it_soaks() -> None:
     assert [one.host for one in site.plan(rules).admissions] == ["compute2"]
 
 
-def test_a_check_that_is_missing_or_not_passing_is_not_well() -> None:
+def test_a_host_whose_check_is_missing_or_not_passing_is_not_healthy() -> None:
     site = fleet(compute=2).opened("compute1").upgraded("compute1")
     site.checks = {}
     assert remember(site, CHECKED) == f"upgrading: reported {NEW}, and has no check nova in Consul"
@@ -108,7 +108,7 @@ def test_a_check_that_is_missing_or_not_passing_is_not_well() -> None:
     assert remember(site, CHECKED) == f"upgrading: reported {NEW} and soaks for 60 s more"
 
 
-def test_a_check_that_fails_while_the_host_soaks_begins_the_soaking_anew() -> None:
+def test_a_check_that_fails_while_the_host_soaks_restarts_the_soak() -> None:
     site = fleet(compute=1).upgraded("compute1")
     site.checks = {"compute1": {"nova": "passing"}}
     remember(site, CHECKED)
@@ -130,7 +130,7 @@ def test_a_host_whose_health_is_lost_again_has_failed_until_it_has_soaked_again(
     assert remember(site, spent) == "failed: was upgraded, and now its check nova is critical"
     assert site.plan(spent).blocker is not None
     site.checks["compute1"] = {"nova": "passing"}
-    # A check that passes for a moment gives nothing back.
+    # A check that passes for a moment does not free the budget.
     assert remember(site, spent) == "failed: was unhealthy and soaks for 60 s more"
     assert site.plan(spent).blocker is not None
     site.now += 59
@@ -146,7 +146,7 @@ def test_a_longer_time_to_soak_is_no_loss_of_health() -> None:
     assert remember(site, SOAK) == f"upgrading: reported {NEW} and soaks for 50 s more"
 
 
-def test_who_waits_for_a_check_looks_again_soon() -> None:
+def test_a_planner_that_waits_for_a_check_reads_again_soon() -> None:
     site = fleet(compute=1).opened("compute1").upgraded("compute1")
     site.checks = {"compute1": {"nova": "critical"}}
     assert site.plan(CHECKED).wake_at == site.now + 5
@@ -158,7 +158,7 @@ def test_who_waits_for_a_check_looks_again_soon() -> None:
 
 
 def there_before(**roles: int) -> Fleet:
-    """A rollout to where all hosts but the last are already, and have said so before it began."""
+    """A rollout to a version that all hosts except the last one had already reported when it began."""
     site = fleet(**roles)
     *most, last = site.members
     site.upgraded(*most)
@@ -167,7 +167,7 @@ def there_before(**roles: int) -> Fleet:
     return site.running(OLD, last)
 
 
-def test_hosts_that_were_there_before_the_rollout_have_nothing_to_prove() -> None:
+def test_hosts_that_reported_the_version_before_the_rollout_do_not_soak() -> None:
     site = there_before(compute=3)
     rules = {**SOAK, "rolling_rules": {"global": 1}}
     assert remember(site, rules) == f"upgraded: runs {NEW}"
@@ -177,23 +177,23 @@ def test_hosts_that_were_there_before_the_rollout_have_nothing_to_prove() -> Non
     assert remember(site, rules) == f"upgrading: reported {NEW} and soaks for 60 s more"
 
 
-def test_a_host_that_was_there_before_is_broken_where_its_checks_fail() -> None:
+def test_a_host_that_reported_before_the_rollout_fails_if_its_checks_fail() -> None:
     site = there_before(compute=3)
     site.checks = {"compute1": {"nova": "critical"}, "compute2": {"nova": "passing"}}
     assert remember(site, CHECKED) == "failed: was upgraded, and now its check nova is critical"
-    # No one waits for one that was so before a rollback began.
+    # No host waits for one that was broken before a rollback began.
     assert site.plan(CHECKED).admissions == ()
     site.ledger = Ledger(1, NEW, OLD, begun_index=600, rollback=True, broken=("compute1",))
     assert [one.host for one in site.plan(CHECKED).admissions] == ["compute3"]
 
 
-def test_marks_of_another_version_mean_nothing() -> None:
+def test_health_marks_of_another_version_are_ignored() -> None:
     site = fleet(compute=1).upgraded("compute1")
     site.marks["compute1"] = HealthMark(OLD, 1, upgraded=True)
     assert remember(site, SOAK).startswith("upgrading: ")
 
 
-def test_who_looks_without_asking_consul_believes_the_marks() -> None:
+def test_without_checks_the_health_marks_count() -> None:
     site = fleet(compute=1).upgraded("compute1")
     assert remember(site, CHECKED) == f"upgrading: reported {NEW}; its checks are not known yet"
     site.marks["compute1"] = HealthMark(NEW, 1, upgraded=True)
@@ -209,7 +209,7 @@ def test_an_open_host_that_is_silent_for_too_long_is_lost_and_keeps_its_slot() -
     site.now = 10_201
     assert remember(site, rules) == "lost: silent for 301 s, and health.progress_deadline is 300 s"
     assert site.plan(rules).admissions == ()
-    # A sign of life, and then its report.
+    # It reports a step, then the end.
     site.records["compute1"] = HostRecord(NEW, STARTED, times={STARTED: 10_150})
     assert remember(site, rules).startswith("upgrading: ")
     site.now = 11_000
@@ -218,7 +218,7 @@ def test_an_open_host_that_is_silent_for_too_long_is_lost_and_keeps_its_slot() -
     assert remember(site, rules) == f"upgraded: runs {NEW}"
 
 
-def test_a_clock_that_is_ahead_is_no_sign_of_life_in_the_future() -> None:
+def test_report_times_in_the_future_do_not_count() -> None:
     rules = {"health": {"progress_deadline": 300}}
     site = fleet(compute=1).opened("compute1")
     site.gated_at = 9_900
@@ -230,6 +230,6 @@ def test_a_clock_that_is_ahead_is_no_sign_of_life_in_the_future() -> None:
     assert remember(site, rules) == "lost: silent for 351 s, and health.progress_deadline is 300 s"
 
 
-def test_without_any_time_nobody_is_lost() -> None:
+def test_without_any_time_no_host_is_lost() -> None:
     site = fleet(compute=1).opened("compute1")
     assert remember(site, {"health": {"progress_deadline": 1}}).startswith("upgrading: ")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The six states of a host, and what each one rests on."""
+"""The six states of a host, and the facts that decide each of them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_record_that_can_not_be_read_has_failed_whatever_the_version() -> None
 
 
 @pytest.mark.parametrize("origin", [OLD, NEW, None])
-def test_a_newer_record_that_says_started_or_failed_outweighs_an_older_report(origin: str | None) -> None:
+def test_a_newer_record_with_started_or_failed_supersedes_an_older_report(origin: str | None) -> None:
     for site, expected in (
         (one().upgraded(HOST).started(HOST), "upgrading"),
         (one().upgraded(HOST).failed(HOST), "failed"),
@@ -89,7 +89,7 @@ def test_a_newer_record_that_says_started_or_failed_outweighs_an_older_report(or
             assert state(site).state == found
 
 
-def test_a_newer_record_that_can_not_be_read_outweighs_an_older_report() -> None:
+def test_a_newer_record_that_can_not_be_read_supersedes_an_older_report() -> None:
     site = one().upgraded(HOST)
     site.records[HOST] = HostRecord("", FAILED, readable=False, index=9)
     assert state(site).state == "failed"
@@ -101,7 +101,7 @@ def test_a_host_that_failed_on_its_way_to_the_version_before_a_rollback_comes_ba
     site.records[HOST] = HostRecord(NEW, FAILED, index=9)
     assert state(site).state == "pending"
     assert state(site.opened(HOST)).state == "upgrading"
-    # It has begun to go back, and is not there because it reported that version before it left.
+    # It has begun to go back. Its earlier report of that version does not count any more.
     site.records[HOST] = HostRecord(OLD, STARTED, index=10)
     assert state(site).state == "upgrading"
     site.records[HOST] = HostRecord(OLD, FAILED, index=11)
@@ -130,7 +130,7 @@ def test_an_unreadable_gate_of_a_role_spares_hosts_with_a_gate_of_their_own() ->
     assert [one.state for one in states.values()] == ["pending", "upgrading", "pending"]
 
 
-def test_where_no_version_is_wanted_hosts_are_pending_or_held() -> None:
+def test_without_a_current_version_hosts_are_pending_or_held() -> None:
     site = fleet(compute=2).opened("compute1").started("compute1").held("host/compute2")
     site.current = None
 
@@ -144,7 +144,7 @@ def test_where_no_version_is_wanted_hosts_are_pending_or_held() -> None:
         (one().opened(HOST).started(HOST), True, False),
         (one().started(HOST, version=OLD).admitted(HOST), True, True),
         (one().started(HOST).admitted(HOST).held("global"), True, False),
-        # Its own word admits no one.
+        # A host's own report does not admit it.
         (one().started(HOST, version=OLD), False, False),
         (one().started(HOST), False, False),
         (one().opened(HOST).held("global"), False, False),
@@ -153,9 +153,7 @@ def test_where_no_version_is_wanted_hosts_are_pending_or_held() -> None:
         (one().upgraded(HOST), False, False),
     ],
 )
-def test_who_can_be_expected_to_finish_and_who_needs_a_gate(
-    site: Fleet, can_finish: bool, needs_its_gate: bool
-) -> None:
+def test_which_hosts_can_finish_and_which_need_a_gate(site: Fleet, can_finish: bool, needs_its_gate: bool) -> None:
     assert (state(site).can_finish, state(site).needs_its_gate) == (can_finish, needs_its_gate)
 
 
@@ -166,7 +164,7 @@ def test_a_host_that_started_has_not_ended() -> None:
 
 
 def said(site: Fleet, host: str) -> str | None:
-    """What a host says that it runs, in its record if that is newer than its report."""
+    """The version that a host reports, from its record if that is newer than its report."""
     record = site.records.get(host)
     in_record = record is not None and record.readable and record.state == UPGRADED
     if record is not None and in_record and (host not in site.reports or record.times.get(UPGRADED, 0) > REPORTED_AT):
@@ -186,7 +184,7 @@ def has_left(site: Fleet, host: str) -> bool:
 
 
 @given(strategies.any_fleets())
-def test_every_host_is_in_exactly_one_state_by_the_rules_of_the_design(site: Fleet) -> None:
+def test_every_host_is_in_exactly_one_state(site: Fleet) -> None:
     for host, found in site.states().items():
         role = site.members[host]
         gate = found.gate.is_open
@@ -208,7 +206,7 @@ def test_the_states_that_take_a_slot() -> None:
     assert set(STATES) - TAKES_A_SLOT == {"upgraded", "held", "pending"}
 
 
-def test_a_host_that_was_put_back_on_its_way_elsewhere_is_not_where_it_came_from() -> None:
+def test_a_retried_host_does_not_count_at_the_version_that_it_left() -> None:
     site = one()
     site.current = OLD
     site.records[HOST] = HostRecord(NEW, RETRIED, done=("stop/db",), times={"failed": 50, RETRIED: 60})

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The servers behind a HAProxy. What a real one does is in tests/services/test_haproxy.py."""
+"""Servers of a simulated HAProxy. tests/services/test_haproxy.py has a real one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UP, DRAIN, MAINT = ("UP", 0), ("DRAIN", 8), ("MAINT", 1)
 
 
 def answers(**servers: tuple[str, int]) -> tuple[str, str]:
-    """The answers of HAProxy 2.6 about servers: name -> status and admin state, shortened to what is read of them."""
+    """Answers of HAProxy 2.6 on servers, with only the fields that are read."""
     stat = [
         "# pxname,svname,qcur,qmax,scur,smax,status,weight",
         *(f"app,{n},1,5,2,9,{s[0]},1" for n, s in servers.items()),
@@ -37,7 +37,7 @@ def answers(**servers: tuple[str, int]) -> tuple[str, str]:
 
 
 class Standing(Runtime):
-    """A runtime API whose servers stand still, unless they are told otherwise."""
+    """A runtime API whose servers change only through commands."""
 
     def __init__(self, sessions: int = 0, **servers: tuple[str, int]) -> None:
         super().__init__("/run/haproxy.sock")
@@ -87,7 +87,7 @@ def test_answers_are_read() -> None:
         (MAINT, "ready", ["set server app/web1 state ready"]),
     ],
 )
-def test_a_server_is_told_only_what_changes_it(before: tuple[str, int], wanted: str, orders: list[str]) -> None:
+def test_a_server_gets_only_commands_that_change_it(before: tuple[str, int], wanted: str, orders: list[str]) -> None:
     runtime = Standing(web1=before, web2=UP)
     assert set_server(runtime, "app", "web1", ServerChange(wanted, 0), dry=True)["changed"] is bool(orders)
     assert runtime.orders == []
@@ -106,7 +106,7 @@ def test_a_server_of_weight_0_is_back_without_being_up() -> None:
     assert set_server(Standing(web1=("DRAIN", 0)), "app", "web1", ServerChange("ready", 0))["status"] == "DRAIN"
 
 
-def test_the_last_one_is_not_taken_out_but_one_that_serves_nobody_is(
+def test_the_last_serving_server_is_not_taken_out_but_one_that_does_not_serve_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(haproxy, "LOCK", str(tmp_path / "lock"))
@@ -131,19 +131,19 @@ def test_sessions_that_do_not_end_fail_or_are_cut_off() -> None:
     assert runtime.orders[-1] == "shutdown sessions server app/web1"
 
 
-def test_a_server_that_is_not_there_is_told_with_those_that_are() -> None:
+def test_the_error_for_an_unknown_server_names_the_others() -> None:
     with pytest.raises(UpgradeError, match=r"no server web9 in its backend app; it has: web1, web2\.$"):
         set_server(Standing(web1=UP, web2=UP), "app", "web9", ServerChange("ready", 0))
 
 
 @pytest.mark.parametrize("address", ["/nowhere/haproxy.sock", "127.0.0.1:1", "no-address"])
-def test_an_api_that_does_not_answer_is_told(address: str) -> None:
+def test_an_api_that_does_not_answer_is_an_error(address: str) -> None:
     with pytest.raises(UpgradeError, match=rf"^HAProxy's runtime API at {address} does not answer: ") as caught:
         Runtime(address).call("show info")
     assert caught.value.code == "haproxy_unreachable"
 
 
-def test_what_the_api_refuses_is_told(tmp_path: Path) -> None:
+def test_a_refusal_of_the_api_is_an_error(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)

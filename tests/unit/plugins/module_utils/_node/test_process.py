@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Programs that are run to their end, or to the end of their time."""
+"""Programs that are run with a time limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._node.process impor
 
 
 def gone(pid: int, within: float = 5) -> bool:
-    """Return whether a process that was killed ends: on a busy machine that takes a moment."""
+    """Return whether a killed process ends, which takes a moment on a busy machine."""
     stat = Path(f"/proc/{pid}/stat")
     until = time.monotonic() + within
     while True:
@@ -48,7 +48,7 @@ def test_nothing_comes_from_standard_input() -> None:
     ["sleep 61", "setsid sleep 61", "sh -c 'trap \"\" TERM; sleep 61; sleep 61'"],
     ids=["plain", "session", "deaf"],
 )
-def test_when_its_time_is_up_all_that_it_started_ends(
+def test_a_timeout_ends_all_that_the_program_started(
     child: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ansible_collections.convoy.upgrade.plugins.module_utils._node.process._SECONDS_TO_END", 0.5)
@@ -68,7 +68,7 @@ def test_a_daemon_that_it_started_is_left_alone(tmp_path: Path) -> None:
     os.kill(pid, 9)
 
 
-def test_what_cannot_be_run_is_told() -> None:
+def test_a_program_that_cannot_be_run_is_an_error() -> None:
     with pytest.raises(UpgradeError, match=r"^/nowhere/at/all can't be run: No such file or directory\.$") as caught:
         run_process(["/nowhere/at/all"], 10)
     assert caught.value.code == "not_runnable"
@@ -79,9 +79,7 @@ def test_last_lines_leaves_empty_ones_out() -> None:
     assert last_lines("") == ""
 
 
-def test_output_is_kept_though_something_that_got_away_has_it_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_is_kept_although_a_daemon_has_it_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ansible_collections.convoy.upgrade.plugins.module_utils._node.process._SECONDS_TO_END", 0.5)
     script = f"echo begun; (setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 60' &); sleep 60"
     assert run_process(["sh", "-c", script], 2).output == "begun\n"

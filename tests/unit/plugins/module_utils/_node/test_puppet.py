@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is made of Puppet's exit codes and locks, with a script in its place; tests/nodes has the real one."""
+"""Puppet's exit codes and locks, with a script in the place of Puppet. tests/nodes has the real one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_noop_changes_what_it_says_it_would(tmp_path: Path) -> None:
     assert not run_puppet(wish(tmp_path, "echo Notice: Applied catalog", noop=True)).changed
 
 
-def test_the_command_has_what_was_wished_for() -> None:
+def test_the_command_has_all_options() -> None:
     apply = PuppetOptions(
         manifest="site.pp", modulepath=["/a", "/b"], environment="canary", arguments=["--tags", "x"], noop=True
     )
@@ -108,14 +108,14 @@ def test_apply_waits_for_an_agent_that_lives_and_for_no_dead_one(tmp_path: Path)
     assert run_puppet(wish(tmp_path, "exit 0")).code == 0
 
 
-def test_a_run_that_takes_too_long_is_told_with_its_last_lines(tmp_path: Path) -> None:
+def test_the_error_for_a_timeout_has_the_last_lines(tmp_path: Path) -> None:
     with pytest.raises(UpgradeError, match=r"took longer than 0.3 s and was ended; its last lines: begun$") as caught:
         run_puppet(wish(tmp_path, "echo begun; exec sleep 60", seconds=0.3))
     assert caught.value.code == "puppet_timeout"
     assert caught.value.details["exit_code"] is None
 
 
-def test_a_puppet_that_is_nowhere_is_told() -> None:
+def test_a_missing_puppet_is_an_error() -> None:
     with pytest.raises(UpgradeError, match=r"executable: 'pupet' is neither on PATH nor in .*Is Puppet installed\?"):
         run_puppet(PuppetOptions(executable="pupet", manifest="site.pp"))
 
@@ -154,7 +154,7 @@ def test_a_run_whose_caller_was_killed_is_waited_for_until_puppet_itself_has_end
     ],
 )
 @pytest.mark.parametrize("kind", ["apply", "agent"])
-def test_a_puppet_that_is_disabled_is_not_run_and_the_reason_is_told(
+def test_a_disabled_puppet_is_not_run_and_the_error_has_the_reason(
     kind: str, text: str, reason: str, tmp_path: Path
 ) -> None:
     assert disabled_for() is None

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The operator's own checks of a node."""
+"""Validations, the operator's own checks of a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_all_executables_run_in_natural_order(tmp_path: Path) -> None:
     assert validations(str(tmp_path)) == ["9-a", "10-b", "100-c"]
 
 
-def test_the_first_failure_ends_it_and_says_what_it_printed(tmp_path: Path) -> None:
+def test_the_first_failure_ends_the_validations_with_its_output(tmp_path: Path) -> None:
     write(tmp_path, "1-good")
     write(tmp_path, "2-bad", "echo all is lost; exit 7")
     write(tmp_path, "3-never", f"touch {tmp_path}/ran")
@@ -46,14 +46,14 @@ def test_the_first_failure_ends_it_and_says_what_it_printed(tmp_path: Path) -> N
     assert not (tmp_path / "ran").exists()
 
 
-def test_one_that_takes_too_long_has_failed(tmp_path: Path) -> None:
+def test_a_validation_that_takes_too_long_has_failed(tmp_path: Path) -> None:
     write(tmp_path, "1-slow", "echo begun; exec sleep 60")
     with pytest.raises(UpgradeError, match=r"1-slow took longer than 0.3 s and was ended: begun$") as caught:
         validate(str(tmp_path), 0.3)
     assert caught.value.details["exit_code"] is None
 
 
-def test_one_that_says_nothing_and_one_that_cannot_be_run_are_told(tmp_path: Path) -> None:
+def test_a_silent_failure_and_one_that_cannot_be_run_are_errors(tmp_path: Path) -> None:
     write(tmp_path, "1-silent", "exit 1")
     with pytest.raises(UpgradeError, match="1-silent ended with 1: it printed nothing"):
         validate(str(tmp_path), 10)
@@ -67,7 +67,7 @@ def test_no_folder_and_an_empty_one_fail_nothing(tmp_path: Path) -> None:
     assert validate(str(tmp_path / "nowhere"), 10) == []
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "file")
     with pytest.raises(UpgradeError, match=rf"^path: {tmp_path}/file can't be read: Not a directory\.$"):
         validations(str(tmp_path / "file"))

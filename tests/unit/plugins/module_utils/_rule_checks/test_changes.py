@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From the rules of a running rollout to other ones."""
+"""Changes of a rollout's rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def refuse(given: dict[str, Any], stored: dict[str, Any] | None = None) -> None:
     refuse_left_out(STORED if stored is None else stored, named_in(given), "2", "upgrade/ledger")
 
 
-def test_rules_that_would_end_unsaid_are_refused_with_both_ways_out() -> None:
+def test_left_out_rules_are_refused_with_both_solutions() -> None:
     with pytest.raises(UpgradeError) as caught:
         refuse({"failure_rules": {"fleet": 3}})
     assert caught.value.code == "rules_left_out"
@@ -56,13 +56,13 @@ def test_only_what_is_not_given_is_missing_and_a_null_gives_nothing(given: dict[
     return None
 
 
-def test_the_two_names_of_the_order_are_one_and_what_nobody_can_give_is_not_asked_for() -> None:
+def test_both_names_of_the_order_count_and_unknown_stored_keys_are_not_required() -> None:
     refuse({"role_dependencies": {}}, {"role_order": {"a": ["b"]}})
     refuse({"role_order": {}}, {"role_dependencies": {"a": ["b"]}, "rolling": 1, "health": {}})
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_every_key_can_be_ended_with_the_empty_value_that_its_refusal_names(key: str) -> None:
+def test_every_key_can_be_removed_with_the_empty_value_in_the_message(key: str) -> None:
     with pytest.raises(UpgradeError) as caught:
         refuse({}, {key: {"x": 1}})
     _name, empty = caught.value.message.removesuffix(".").rpartition(": ")[::2]
@@ -71,7 +71,7 @@ def test_every_key_can_be_ended_with_the_empty_value_that_its_refusal_names(key:
     refuse(given, {key: {"x": 1}})
 
 
-def test_changed_keys_have_what_was_and_what_is_and_never_without_end() -> None:
+def test_changed_keys_have_before_and_after_truncated() -> None:
     after = {**STORED, "failure_rules": {"fleet": 3}, "group_mappings": {"a": "b" * 9000}}
     del after["stages"]
     found = changed_keys(STORED, after)

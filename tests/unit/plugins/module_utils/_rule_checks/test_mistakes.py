@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All mistakes of instructions at once, each with its key, and none that is not there."""
+"""All mistakes of instructions at once, each with its key, and no others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GOOD: dict[str, Any] = {
     ],
 }
 
-# Where, what is written there, and the key that the mistake has.
+# The path, the value that is written there, and the key of the mistake.
 WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
     (("rolling_rulez",), 1, "rolling_rulez"),
     (("rolling_rules", "flet"), 1, "rolling_rules.flet"),
@@ -63,7 +63,7 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
 
 
 def with_mistakes(*chosen: tuple[tuple[Any, ...], Any, str]) -> dict[str, Any]:
-    """Return the good rules with these written into them."""
+    """Return valid rules with these values written into them."""
     rules = copy.deepcopy(GOOD)
     for path, value, _key in chosen:
         node: Any = rules
@@ -77,12 +77,12 @@ def keys(rules: dict[str, Any]) -> list[str]:
     return [one.key for one in mistakes_of(rules)]
 
 
-def test_good_rules_have_none() -> None:
+def test_valid_rules_have_no_mistakes() -> None:
     assert mistakes_of(GOOD) == []
 
 
 @given(st.sets(st.sampled_from(range(len(WRONG)))))
-def test_each_is_told_once_with_its_key_however_many_there_are(chosen: set[int]) -> None:
+def test_each_mistake_is_reported_once_with_its_key(chosen: set[int]) -> None:
     wrong = [WRONG[at] for at in sorted(chosen)]
     rules = with_mistakes(*wrong)
     before = copy.deepcopy(rules)
@@ -92,7 +92,7 @@ def test_each_is_told_once_with_its_key_however_many_there_are(chosen: set[int])
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=[key for _path, _value, key in WRONG])
-def test_the_sentence_is_the_parsers(wrong: tuple[tuple[Any, ...], Any, str]) -> None:
+def test_the_message_is_the_parsers(wrong: tuple[tuple[Any, ...], Any, str]) -> None:
     rules = with_mistakes(wrong)
 
     with pytest.raises(UpgradeError) as caught:
@@ -100,7 +100,7 @@ def test_the_sentence_is_the_parsers(wrong: tuple[tuple[Any, ...], Any, str]) ->
     assert [one.message for one in mistakes_of(rules)] == [caught.value.message]
 
 
-def test_the_place_is_told_as_far_as_it_exists() -> None:
+def test_the_path_ends_where_the_rules_do() -> None:
     rules = with_mistakes(WRONG[3], WRONG[-2])
     del rules["windows"][0]["to"]
 

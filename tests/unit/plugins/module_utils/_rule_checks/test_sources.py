@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From which source each rule in force came."""
+"""The source of each rule in force."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IN_FORCE = {
 }
 
 
-def test_each_rule_is_told_with_its_source() -> None:
+def test_each_rule_has_its_source() -> None:
     file = RuleSource("rules.yml", {"rolling_rules": {"global": 1}, "stages": IN_FORCE["stages"]})
     inline = RuleSource("instructions", {"rolling_rules": {"roles": {"web": 2}}, "role_order": {"web": ["cache"]}})
     order = {"role_order": {"web": ["db"], "app": ["db"]}}
@@ -32,7 +32,7 @@ def test_what_was_in_force_before_comes_from_the_ledger() -> None:
     assert set(origins(IN_FORCE, [], {}).values()) == {"the ledger"}
 
 
-def test_the_stronger_source_is_told_where_both_say_the_same() -> None:
+def test_of_two_sources_with_the_same_rule_the_stronger_counts() -> None:
     rules = {"rolling_rules": {"global": 1}}
     assert origins(rules, [RuleSource("file", rules), RuleSource("instructions", rules)], {}) == {
         "rolling_rules.global": "instructions"

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Holds and approvals that fit no one are warned of, and those that fit somebody are not."""
+"""Holds and approvals for unknown hosts, roles and stages cause warnings; others do not."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def held(*names: str) -> Holds:
     return Holds(Hold("global") if "global" in names else None, roles, hosts)
 
 
-def test_what_fits_somebody_is_no_warning() -> None:
+def test_known_names_are_no_warning() -> None:
     snapshot = Snapshot(holds=held("global", "role/web", "host/compute1"), approvals={"canary": Approval("ann", 0, "")})
     assert unknown_targets(snapshot, MEMBERS, PLANES) == ()
 
 
-def test_what_fits_nobody_is_told_along_with_what_may_be_meant() -> None:
+def test_unknown_names_are_warnings_with_suggestions() -> None:
     approvals = {"canry": Approval("ann", 0, ""), "x": Approval("ann", 0, "")}
     snapshot = Snapshot(holds=held("role/wbe", "host/compute", "host/gone9", "role/web"), approvals=approvals)
     assert unknown_targets(snapshot, MEMBERS, PLANES) == (
@@ -42,7 +42,7 @@ def test_rules_without_stages_have_been_changed_since_an_approval() -> None:
     assert unknown_targets(Snapshot(approvals={"canary": Approval("ann", 0, "")}), MEMBERS, ()) == ()
 
 
-def test_of_many_hosts_that_are_gone_some_are_told() -> None:
+def test_of_many_unknown_hosts_some_are_named() -> None:
     found = unknown_targets(Snapshot(holds=held(*(f"host/gone{at}" for at in range(300)))), MEMBERS, ())
     assert (len(found), found[0], found[-1]) == (
         6,

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``failure_rules``: what is read, and what is refused."""
+"""``failure_rules``: which values are valid, and which are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_key_is_read_and_written_back() -> None:
         ({"global": -1}, "failure_rules.global: -1 is not a cap."),
     ],
 )
-def test_what_makes_no_sense_is_refused(raw: Any, message: str) -> None:
+def test_invalid_values_are_refused(raw: Any, message: str) -> None:
     with pytest.raises(UpgradeError) as caught:
         parse_failure_rules(raw)
     assert message in caught.value.message

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Instructions: what is read, what is refused and in which words, and the one form they are stored in."""
+"""Instructions: which are valid, which are refused with which message, and how they are stored."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ def test_every_key_is_read() -> None:
         {"rolling_rules": {"roles": {}, "complete_sets": False}, "role_order": {}, "group_mappings": {}},
     ],
 )
-def test_a_key_without_a_value_is_as_good_as_none(raw: dict[str, Any]) -> None:
+def test_a_key_without_a_value_counts_as_missing(raw: dict[str, Any]) -> None:
     assert parse(raw) == Instructions()
 
 
-def test_the_later_name_of_role_order_is_read_alike() -> None:
+def test_the_other_name_of_role_order_has_the_same_meaning() -> None:
     order = {"compute": "controller"}
 
     assert parse({"role_dependencies": order}) == parse({"role_order": order})
 
 
-def test_both_names_of_role_order_may_stand_if_they_say_the_same() -> None:
+def test_both_names_of_role_order_may_be_given_with_the_same_value() -> None:
     both = {
         "role_order": {"compute": ["network", "controller"]},
         "role_dependencies": {"compute": ["controller", "network"]},
@@ -83,7 +83,7 @@ def test_both_names_of_role_order_may_stand_if_they_say_the_same() -> None:
     assert parse(both).order == {"compute": ("network", "controller")}
 
 
-def test_a_name_that_stands_twice_in_a_list_counts_once() -> None:
+def test_a_name_that_occurs_twice_in_a_list_counts_once() -> None:
     assert parse({"role_order": {"compute": ["network", "network"]}}).order == {"compute": ("network",)}
 
 
@@ -126,7 +126,7 @@ def test_a_name_that_stands_twice_in_a_list_counts_once() -> None:
         ),
     ],
 )
-def test_an_unknown_key_is_refused_and_the_nearest_offered(raw: dict[Any, Any], message: str) -> None:
+def test_an_unknown_key_is_refused_and_the_closest_suggested(raw: dict[Any, Any], message: str) -> None:
     assert refusal(raw).message == message
 
 
@@ -139,7 +139,7 @@ def test_an_unknown_key_is_refused_and_the_nearest_offered(raw: dict[Any, Any], 
         ("rolling_rules.roles.compute", lambda cap: {"rolling_rules": {"roles": {"compute": cap}}}),
     ],
 )
-def test_a_bad_cap_is_refused_wherever_it_stands(key: str, around: Any, cap: object) -> None:
+def test_an_invalid_cap_is_refused_under_every_key(key: str, around: Any, cap: object) -> None:
     error = refusal(around(cap))
 
     assert error.message.startswith(f"{key}: {cap!r} is not a cap.")
@@ -266,7 +266,7 @@ def test_merging_goes_key_by_key_and_the_upper_wins() -> None:
     assert base["rolling_rules"]["roles"] == {"compute": 5, "network": 1}
 
 
-def test_an_empty_value_above_takes_a_rule_away() -> None:
+def test_an_empty_value_of_the_upper_mapping_removes_a_rule() -> None:
     assert parse(merge({"rolling_rules": {"global": 1}}, {"rolling_rules": {"global": None}})) == Instructions()
 
 
@@ -317,7 +317,7 @@ def reachable(graph: dict[str, list[str]], start: str) -> set[str]:
     return found
 
 
-def test_a_very_long_chain_is_no_danger() -> None:
+def test_a_very_long_chain_does_not_overflow_the_stack() -> None:
     chain = {f"r{number}": [f"r{number + 1}"] for number in range(20_000)}
 
     assert find_cycle(chain) == []

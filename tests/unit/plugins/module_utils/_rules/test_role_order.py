@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Groups and order, resolved to the roles that a fleet has."""
+"""Groups and order, resolved to the roles of a fleet."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def order(roles: str, **rules: Any) -> RoleOrder:
     return resolve(parse(rules), roles.split())
 
 
-def test_without_rules_nobody_waits_and_roles_stand_in_natural_order() -> None:
+def test_without_rules_no_role_waits_and_roles_are_in_natural_order() -> None:
     found = order("web10 web9 db")
 
     assert found == RoleOrder(("db", "web9", "web10"), {}, {"db": (), "web9": (), "web10": ()}, ())
 
 
-def test_each_role_stands_after_those_it_waits_for() -> None:
+def test_each_role_comes_after_those_it_waits_for() -> None:
     found = order("a b c", role_order={"a": "b", "b": "c"})
 
     assert found.roles == ("c", "b", "a")
@@ -65,7 +65,7 @@ def test_a_group_in_the_order_stands_for_all_its_roles() -> None:
     }
 
 
-def test_a_role_may_lend_its_name_to_its_group() -> None:
+def test_a_group_may_have_the_name_of_one_of_its_roles() -> None:
     found = order("ceph ceph_osd", group_mappings={"ceph": "ceph"})
 
     assert found.roles_of("ceph") == ("ceph", "ceph_osd")
@@ -93,7 +93,7 @@ def test_a_group_without_hosts_is_passed_through_too() -> None:
     assert found.waits["compute"] == ("controller",)
 
 
-def test_names_that_mean_nothing_here_are_warnings() -> None:
+def test_unknown_names_are_warnings() -> None:
     found = order(
         "compute",
         rolling_rules={"roles": {"bastion": 1, "compute": 2}},
@@ -110,7 +110,7 @@ def test_names_that_mean_nothing_here_are_warnings() -> None:
     )
 
 
-def test_the_name_that_was_meant_is_told_for_every_rule_of_roles() -> None:
+def test_the_closest_name_is_suggested_for_every_rule_of_roles() -> None:
     found = order(
         "compute controller",
         rolling_rules={"roles": {"conpute": 1}},

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``stages``: who belongs to which, what the next one waits for, and what the ledger keeps of it."""
+"""``stages``: which hosts belong to which, what the next stage waits for, and what the ledger stores."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_key_is_read_and_the_rest_goes_last() -> None:
         ([{"soak": 60}], "stages[0].soak: 60 has no effect: 'stage 1' is the last stage"),
     ],
 )
-def test_what_makes_no_sense_is_refused(raw: Any, message: str) -> None:
+def test_invalid_values_are_refused(raw: Any, message: str) -> None:
     with pytest.raises(UpgradeError) as caught:
         parse_stages(raw)
     assert message in caught.value.message
@@ -72,7 +72,7 @@ def test_the_last_stage_that_is_named_may_be_waited_for_where_hosts_are_left() -
 
 
 def go(site: Fleet, stages: list[dict[str, Any]], **more: Any) -> Plan:
-    """Make a pass, and keep what it says for the ledger."""
+    """Make a pass, and store its stage in the ledger."""
     plan = site.plan({"stages": stages, **more})
     site.ledger = replace(site.ledger or Ledger(1, NEW), stage=plan.stage_mark)
     return plan
@@ -115,7 +115,7 @@ def test_a_stage_soaks_and_then_waits_for_an_approval() -> None:
     assert (opened(plan), plan.stage_mark) == (["compute2"], {"number": 1})
 
 
-def test_a_canary_that_is_not_well_any_more_is_waited_for_again() -> None:
+def test_a_canary_that_becomes_unhealthy_is_waited_for_again() -> None:
     site = fleet(compute=2).upgraded("compute1")
     go(site, [CANARY])
     site.reports["compute1"] = "1.0"
@@ -146,7 +146,7 @@ def test_caps_hold_in_every_stage() -> None:
     assert passes == [["compute1", "compute2"], ["compute3"], ["compute4", "compute5"], ["compute6"]]
 
 
-def test_the_forecast_tells_what_comes_in_reality() -> None:
+def test_the_forecast_is_what_happens() -> None:
     site = fleet(compute=5, web=3)
     rules = {"stages": [{"hosts": 1}, {"hosts": ["compute4"]}], "rolling_rules": {"global": 2}}
     waves = site.plan(rules).waves
@@ -184,7 +184,7 @@ def test_a_stage_that_cannot_end_by_itself_ends_the_forecast() -> None:
         ),
     ],
 )
-def test_a_stage_whose_names_fit_nobody_is_refused(stage: dict[str, Any], key: str, why: str) -> None:
+def test_a_stage_with_only_unknown_names_is_refused(stage: dict[str, Any], key: str, why: str) -> None:
     site = fleet(compute=2, web=1)
     with pytest.raises(UpgradeError) as caught:
         go(site, [{"name": "canary", **stage}])
@@ -196,12 +196,12 @@ def test_a_stage_whose_names_fit_nobody_is_refused(stage: dict[str, Any], key: s
     assert caught.value.details == {"key": key, "stage": "canary"}
 
 
-def test_a_later_stage_whose_names_fit_nobody_is_refused_before_anything_opens() -> None:
+def test_a_later_stage_with_only_unknown_names_is_refused_before_any_admission() -> None:
     with pytest.raises(UpgradeError, match=r"stages\[1\]\.roles: stage 'second' has no host"):
         go(fleet(compute=2), [CANARY, {"name": "second", "roles": ["wbe"]}])
 
 
-def test_a_name_among_others_that_fits_nobody_is_a_warning() -> None:
+def test_an_unknown_name_among_others_is_a_warning() -> None:
     site = fleet(compute=3)
     plan = go(site, [{"hosts": ["compute2", "compute9", "compute8"], "roles": ["compute", "computer"]}])
     assert opened(plan) == ["compute2"]
@@ -211,7 +211,7 @@ def test_a_name_among_others_that_fits_nobody_is_a_warning() -> None:
     )
 
 
-def test_a_stage_whose_hosts_went_in_an_earlier_one_stops_nobody() -> None:
+def test_a_stage_whose_hosts_are_in_an_earlier_one_does_not_block() -> None:
     site = fleet(compute=2)
     rules = [{"name": "canary", "hosts": 1}, {"name": "first", "hosts": ["compute1"]}]
     assert opened(go(site, rules)) == ["compute1"]
@@ -228,7 +228,7 @@ def test_a_stage_that_is_over_may_lose_its_hosts() -> None:
     )
 
 
-def test_a_rollback_and_a_fleet_that_is_done_are_not_held_up_by_a_stage_without_hosts() -> None:
+def test_a_stage_without_hosts_does_not_block_a_rollback_or_a_complete_fleet() -> None:
     rules = [{"name": "canary", "hosts": ["compute9"]}]
     site = fleet(compute=2)
     site.ledger = Ledger(1, NEW, rollback=True)
@@ -236,7 +236,7 @@ def test_a_rollback_and_a_fleet_that_is_done_are_not_held_up_by_a_stage_without_
     assert go(fleet(compute=2).upgraded("compute1", "compute2"), rules).complete
 
 
-def test_a_stage_that_is_to_be_waited_for_is_a_warning_where_nobody_comes_after_it() -> None:
+def test_soak_and_approve_of_a_stage_without_followers_are_a_warning() -> None:
     rules = [CANARY, {"name": "all", "hosts": "100%", "approve": True}]
     warning = "instructions: stages[1]: no host of this fleet comes after stage 'all', so its soak and approve have no effect."
     assert go(fleet(compute=2), rules).warnings == (warning,)
@@ -246,27 +246,27 @@ def test_a_stage_that_is_to_be_waited_for_is_a_warning_where_nobody_comes_after_
 
 
 def stages(*names: str) -> tuple[Stage, ...]:
-    """Stages of one host each, whose names say it: ``a1`` is compute1; then all that are left."""
+    """Stages of one host each, with the host in the name: ``a1`` is compute1. The last has all remaining hosts."""
     return parse_stages([{"name": name, "hosts": [f"compute{name[1:]}"]} for name in names])
 
 
 @pytest.mark.parametrize(
     ("before", "after", "kept", "expected"),
     [
-        # What is still to come may change.
+        # Later stages may change.
         ("a1 b2 c3", "a1 b2 d4", {"number": 1, "done_at": 7}, {"number": 1, "done_at": 7}),
         ("a1 b2", "a1 b2 c3", {"number": 1}, {"number": 1}),
-        # A finished one that is dropped, another that is put in its place, and one that has other hosts now.
+        # A finished stage is removed, is replaced by another, or has other hosts.
         ("a1 b2 c3", "b2 c3", {"number": 1, "done_at": 7}, {}),
         ("a1 b2", "a1 x3 b2", {"number": 2}, {"number": 1}),
         ("a1 b2", "a3 b2", {"number": 1, "done_at": 7}, {}),
-        # The current one.
+        # The current stage changes.
         ("a1 b2 c3", "a1 b4 c3", {"number": 1, "done_at": 7}, {"number": 1}),
         ("a1 b2", "", {"number": 1}, {}),
         ("", "a1 b2", {}, {}),
     ],
 )
-def test_other_stages_begin_at_the_first_that_is_not_what_it_was(
+def test_after_a_change_of_stages_the_first_changed_one_is_current(
     before: str, after: str, kept: dict[str, int], expected: dict[str, int]
 ) -> None:
     assert carried_over(stages(*before.split()), stages(*after.split()), kept) == expected

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names in the rules that fit no role, group or host of the fleet, and those that may be absent."""
+"""Names in the rules that are no role, group or host of the fleet, and optional names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refuse(raw: dict[str, Any], members: dict[str, str] | None = None, more_orde
 
 
 @pytest.mark.parametrize(("raw", "key", "meant"), NAMES)
-def test_a_name_that_fits_nothing_is_refused_with_its_key_and_the_nearest(
+def test_an_unknown_name_is_refused_with_its_key_and_the_closest_name(
     raw: dict[str, Any], key: str, meant: str
 ) -> None:
     with pytest.raises(UpgradeError) as refused:
@@ -40,18 +40,18 @@ def test_a_name_that_fits_nothing_is_refused_with_its_key_and_the_nearest(
     assert refused.value.details["key"] == key
     assert refused.value.message.startswith(f"instructions: {key}: ")
     assert meant in refused.value.message
-    # The way out can be pasted into the rules.
+    # The suggested fix can be pasted into the rules.
     assert refused.value.message.endswith(f"optional_names: [{', '.join(refused.value.details['names'])}].")
     refuse({**raw, "optional_names": refused.value.details["names"]})
 
 
 @pytest.mark.parametrize("raw", [raw for raw, _key, _meant in NAMES])
-def test_another_mark_does_not_help(raw: dict[str, Any]) -> None:
+def test_another_optional_name_does_not_help(raw: dict[str, Any]) -> None:
     with pytest.raises(UpgradeError, match="this fleet"):
         refuse({**raw, "optional_names": ["network"]})
 
 
-def test_names_of_roles_groups_and_hosts_go_through() -> None:
+def test_names_of_roles_groups_and_hosts_are_accepted() -> None:
     refuse(
         {
             "rolling_rules": {"roles": {"all": 1, "web": 1, "db": 1}},
@@ -62,14 +62,14 @@ def test_names_of_roles_groups_and_hosts_go_through() -> None:
     )
 
 
-def test_every_place_is_told() -> None:
+def test_every_key_with_an_unknown_name_is_reported() -> None:
     with pytest.raises(UpgradeError) as refused:
         refuse({"rolling_rules": {"roles": {"wbe": 3, "dbb": 1}}, "failure_rules": {"roles": {"wbe": 1}}})
     assert "Also affected: rolling_rules.roles.dbb, failure_rules.roles.wbe." in refused.value.message
     assert refused.value.details["names"] == ["wbe", "dbb"]
 
 
-def test_in_a_fleet_of_which_nothing_is_known_nothing_is_guessed() -> None:
+def test_without_known_hosts_every_name_is_refused() -> None:
     with pytest.raises(UpgradeError, match="No host of the fleet is known yet"):
         refuse({"rolling_rules": {"roles": {"web": 3}}}, {})
     refuse({"rolling_rules": {"global": 3}}, {})

@@ -47,7 +47,7 @@ def test_a_window_may_pass_midnight(moment: str, is_open: bool) -> None:
     assert (found is None) is is_open
 
 
-def test_the_next_window_is_told() -> None:
+def test_the_reason_names_the_next_window() -> None:
     found = outside_hours(parse_windows([NIGHT]), (), at("2026-11-27T12:00"))
     assert found is not None
     assert found.reason == "outside of all windows; the next one begins Mon 2026-11-30 22:00 (Europe/Berlin)"
@@ -55,7 +55,7 @@ def test_the_next_window_is_told() -> None:
 
 
 def test_hours_are_those_of_the_time_zone_when_clocks_change() -> None:
-    # On 2026-10-25 the clocks of Berlin go back at 3:00, so this window lasts an hour longer.
+    # On 2026-10-25 clocks in Berlin go back at 3:00, so this window lasts an hour longer.
     (window,) = parse_windows([{"from": "01:00", "to": "04:00", "timezone": "Europe/Berlin"}])
     lengths: dict[date, float] = {}
     for begin, end in window.spans(at("2026-10-24T12:00")):
@@ -81,7 +81,7 @@ CHANGES = [
 
 
 def open_hours(begin: str, end: str, day: str, zone: str = "Europe/Berlin") -> list[tuple[str, str]]:
-    """Return from when to when a window is open on the morning of a day, to the minute, as that zone's clock shows it."""
+    """Return when a window is open on the morning of a day, to the minute, as the zone's clock shows it."""
     windows = parse_windows([{"from": begin, "to": end, "timezone": zone}])
     found: list[tuple[str, str]] = []
     was_open = False
@@ -98,7 +98,7 @@ def open_hours(begin: str, end: str, day: str, zone: str = "Europe/Berlin") -> l
 @pytest.mark.parametrize(
     ("begin", "end", "hours"),
     [
-        # At 2:00 the clock leaps to 3:00.
+        # At 2:00 the clock is put forward to 3:00.
         ("02:00", "02:30", []),
         ("02:00", "03:00", []),
         ("01:30", "02:30", [("01:30 CET", "01:59 CET")]),
@@ -124,7 +124,7 @@ def test_hours_that_come_twice_open_twice(begin: str, end: str, hours: list[tupl
     assert open_hours(begin, end, "2027-10-31") == hours
 
 
-def test_a_night_without_the_hours_of_a_window_is_passed_over_when_the_next_one_is_told() -> None:
+def test_a_day_whose_clock_skips_the_window_is_not_the_next_one() -> None:
     windows = parse_windows([{"days": "sun", "from": "02:00", "to": "03:00", "timezone": "Europe/Berlin"}])
     found = outside_hours(windows, (), at("2027-03-27T12:00"))
     assert found is not None
@@ -138,7 +138,7 @@ def test_a_night_without_the_hours_of_a_window_is_passed_over_when_the_next_one_
     st.integers(0, 1439),
     st.sets(st.integers(0, 6), min_size=1),
 )
-def test_a_window_is_open_when_the_clock_shows_so_and_never_else(
+def test_a_window_is_open_exactly_when_the_clock_shows_a_time_in_it(
     change: tuple[str, str], minute: int, begin: int, end: int, days: set[int]
 ) -> None:
     zone, day = change
@@ -156,13 +156,13 @@ def test_a_window_is_open_when_the_clock_shows_so_and_never_else(
 @pytest.mark.parametrize(
     ("begin", "end", "first", "last"),
     [
-        # The moment at which 2:00 is followed by 3:00 is 1:00 in UTC.
+        # The clock is put forward from 2:00 to 3:00 at 1:00 UTC.
         ("2027-03-28T02:30", "2027-03-29", "2027-03-28T01:00", "2027-03-28T22:00"),
         ("2027-03-27", "2027-03-28T02:30", "2027-03-26T23:00", "2027-03-28T01:00"),
-        # 2:30 comes at 0:30 and at 1:30 in UTC.
+        # The clock shows 2:30 at 0:30 and at 1:30 UTC.
         ("2027-10-31T02:30", "2027-11-01", "2027-10-31T00:30", "2027-10-31T23:00"),
         ("2027-10-30", "2027-10-31T02:30", "2027-10-29T22:00", "2027-10-31T01:30"),
-        # A time with a zone of its own is that.
+        # An offset in the time overrides the zone.
         ("2027-03-28T02:30+00:00", "2027-03-29T00:00+00:00", "2027-03-28T02:30", "2027-03-29T00:00"),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_freeze_may_last_as_long_as_there_are_years() -> None:
     assert outside_hours((), (freeze,), at("2027-03-28T12:00")) is not None
 
 
-def test_a_freeze_wins_over_a_window() -> None:
+def test_a_freeze_overrides_a_window() -> None:
     found = outside_hours(parse_windows([NIGHT]), parse_freezes([FREEZE]), at("2026-12-21T23:00"))
     assert found is not None
     assert found.reason == (
@@ -195,7 +195,7 @@ def test_a_freeze_to_a_date_ends_when_that_day_begins_and_says_so(end: object) -
     assert outside_hours((), freezes, at("2027-01-06T00:00")) is None
 
 
-def test_what_yaml_makes_of_times_and_dates_is_taken() -> None:
+def test_times_and_dates_that_yaml_has_parsed_are_accepted() -> None:
     (window,) = parse_windows([{"from": 22 * 60, "to": "05:00"}])
     assert window.plain() == {
         "days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"],
@@ -227,7 +227,7 @@ def test_times_without_quotes_mean_in_yaml_what_they_look_like(written: str, mea
 
 
 @pytest.mark.parametrize("written", ["22", "6", "12:30:00", "22:00:00", "22.00", "yes"])
-def test_what_yaml_makes_of_other_times_is_refused(written: str) -> None:
+def test_other_times_that_yaml_has_parsed_are_refused(written: str) -> None:
     with pytest.raises(UpgradeError, match=r"windows\[0\]\.from: .* is not a time of day"):
         parse_windows(yaml.safe_load(f"[{{from: {written}, to: '06:00'}}]"))
 
@@ -244,7 +244,7 @@ def test_they_are_read_back_as_they_were_written() -> None:
         (parse_windows, {}, "windows: {} is not a list."),
         (parse_windows, [{"from": "25:00", "to": "5:00"}], "windows[0].from: '25:00' is not a time of day"),
         (parse_windows, [{"to": "5:00"}], "windows[0].from: None is not a time of day"),
-        # A number of hours would be read as minutes.
+        # A number of hours would count as minutes.
         (
             parse_windows,
             [{"from": 22, "to": "6:00"}],
@@ -283,7 +283,7 @@ def test_they_are_read_back_as_they_were_written() -> None:
         (parse_freezes, [{**FREEZE, "reason": 3}], "freezes[0].reason: 3 is not a text"),
     ],
 )
-def test_what_makes_no_sense_is_refused(read: Any, raw: Any, message: str) -> None:
+def test_invalid_values_are_refused(read: Any, raw: Any, message: str) -> None:
     with pytest.raises(UpgradeError) as caught:
         read(raw)
     assert message in caught.value.message
@@ -305,7 +305,7 @@ def test_the_next_window_is_open_when_it_begins_and_none_was_before(
         assert outside_hours(windows, (), (now + found.until) / 2) is not None
 
 
-def test_nothing_is_opened_outside_of_the_windows_and_it_is_worth_waiting() -> None:
+def test_no_host_is_admitted_outside_of_the_windows_and_waiting_makes_sense() -> None:
     site = fleet(compute=2)
     site.now = at("2026-11-24T12:00")
     plan = site.plan({"windows": [NIGHT]})

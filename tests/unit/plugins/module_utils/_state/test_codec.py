@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From raw keys to typed values and back, with all that old fleets hold."""
+"""Decode and encode values, with the odd values of old fleets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_versions(value: bytes, version: str | None) -> None:
 
 
 @pytest.mark.parametrize("value", [NOT_TEXT, b"2.0\r1", b"2.0\x1b[2J", b"a/b", b"True", b"9" * 300])
-def test_what_is_no_version_is_never_taken_for_nothing(value: bytes) -> None:
+def test_an_invalid_version_does_not_count_as_no_version(value: bytes) -> None:
     with pytest.raises(
         UpgradeError, match=r"^current_version holds .* \(consul kv put current_version 2\.0\)\.$"
     ) as raised:
@@ -55,7 +55,7 @@ def test_what_is_no_version_is_never_taken_for_nothing(value: bytes) -> None:
 # The ledger and the schema
 
 
-def test_a_ledger_is_stored_without_what_goes_without_saying() -> None:
+def test_a_ledger_is_stored_without_default_values() -> None:
     assert json.loads(encode_ledger(Ledger(3, "2.0", who="ann", since=7))) == {
         "epoch": 3,
         "version": "2.0",
@@ -100,7 +100,7 @@ def test_any_ledger_comes_back_as_it_was(ledger: Ledger) -> None:
     assert decode_ledger("upgrade/ledger", encode_ledger(ledger).encode()) == ledger
 
 
-def test_a_paused_rollback_is_stored_with_its_word_and_its_stage() -> None:
+def test_a_paused_rollback_is_stored_with_its_command_and_its_stage() -> None:
     ledger = Ledger(
         4, "1", "2", PAUSED, who="ann", since=7, word={"by": "bob", "at": 9}, rollback=True, stage={"number": 0}
     )
@@ -117,7 +117,7 @@ def test_a_paused_rollback_is_stored_with_its_word_and_its_stage() -> None:
     }
 
 
-def test_a_ledger_of_before_there_were_pauses_runs_and_is_no_rollback() -> None:
+def test_a_ledger_without_later_fields_gets_defaults() -> None:
     old = decode_ledger("k", b'{"epoch": 1, "version": "2.0", "state": "running", "who": "ann", "since": 7}')
     assert (old.word, old.rollback, old.stage) == ({}, False, {})
 
@@ -201,11 +201,11 @@ def test_a_schema_that_can_not_be_read_stops_everything(value: bytes) -> None:
         (NOT_TEXT, Hold("k")),
     ],
 )
-def test_whatever_stands_in_a_hold_it_holds(value: bytes, hold: Hold) -> None:
+def test_a_hold_with_any_value_holds(value: bytes, hold: Hold) -> None:
     assert decode_hold("k", value) == hold
 
 
-def test_a_reason_without_end_is_cut_in_a_hold_and_in_an_approval() -> None:
+def test_a_long_reason_of_a_hold_or_an_approval_is_truncated() -> None:
     word = {"reason": "x" * 300_000, "by": "y" * 300_000, "at": 7}
     hold, approval = decode_hold("k", json.dumps(word).encode()), decode_approval(json.dumps(word).encode())
 
@@ -214,12 +214,12 @@ def test_a_reason_without_end_is_cut_in_a_hold_and_in_an_approval() -> None:
     assert len(decode_hold("k", b"x" * 300_000).reason) == 500
 
 
-# An escape sequence, line breaks, a control of C1, what turns the direction of a line, and half of a character.
+# An escape sequence, line breaks, a C1 control, a right-to-left override, and a lone surrogate.
 ACTING = "a\x1b[2Jb\rc\nd\x9be\u202ef\u2028g\ud800h"
 TAME = "a?[2Jb c d?e?f g?h"
 
 
-def test_no_words_of_a_host_act_on_the_terminal_that_shows_them() -> None:
+def test_texts_of_hosts_are_sanitized() -> None:
     raw = {
         "version": "2.0", "state": "failed", "service": ACTING, "step": ACTING, "error": ACTING, "reported": ACTING,
         "times": {ACTING: 7}, "done": [ACTING],
@@ -230,7 +230,7 @@ def test_no_words_of_a_host_act_on_the_terminal_that_shows_them() -> None:
     assert decode_record("k", encode_record(found).encode()) == found
 
 
-def test_nor_do_those_of_an_operator() -> None:
+def test_texts_of_operators_are_sanitized() -> None:
     word = json.dumps({"reason": ACTING, "by": ACTING, "at": ACTING}).encode()
     assert decode_hold("k", word) == Hold("k", TAME, TAME, TAME)
     assert decode_approval(word) == Approval(TAME, 0, TAME)
@@ -239,7 +239,7 @@ def test_nor_do_those_of_an_operator() -> None:
     assert (read_back.who, read_back.word) == (TAME, {"by": TAME, "reason": TAME})
 
 
-def test_nor_does_the_history() -> None:
+def test_texts_of_the_history_are_sanitized() -> None:
     event = {"at": 7, "version": "2.0", "what": "retry", "by": ACTING, "hosts": {ACTING: ACTING}, "of": [ACTING]}
     assert decode_event(3, json.dumps(event).encode()) == {
         "epoch": 3,
@@ -262,13 +262,13 @@ def test_nor_does_the_history() -> None:
         *({"version": None}, {"version": "a/b"}, {"version": 2}),
     ],
 )
-def test_an_entry_that_does_not_say_what_was_done_when_and_for_which_version_is_none(wrong: dict[str, Any]) -> None:
+def test_an_entry_without_what_at_or_version_is_none(wrong: dict[str, Any]) -> None:
     event = {"what": "open", "at": 7, "version": "2.0"}
     assert decode_event(3, json.dumps(event).encode()) == {**event, "epoch": 3}
     assert decode_event(3, json.dumps({**event, **wrong}).encode()) is None
 
 
-def test_what_else_an_entry_says_has_the_form_that_planners_write() -> None:
+def test_other_fields_of_an_entry_have_the_form_that_planners_write() -> None:
     event = {"what": "open", "at": 7, "version": "2.0", "epoch": "nine", "by": ["ann"], "reason": 5, "keys": "ab"}
     event |= {
         "hosts": {"web1": 7, "web2": "why"},
@@ -292,13 +292,13 @@ def test_an_entry_of_the_history_is_stored_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("hosts", [1, 20, 61])
-def test_reasons_in_the_history_have_room_in_a_transaction_whatever_they_are(hosts: int) -> None:
+def test_reasons_in_the_history_always_fit_into_a_transaction(hosts: int) -> None:
     rules = {"stages": [{"name": "n" * 3000}]}
     reason = "first " + "\U0001f600" * 300_000 + " last"
     told = {f"h{at}": reason for at in range(hosts)}
     text = encode_event({"instructions": rules, "hosts": told, "roles": {"r": {"reason": reason}}, "by": reason})
 
-    # In a transaction a value takes a third more, and all of it half a megabyte at most.
+    # Base64 adds a third to each value, and a transaction takes half a megabyte.
     assert len(text) < 300_000
     event = json.loads(text)
     assert event["instructions"] == rules
@@ -307,7 +307,7 @@ def test_reasons_in_the_history_have_room_in_a_transaction_whatever_they_are(hos
         assert (one[:6], one[-5:]) == ("first ", " last")
 
 
-# Marks of health
+# Health marks
 
 
 @pytest.mark.parametrize(
@@ -319,12 +319,12 @@ def test_reasons_in_the_history_have_room_in_a_transaction_whatever_they_are(hos
         HealthMark("größe", None, True),
     ],
 )
-def test_a_mark_comes_back_as_it_was(mark: HealthMark) -> None:
+def test_a_health_mark_comes_back_as_it_was(mark: HealthMark) -> None:
     assert decode_health_mark(encode_health_mark(mark).encode()) == mark
     assert read({"upgrade/health/compute1": encode_health_mark(mark).encode()}).marks == {"compute1": mark}
 
 
-def test_a_mark_is_stored_with_all_that_it_says() -> None:
+def test_a_health_mark_is_stored_with_all_its_fields() -> None:
     assert json.loads(encode_health_mark(HealthMark("2.0", None))) == {
         "version": "2.0",
         "since": None,
@@ -337,12 +337,12 @@ def test_a_mark_is_stored_with_all_that_it_says() -> None:
     [
         (b'{"version": "2.0"}', HealthMark("2.0", None)),
         (b'{"version": "2.0", "since": "5", "mood": "good"}', HealthMark("2.0", 5)),
-        # A word that is not plainly true makes no one upgraded.
+        # Only a JSON true counts as upgraded.
         (b'{"version": "2.0", "since": 5, "upgraded": "true"}', HealthMark("2.0", 5)),
         (b'{"version": "2.0", "since": 5, "upgraded": 1}', HealthMark("2.0", 5)),
     ],
 )
-def test_what_a_mark_lacks_makes_it_say_less(value: bytes, mark: HealthMark) -> None:
+def test_missing_fields_of_a_health_mark_get_defaults(value: bytes, mark: HealthMark) -> None:
     assert decode_health_mark(value) == mark
 
 
@@ -360,7 +360,7 @@ UNREADABLE = [b"", b"{", b"[]", b"7", b"null", b"{}", NOT_TEXT]
         b'{"version": "2.0", "since": NaN}',
     ],
 )
-def test_a_mark_that_can_not_be_read_is_none_and_stops_nobody(value: bytes) -> None:
+def test_a_health_mark_that_can_not_be_read_is_none(value: bytes) -> None:
     assert read({"upgrade/health/compute1": value}) == Snapshot(index=5)
 
 
@@ -374,7 +374,7 @@ def test_a_mark_that_can_not_be_read_is_none_and_stops_nobody(value: bytes) -> N
         ({"by": "ann", "at": 7}, Approval("ann", 7)),
     ],
 )
-def test_an_approval_comes_back_as_it_was_said(word: dict[str, Any], approval: Approval) -> None:
+def test_an_approval_comes_back_as_it_was(word: dict[str, Any], approval: Approval) -> None:
     value = encode_approval(word).encode()
 
     assert decode_approval(value) == approval
@@ -401,11 +401,11 @@ def test_an_approval_may_be_written_by_hand(value: bytes, approval: Approval) ->
     "value",
     [b"", b" \n", b"no", b"False", b'"no"', b"null", b"0", b"a\x07b", b"\xff", b'{"by": "ann"', b"[1]", b"[" * 20_000],
 )
-def test_a_no_and_what_can_not_be_read_approves_nothing(value: bytes) -> None:
+def test_a_no_and_an_unreadable_value_do_not_approve(value: bytes) -> None:
     assert read({"upgrade/approval/canary": value}) == Snapshot(index=5)
 
 
-def test_marks_and_approvals_are_found_beside_each_other_and_their_folders_are_none() -> None:
+def test_health_marks_and_approvals_are_read_and_their_folders_are_ignored() -> None:
     found = read(
         {
             "upgrade/approval/": b"",

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is added to a write of gates for nodes that look in the old place."""
+"""Copies of gates for nodes that read the legacy layout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OLD_HOST = "cloud/config_state/host/compute1/enable_puppet"
 
 
 def mirror(text: str | None = None, *, state: str | None = None) -> GateCopies:
-    """Return one for a fleet that has a global gate in the old place, as it is repeated there."""
+    """Return the copies for a fleet that has a copy of the global gate in the legacy layout."""
     old = Gates(GateValue(OLD_GLOBAL, text, 1)) if text is not None else Gates()
     migration = Migration(state) if state is not None else None
     return GateCopies(KEYS, Snapshot(legacy_gates=old, migration=migration))
@@ -43,14 +43,14 @@ def mirror(text: str | None = None, *, state: str | None = None) -> GateCopies:
         (mirror("true", state=REMOVING), True),
     ],
 )
-def test_it_is_needed_while_old_gates_are_there_or_kept(found: GateCopies, is_needed: bool) -> None:
+def test_copies_are_needed_while_there_are_legacy_gates_or_they_are_kept(found: GateCopies, is_needed: bool) -> None:
     assert (found.is_needed, found.places) == (is_needed, 2 if is_needed else 1)
     one = put(KEYS.gate("global"), "True")
     assert len(found.operations([one])) == found.places
     assert len(found.changes([Change(KEYS.gate("global"), None, "True")])) == found.places
 
 
-def test_what_sets_and_removes_gates_is_done_twice_and_all_else_once() -> None:
+def test_writes_of_gates_are_repeated_and_others_are_not() -> None:
     given = [
         compare_and_put(KEYS.ledger, "{}", 7),
         put(KEYS.gate("host", "compute1"), "True", flags=9),
@@ -69,8 +69,8 @@ def test_what_sets_and_removes_gates_is_done_twice_and_all_else_once() -> None:
     ]  # fmt: skip
 
 
-def test_values_are_spelled_as_the_fleet_spells_them() -> None:
-    # The status of python-jiocloud takes nothing but JSON for closed where the gates of rollouts are.
+def test_copies_have_the_fleets_spelling_of_booleans() -> None:
+    # python-jiocloud's status reads the gates of rollouts only as JSON.
     assert mirror("True").operations([put(KEYS.gate("global"), "False")]) == [
         put(KEYS.gate("global"), "false"),
         put(OLD_GLOBAL, "False", flags=1),
@@ -79,7 +79,7 @@ def test_values_are_spelled_as_the_fleet_spells_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["False", "false", "maybe", ""])
-def test_an_operators_pause_is_never_written_over(text: str) -> None:
+def test_an_operators_pause_is_never_overwritten(text: str) -> None:
     found = GateCopies(
         KEYS,
         Snapshot(
@@ -103,7 +103,7 @@ def wiped(value: str) -> list[Operation]:
     return [remove_tree(KEYS.gates), put(KEYS.gate("global"), value)]
 
 
-def test_the_old_gates_are_wiped_with_the_others_and_one_by_one() -> None:
+def test_legacy_gates_are_removed_with_the_others_one_by_one() -> None:
     hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(39)}
     old = Gates(GateValue(OLD_GLOBAL, "true"), {"web": old_gate("role", "web")}, hosts)
     found = GateCopies(KEYS, Snapshot(legacy_gates=old))
@@ -112,13 +112,13 @@ def test_the_old_gates_are_wiped_with_the_others_and_one_by_one() -> None:
     closed = [put(KEYS.gate("global"), "false"), put(OLD_GLOBAL, "false", flags=1)]
     assert found.operations(given) == [given[0], *removed, *closed]
     assert [one.key for one in found.wiped()] == [one.key for one in (*old.roles.values(), *hosts.values())]
-    # All has room in one transaction.
+    # Everything fits into one transaction.
     assert found.ahead(given) == []
     assert mirror().ahead(given) == []
 
 
 @pytest.mark.parametrize("count", [100, 500])
-def test_of_more_than_a_transaction_takes_the_others_go_before_it_behind_closed_gates(count: int) -> None:
+def test_legacy_gates_that_do_not_fit_are_removed_before_it_behind_closed_gates(count: int) -> None:
     hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(count)}
     roles = {"web": old_gate("role", "web"), "db": GateValue("cloud/config_state/role/db/enable_puppet", "false", 1)}
     old = Gates(GateValue(OLD_GLOBAL, "true"), roles, hosts)
@@ -137,16 +137,16 @@ def test_of_more_than_a_transaction_takes_the_others_go_before_it_behind_closed_
     late = found.operations(given)[1:-2]
     assert len(late) == 40
     assert [*early[6:], *late] == [remove(one.key) for one in (*roles.values(), *hosts.values())]
-    # Where all is to be opened, nothing is closed before that.
+    # If the transaction opens all gates, none is closed before it.
     assert found.ahead(wiped("True"))[0].operations[0] == remove(roles["web"].key)
     changes = {one.key: (one.before, one.after) for piece in pieces for one in piece.changes}
     assert changes[OLD_GLOBAL] == ("true", "false")
     assert changes[hosts["compute0"].key] == ("true", None)
-    # Nothing but that transaction is preceded by anything.
+    # No other transaction needs earlier writes.
     assert found.ahead([put(KEYS.gate("global"), "False"), remove_tree(KEYS.onces)]) == []
 
 
-def test_changes_are_shown_in_both_places() -> None:
+def test_changes_are_shown_for_both_layouts() -> None:
     changes = mirror("true").changes([Change(KEYS.gate("global"), None, "False"), Change(KEYS.ledger, None, "{}")])
     assert changes == [
         Change(KEYS.gate("global"), None, "false"),

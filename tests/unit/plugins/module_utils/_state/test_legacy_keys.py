@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The keys of layout 0, built and taken apart."""
+"""The keys of layout 0, built and parsed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_keys_are_where_the_old_code_had_them(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "clouds/east/"])
-def test_what_was_built_is_taken_apart(prefix: str) -> None:
+def test_keys_are_parsed_as_they_were_built(prefix: str) -> None:
     keys = LegacyKeys(prefix)
     assert keys.report_of(keys.report("2.8-rc1", "dc1-compute")) == ("2.8-rc1", "dc1-compute")
     assert keys.gate_of(keys.gate("global")) == ("global", None)
@@ -35,7 +35,7 @@ def test_what_was_built_is_taken_apart(prefix: str) -> None:
         "upgrade/host/compute1/enable_puppet",
     ],
 )  # fmt: skip
-def test_what_is_no_gate_of_it_is_told_from_one(key: str) -> None:
+def test_other_keys_are_not_gates(key: str) -> None:
     assert LegacyKeys().gate_of(key) is None
 
 
@@ -44,5 +44,5 @@ def test_what_is_no_gate_of_it_is_told_from_one(key: str) -> None:
     ["running_version/", "running_version/1", "running_version/1/", "running_version/1/rack2/compute9",
      "running/versions/1/compute1", "running_version//compute1"],
 )  # fmt: skip
-def test_what_is_no_report_of_it_is_told_from_one(key: str) -> None:
+def test_other_keys_are_not_reports(key: str) -> None:
     assert LegacyKeys().report_of(key) is None

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Records of hosts: what they say of themselves, bounded, printable, and back."""
+"""Host records, decoded with sanitized and truncated texts, and encoded again."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_record_comes_back_as_it_was(record: HostRecord) -> None:
     assert decode_record("k", encode_record(record).encode()) == record
 
 
-def test_a_record_without_units_is_stored_as_before_there_were_any() -> None:
+def test_a_record_without_task_groups_is_stored_without_done() -> None:
     assert json.loads(encode_record(HostRecord("2.0", "started"))) == {
         "version": "2.0",
         "state": "started",
@@ -90,9 +90,7 @@ def test_a_record_without_units_is_stored_as_before_there_were_any() -> None:
         ([[at, "nova", "x" * 255] for at in range(99)], tuple(StepStart(at, "nova", "x" * 255) for at in range(85, 99))),
     ],
 )  # fmt: skip
-def test_what_can_not_be_read_of_a_trail_is_left_out_and_the_last_of_it_is_kept(
-    trail: object, found: tuple[StepStart, ...]
-) -> None:
+def test_unreadable_steps_are_left_out_and_the_last_ones_are_kept(trail: object, found: tuple[StepStart, ...]) -> None:
     record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "trail": trail}).encode())
 
     assert record == HostRecord("2.0", "started", trail=found)
@@ -109,7 +107,7 @@ def test_what_can_not_be_read_of_a_trail_is_left_out_and_the_last_of_it_is_kept(
          tuple(HostRecord(f"{at}", "upgraded", error="x" * 700) for at in (8,))),
     ],
 )  # fmt: skip
-def test_what_can_not_be_read_of_former_moves_is_left_out_and_the_last_of_them_are_kept(
+def test_unreadable_former_rollouts_are_left_out_and_the_last_ones_are_kept(
     former: object, found: tuple[HostRecord, ...]
 ) -> None:
     record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "former": former}).encode())
@@ -126,7 +124,7 @@ def test_what_can_not_be_read_of_former_moves_is_left_out_and_the_last_of_them_a
         ("x", ()),
     ],
 )  # fmt: skip
-def test_what_can_not_be_read_of_failures_is_left_out(failures: object, found: tuple[Failure, ...]) -> None:
+def test_unreadable_failures_are_left_out(failures: object, found: tuple[Failure, ...]) -> None:
     record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "failures": failures}).encode())
 
     assert record == HostRecord("2.0", "started", failures=found)
@@ -182,7 +180,7 @@ def test_a_record_that_can_not_be_read_has_failed_and_says_why(value: bytes, rea
     assert reason in record.error
 
 
-def test_texts_without_end_in_a_record_are_cut_and_the_last_words_are_kept() -> None:
+def test_long_texts_in_a_record_are_truncated_and_their_ends_are_kept() -> None:
     text = f"first words {'x' * 400_000} last words"
     raw = {"version": "2.0", "state": "failed", "error": text, "service": text, "step": text}
     found = decode_record("k", json.dumps(raw).encode())
@@ -209,7 +207,7 @@ def test_texts_without_end_in_a_record_are_cut_and_the_last_words_are_kept() -> 
         ({"times": {"x" * 300_000: 1}}, "times {'xxx"),
     ],
 )
-def test_names_without_end_make_a_record_unreadable(more: dict[str, Any], reason: str) -> None:
+def test_names_that_are_too_long_make_a_record_unreadable(more: dict[str, Any], reason: str) -> None:
     found = decode_record("k", json.dumps({"version": "2.0", "state": "failed", **more}).encode())
 
     assert (found.readable, found.version) == (False, "")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keys of layout 0 in a snapshot: which of two counts, at any stage of a migration."""
+"""Keys of layout 0 in a snapshot: which of two reports or gates counts, in each phase of a migration."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ KEYS, OLD = Keys("cloud/"), LegacyKeys("cloud/")
 
 
 def read(*entries: tuple[str, str]) -> Snapshot:
-    """Return the snapshot of these entries, each one younger than the one before it."""
+    """Return the snapshot of these entries, each with a higher ModifyIndex than the one before it."""
     return decode_snapshot(KEYS, [KVEntry(key, value.encode(), index) for index, (key, value) in enumerate(entries, 5)])
 
 
-def test_old_keys_are_known_as_such() -> None:
+def test_legacy_keys_are_recognized() -> None:
     found = read((OLD.report("1", "compute1"), "100"), (OLD.gate("host", "compute2"), "true"))
     assert found.reports == {"compute1": VersionReport("1", 100.0)}
     assert found.reports["compute1"].is_legacy
@@ -41,13 +41,13 @@ def test_old_keys_are_known_as_such() -> None:
 @pytest.mark.parametrize(
     "key", ["config_state/host/compute1/debug", "config_state/global/x/y", "config_state/role/web"]
 )
-def test_keys_of_others_among_the_gates_are_no_old_keys(key: str) -> None:
+def test_keys_of_other_tools_beside_the_gates_are_not_legacy_keys(key: str) -> None:
     found = read((f"cloud/{key}", "1"))
     assert not found.has_legacy_keys
     assert not found.warnings
 
 
-def test_folders_are_nobodys_and_strays_among_the_reports_are_told() -> None:
+def test_folders_are_ignored_and_odd_reports_cause_warnings() -> None:
     found = read(
         (OLD.reports, ""), (f"{OLD.gates}host/", ""), (f"{OLD.gates}host/compute1/", ""), (f"{OLD.reports}stray", "1")
     )
@@ -55,7 +55,7 @@ def test_folders_are_nobodys_and_strays_among_the_reports_are_told() -> None:
     assert found.warnings == ("'cloud/running_version/stray' is ignored: it is not running_version/<version>/<host>.",)
 
 
-def test_a_copy_was_said_when_the_host_said_it() -> None:
+def test_a_copied_report_is_as_old_as_the_original() -> None:
     found = read((OLD.report("1", "compute1"), "100"), (KEYS.report("1", "compute1"), "100")).reports["compute1"]
     assert (found.version, found.at, found.index, found.is_legacy) == ("1", 100.0, 5, False)
 
@@ -64,9 +64,7 @@ def test_a_copy_was_said_when_the_host_said_it() -> None:
     ("old", "new", "version"),
     [("100", "200", "new"), ("200", "100", "old"), ("?", "100", "new"), ("100", "?", "old"), ("100", "100", "new")],
 )
-def test_of_two_reports_the_later_counts_and_in_doubt_the_one_that_was_written_later(
-    old: str, new: str, version: str
-) -> None:
+def test_of_two_reports_the_later_time_counts_and_then_the_later_write(old: str, new: str, version: str) -> None:
     found = read((OLD.report("old", "compute1"), old), (KEYS.report("new", "compute1"), new))
     assert found.reports["compute1"].version == version
     assert not found.warnings
@@ -76,7 +74,7 @@ PLACES = [("global", None), ("role", "compute"), ("role", "web"), ("host", "comp
 
 
 @given(st.dictionaries(st.sampled_from(PLACES), st.booleans()), st.data())
-def test_no_answer_changes_with_pauses_that_are_held_and_with_those_that_are_removed_then(
+def test_no_answer_changes_when_pauses_become_holds_and_when_they_are_removed(
     pauses: dict[tuple[str, str | None], bool], data: st.DataObject
 ) -> None:
     closed = sorted((place for place, is_open in pauses.items() if not is_open), key=str)
@@ -100,19 +98,17 @@ RETRIED = '{"version": "3", "state": "retried", "attempt": 0, "times": {"retried
 @pytest.mark.parametrize(
     ("order", "version"),
     [
-        # What it said through convoy.upgrade counts, whatever its clock said before.
+        # Its reports through convoy.upgrade count, whatever the time of the legacy one.
         (["old", "new", STARTED], "2"),
         (["old", STARTED, "new"], "2"),
-        # The new report alone may be a copy, the record alone the beginning of an upgrade, or not the host's.
+        # The new report alone may be a copy; the record alone may be a start, or an operator's retry.
         (["old", "new"], "1"),
         (["new", "old", STARTED], "1"),
         ([STARTED, "old", "new"], "1"),
         (["old", "new", RETRIED], "1"),
     ],
 )
-def test_an_old_report_with_a_clock_ahead_is_of_the_past_where_a_planner_and_a_migrator_see_so(
-    order: list[str], version: str
-) -> None:
+def test_planner_and_migrator_agree_when_a_legacy_report_is_outdated(order: list[str], version: str) -> None:
     known = {"old": (OLD.report("1", "compute1"), "2000000000"), "new": (KEYS.report("2", "compute1"), "100")}
     pairs = [known.get(one, (KEYS.record("compute1"), one)) for one in order]
     assert reported_version(read(*pairs), "compute1") == version

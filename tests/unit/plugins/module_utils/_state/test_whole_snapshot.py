@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All keys of a fleet as one snapshot: what is found where, what is passed over, and that nothing stops the reader."""
+"""All keys of a fleet as one snapshot: what is read, what is ignored, and that no odd key stops the reader."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def test_everything_is_found_in_its_place() -> None:
     )
 
 
-def test_keys_of_another_prefix_and_of_others_are_left_alone() -> None:
+def test_keys_of_another_prefix_and_of_other_tools_are_ignored() -> None:
     entries = [KVEntry("current_version", b"9", 1), KVEntry("cloud/current_version.bak", b"9", 2), KVEntry("x", b"", 3)]
 
     assert decode_snapshot(KEYS, entries) == Snapshot(index=3)
 
 
-def test_folder_placeholders_are_no_entries() -> None:
+def test_folder_placeholders_are_not_entries() -> None:
     folders = [
         "running/versions/",
         "running/versions/2.0/",
@@ -149,12 +149,12 @@ def test_folder_placeholders_are_no_entries() -> None:
         ),
     ],
 )
-def test_a_key_that_means_nothing_is_passed_over_with_a_warning(key: str, warning: str) -> None:
+def test_an_unknown_key_is_ignored_with_a_warning(key: str, warning: str) -> None:
     assert read({key: b"True"}) == Snapshot(index=5, warnings=(warning,))
 
 
 @pytest.mark.parametrize(("value", "text"), [(b"", ""), (b"Flase", "Flase"), (NOT_TEXT, None)])
-def test_gates_that_can_not_be_read_are_kept_for_whoever_needs_them(value: bytes, text: str | None) -> None:
+def test_gates_that_can_not_be_read_are_kept(value: bytes, text: str | None) -> None:
     found = read({"config_state/enable_puppet/host/compute1": value}).gates.hosts["compute1"]
 
     assert found.text == text
@@ -178,7 +178,7 @@ def test_a_report_counts_even_if_its_time_can_not_be_read(value: bytes) -> None:
         ({"1.0": b"", "2.0": b"0"}, VersionReport("2.0", 0.0), "1.0"),
     ],
 )
-def test_of_two_reports_the_later_counts_and_in_doubt_the_one_that_leaves_work_to_do(
+def test_of_two_reports_the_later_counts_and_then_the_one_of_another_version(
     entries: dict[str, bytes], chosen: VersionReport, passed_over: str
 ) -> None:
     reports = {f"running/versions/{version}/compute1": value for version, value in entries.items()}
