@@ -56,7 +56,7 @@ class VersionReport:
     key: str = field(default="", compare=False)
 
 
-def is_outdated(old: int, new: int, spoken: int) -> bool:
+def is_outdated(old: int, new: int, recorded: int) -> bool:
     """Return whether a host's report in the legacy layout is outdated, whatever its time.
 
     It is if both the host's other report and its record are newer. One of them is not enough: a migration copies reports, and a
@@ -64,9 +64,9 @@ def is_outdated(old: int, new: int, spoken: int) -> bool:
 
     :param old: the index of its report in the legacy layout.
     :param new: the index of its report in the current layout, 0 if there is none.
-    :param spoken: the index of its record, 0 if the host has not reported in it.
+    :param recorded: the index of its record, 0 if the host has not reported in it.
     """
-    return old < min(new, spoken)
+    return old < min(new, recorded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from .._common.sanitize import truncated_repr, truncated_text
 OPEN = "True"
 CLOSED = "False"
 
-_WORDS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class GateValue:
     @property
     def is_true(self) -> bool:
         """Whether the value is ``True``, in any case."""
-        return _WORDS.get((self.text or "").strip().lower(), False)
+        return _BOOLEANS.get((self.text or "").strip().lower(), False)
 
     def display_text(self) -> str:
         """Return the value for messages, truncated."""
@@ -50,9 +50,9 @@ class GateValue:
         :raises UpgradeError: ``unreadable_gate`` for any other value.
         """
         text = (self.text or "").strip()
-        word = _WORDS.get(text.lower())
-        if word is not None:
-            return word
+        boolean = _BOOLEANS.get(text.lower())
+        if boolean is not None:
+            return boolean
         if text and text == current_version:
             return True
         if looks_like_version(text):
@@ -99,9 +99,9 @@ def gate_text(value: object, current_version: str | None) -> str:
     :raises UpgradeError: ``bad_gate_value``.
     """
     text = str(value).strip()
-    word = _WORDS.get(text.lower())
-    if word is not None:
-        return OPEN if word else CLOSED
+    boolean = _BOOLEANS.get(text.lower())
+    if boolean is not None:
+        return OPEN if boolean else CLOSED
     if text and (text == current_version or looks_like_version(text)):
         return text
     raise UpgradeError(

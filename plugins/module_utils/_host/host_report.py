@@ -103,9 +103,9 @@ def _report(store: Store, report: HostReport, *, dry: bool) -> tuple[HostRecord,
     entry = entries.get(key)
     before = decode_record(key, entry.value) if entry else None
     if entry is not None and before is not None and _is_of_another(before, report):
-        noted = replace(before, other_machine=report.machine)
-        if noted != before and not dry:
-            store.client.settle([compare_and_put(key, encode_record(noted), entry.modify_index)])
+        updated = replace(before, other_machine=report.machine)
+        if updated != before and not dry:
+            store.client.settle([compare_and_put(key, encode_record(updated), entry.modify_index)])
         raise _other_machine(key, before, report)
     goes_on = (report.service, report.step) != (None, None) and _has_started(before, report.version)
     if report.role is not None and report.state == STARTED and not goes_on:

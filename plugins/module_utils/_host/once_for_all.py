@@ -35,13 +35,13 @@ class RunOnceState:
     index: int = 0
 
 
-def read_state(store: Store, version: str, unit: str) -> RunOnceState | None:
+def read_state(store: Store, version: str, task_group: str) -> RunOnceState | None:
     """Return the state of a task group; None if no host has begun it, or the run that began it is gone."""
-    entry = store.client.get(store.keys.once(version, unit))
-    return None if entry is None else decode(entry, unit)
+    entry = store.client.get(store.keys.once(version, task_group))
+    return None if entry is None else decode(entry, task_group)
 
 
-def decode(entry: KVEntry, unit: str) -> RunOnceState:
+def decode(entry: KVEntry, task_group: str) -> RunOnceState:
     """Return the state that a task group's key holds; one that can't be read counts as failed."""
     try:
         data = decode_data(entry.value)
@@ -50,17 +50,17 @@ def decode(entry: KVEntry, unit: str) -> RunOnceState:
         )
         return RunOnceState(state, host, error, entry.modify_index)
     except (ValueError, TypeError, KeyError):
-        why = f"{entry.key} can't be read; delete it if no host has done {unit}, or write state and host into it"
+        why = f"{entry.key} can't be read; delete it if no host has done {task_group}, or write state and host into it"
         return RunOnceState(FAILED, "unknown", why, entry.modify_index)
 
 
-def begin_once(store: Store, session: str, version: str, unit: str, host: str, index: int) -> bool:
+def begin_once(store: Store, session: str, version: str, task_group: str, host: str, index: int) -> bool:
     """Begin a task group for all hosts; return False if another host has begun it first.
 
     :param index: the key's ModifyIndex when it was read, 0 if it did not exist. A session can lock a key that it has already
         locked, so the index is compared too.
     """
-    key = store.keys.once(version, unit)
+    key = store.keys.once(version, task_group)
     try:
         store.client.write([compare(key, index), lock(key, value(RUNNING, host), session)])
     except Conflict:
@@ -68,21 +68,21 @@ def begin_once(store: Store, session: str, version: str, unit: str, host: str, i
     return True
 
 
-def end_once(store: Store, session: str, version: str, unit: str, host: str, error: str | None = None) -> None:
+def end_once(store: Store, session: str, version: str, task_group: str, host: str, error: str | None = None) -> None:
     """Record that a host has finished a task group for all hosts, or why it failed.
 
     :raises UpgradeError: ``once_gone`` if the run has lost its session.
     """
     state = DONE if error is None else FAILED
     try:
-        store.client.write([unlock(store.keys.once(version, unit), value(state, host, error or ""), session)])
+        store.client.write([unlock(store.keys.once(version, task_group), value(state, host, error or ""), session)])
     except Conflict as conflict:
-        found = read_state(store, version, unit)
+        found = read_state(store, version, task_group)
         if found is None or (found.state, found.host) != (state, host):
             raise UpgradeError(
                 "once_gone",
-                f"{unit} is {state} on {host}, but that can't be recorded in {store.keys.once(version, unit)}, because this run "
-                f"lost its Consul session. Run the same command again; it runs {unit} once more.",
+                f"{task_group} is {state} on {host}, but that can't be recorded in {store.keys.once(version, task_group)}, because this run "
+                f"lost its Consul session. Run the same command again; it runs {task_group} once more.",
             ) from conflict
 
 

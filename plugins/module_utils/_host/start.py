@@ -49,7 +49,7 @@ class Started:
 
 
 def start(
-    store: Store, asked: Start, change: Callable[[HostRecord | None], HostRecord], *, dry: bool = False
+    store: Store, request: Start, change: Callable[[HostRecord | None], HostRecord], *, dry: bool = False
 ) -> Started:
     """Write that a host starts, if it is admitted at that moment: one request to read, one to write.
 
@@ -61,22 +61,22 @@ def start(
     :param change: returns the host's record after the start.
     :raises UpgradeError: ``not_admitted``, ``busy``, ``bad_name``, ``newer_schema``, ``unreadable_gate``.
     """
-    check_name("host", asked.host, "name")
-    check_name("role", asked.role, "role")
-    check_version(asked.version, "version")
+    check_name("host", request.host, "name")
+    check_name("role", request.role, "role")
+    check_version(request.version, "version")
     # A conflict means that a gate, a hold, the version or the record was written between the read and the start.
     return retry_on_conflict(
-        lambda: _start(store, asked, change, dry=dry),
-        lambda: f"{asked.host} does not start: its record, a gate or a hold of it",
+        lambda: _start(store, request, change, dry=dry),
+        lambda: f"{request.host} does not start: its record, a gate or a hold of it",
         "Start it again.",
     )
 
 
-def _start(store: Store, asked: Start, change: Callable[[HostRecord | None], HostRecord], *, dry: bool) -> Started:
+def _start(store: Store, request: Start, change: Callable[[HostRecord | None], HostRecord], *, dry: bool) -> Started:
     keys = store.keys
-    key = keys.record(asked.host)
-    entries = {entry.key: entry for entry in _read(store, asked, key)}
-    _refuse_unless_admitted(store, asked, entries.values())
+    key = keys.record(request.host)
+    entries = {entry.key: entry for entry in _read(store, request, key)}
+    _refuse_unless_admitted(store, request, entries.values())
     entry = entries.get(key)
     before = decode_record(key, entry.value) if entry is not None else None
     after = change(before)
@@ -84,24 +84,24 @@ def _start(store: Store, asked: Start, change: Callable[[HostRecord | None], Hos
     changes = [Change(key, text_of(entry.value) if entry else None, text)] if after != before else []
     if dry:
         return Started(after, changes=changes)
-    rests = {keys.current_version, keys.holds, *keys_to_read(keys, asked.host, asked.role)}
-    absent = rests - entries.keys()
+    dependencies = {keys.current_version, keys.holds, *keys_to_read(keys, request.host, request.role)}
+    absent = dependencies - entries.keys()
     operations = [
         compare_and_put(key, text, entry.modify_index if entry is not None else 0),
-        *(compare(one, entries[one].modify_index) for one in sorted(rests & entries.keys())),
+        *(compare(one, entries[one].modify_index) for one in sorted(dependencies & entries.keys())),
         *(read_along(one) for one in sorted(absent - {keys.holds})),
     ]
     written = store.client.write(operations)
     index = next(int(one["ModifyIndex"]) for one in written if one["Key"] == key)
     if not absent.isdisjoint(one["Key"] for one in written):
         store.client.write(_undo(key, entry, index))
-        raise Conflict("conflict", f"A gate or a hold of {asked.host} was created while it started.", key=key)
+        raise Conflict("conflict", f"A gate or a hold of {request.host} was created while it started.", key=key)
     return Started(after, index, changes)
 
 
-def _read(store: Store, asked: Start, record: str) -> list[KVEntry]:
+def _read(store: Store, request: Start, record: str) -> list[KVEntry]:
     keys = store.keys
-    prefixes = sorted({record, keys.schema, keys.current_version, *keys_to_read(keys, asked.host, asked.role)})
+    prefixes = sorted({record, keys.schema, keys.current_version, *keys_to_read(keys, request.host, request.role)})
     try:
         # The folder's own key exists once a rollout has begun. As a prefix, it would also return the holds of all hosts.
         entries = store.client.read(prefixes, known=[keys.holds])
@@ -111,21 +111,21 @@ def _read(store: Store, asked: Start, record: str) -> list[KVEntry]:
     return entries
 
 
-def _refuse_unless_admitted(store: Store, asked: Start, entries: Iterable[KVEntry]) -> None:
+def _refuse_unless_admitted(store: Store, request: Start, entries: Iterable[KVEntry]) -> None:
     snapshot = decode_snapshot(store.keys, entries)
     refuse_newer(store.keys, snapshot.schema, snapshot.release)
     current = snapshot.current_version
-    found = permission(snapshot, asked.host, asked.role, default=asked.default, current=current)
+    found = permission(snapshot, request.host, request.role, default=request.default, current=current)
     reason = found.reason
-    if found.value and current != asked.version:
+    if found.value and current != request.version:
         reason = f"{store.keys.current_version} is {current or 'not set'}"
     elif found.value:
         return
     raise UpgradeError(
         "not_admitted",
-        f"{asked.host} does not start {asked.version}, as it is not admitted: {reason}. Nothing was done. Run status.yml to see what "
+        f"{request.host} does not start {request.version}, as it is not admitted: {reason}. Nothing was done. Run status.yml to see what "
         "it waits for; it starts by itself once it is admitted.",
-        host=asked.host,
+        host=request.host,
         reason=reason,
     )
 

@@ -18,7 +18,7 @@ from .._rules.role_order import RoleOrder
 class ExhaustedBudget:
     """A failure budget that is used up.
 
-    :param what: whose it is, in words: ``role compute``, ``group ceph``, ``the fleet``.
+    :param what: what it is for: ``role compute``, ``group ceph`` or ``the fleet``.
     :param key: the key of the rules that sets it.
     :param allowed: the number of failed or lost hosts at which nothing more is admitted.
     :param hosts: the hosts that used it up.
@@ -60,7 +60,7 @@ def exhausted_budgets(
 ) -> ExhaustedBudgets:
     """Return the failure budgets that are used up.
 
-    :param sizes: role -> number of hosts, of which a percent is taken.
+    :param sizes: role -> number of hosts, of which a percentage is taken.
     :param broken: role -> its hosts that failed or are lost.
     """
     fleet = None

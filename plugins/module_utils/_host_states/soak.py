@@ -60,14 +60,14 @@ def health_state(
     known = mark if mark is not None and (mark.version, mark.reported) == (version, reported) else None
     if known is None and was_there:
         known = HealthMark(version, int(now) - rules.soak, True, reported)
-    been = known is not None and known.upgraded
+    was_upgraded = known is not None and known.upgraded
     lost = known is not None and known.lost
     again = now + LOOK_AGAIN if rules.consul_checks else None
     failing = [] if checks is None else failing_checks(rules, checks)
     if failing:
-        seen = HealthMark(version, None, been, reported, lost=been) if known is not None else None
-        reason = f"{'was upgraded, and now ' if been else f'reported {version}, and '}{', '.join(failing)}"
-        return HealthState(False, is_broken=been, reason=reason, mark=seen, wake_at=again)
+        new_mark = HealthMark(version, None, was_upgraded, reported, lost=was_upgraded) if known is not None else None
+        reason = f"{'was upgraded, and now ' if was_upgraded else f'reported {version}, and '}{', '.join(failing)}"
+        return HealthState(False, is_broken=was_upgraded, reason=reason, mark=new_mark, wake_at=again)
     # A time in the future is from a planner with a wrong clock.
     since = min(known.since, int(now)) if known is not None and known.since is not None else None
     if since is None:
@@ -79,12 +79,12 @@ def health_state(
     ready = since + rules.soak
     if now >= ready:
         return HealthState(True, mark=HealthMark(version, since, True, reported))
-    did = "was unhealthy" if lost else f"reported {version}"
+    event = "was unhealthy" if lost else f"reported {version}"
     return HealthState(
         False,
         is_broken=lost,
-        reason=f"{did} and soaks for {int(ready - now + 0.999)} s more",
-        mark=HealthMark(version, since, been, reported, lost),
+        reason=f"{event} and soaks for {int(ready - now + 0.999)} s more",
+        mark=HealthMark(version, since, was_upgraded, reported, lost),
         wake_at=ready if again is None else min(ready, again),
     )
 

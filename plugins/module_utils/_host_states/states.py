@@ -292,8 +292,8 @@ def _upgrading_or_lost(snapshot: Snapshot, one: HostState, rules: HealthRules) -
     if rules.progress_deadline is None or one.host in snapshot.leases:
         return upgrading
     record = one.record
-    mine = record is not None and (record.version == snapshot.current_version or record.state == STARTED)
-    times = record.times if record is not None and mine else None
+    is_current = record is not None and (record.version == snapshot.current_version or record.state == STARTED)
+    times = record.times if record is not None and is_current else None
     # The global gate's time is no time of admission: it opens after a rollout, also for hosts that join the fleet long after that.
     admitted_at = one.gate.at if one.gate.is_open and one.gate.scope != "global" else None
     since = silent_since(snapshot.now, admitted_at, times)

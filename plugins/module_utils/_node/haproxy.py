@@ -129,8 +129,8 @@ class Runtime:
         :raises UpgradeError: ``haproxy_unreachable``, ``unknown_server``.
         """
         # In this order, so that the status is not older than the administrative state.
-        wanted = self.call(f"show servers state {backend}")
-        found = parse_servers(self.call(f"show stat {backend} 4 -1"), wanted, backend)
+        state = self.call(f"show servers state {backend}")
+        found = parse_servers(self.call(f"show stat {backend} 4 -1"), state, backend)
         if not found:
             raise UpgradeError(
                 "unknown_server",

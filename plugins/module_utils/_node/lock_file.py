@@ -27,14 +27,14 @@ def open_lock_file(path: str, option: str = "") -> Iterator[int]:
     :param option: the option that the path is from, for messages.
     :raises UpgradeError: ``bad_lock_file`` if it can't be opened, or another user could write or replace it.
     """
-    shown = f"{option}: {path}" if option else path
+    name = f"{option}: {path}" if option else path
     folder = Path(path).absolute().parent
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(0o755)
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            _refuse_others(shown, f"its directory {folder}", os.fstat(directory))
+            _refuse_others(name, f"its directory {folder}", os.fstat(directory))
             # Relative to the directory that was checked, even if the path has been replaced since.
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.open(Path(path).name, flags, 0o600, dir_fd=directory)
@@ -43,25 +43,25 @@ def open_lock_file(path: str, option: str = "") -> Iterator[int]:
     except OSError as error:
         raise UpgradeError(
             "bad_lock_file",
-            f"{shown} can't be opened: {error.strerror}. It has to be a file that this user can write, in a directory of this user "
+            f"{name} can't be opened: {error.strerror}. It has to be a file that this user can write, in a directory of this user "
             "or root, and not a link. Run the task as root (become: true).",
         ) from error
     try:
         about = os.fstat(file)
-        _refuse_others(shown, "the file", about)
+        _refuse_others(name, "the file", about)
         if not stat.S_ISREG(about.st_mode):
-            raise UpgradeError("bad_lock_file", f"{shown} is not a regular file. Remove it, or give another path.")
+            raise UpgradeError("bad_lock_file", f"{name} is not a regular file. Remove it, or give another path.")
         yield file
     finally:
         os.close(file)
 
 
-def _refuse_others(shown: str, what: str, about: os.stat_result) -> None:
+def _refuse_others(name: str, what: str, about: os.stat_result) -> None:
     """Raise an error if a file or directory belongs to, or can be written by, a user other than this one and root."""
     if about.st_uid in (0, os.geteuid()) and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return
     raise UpgradeError(
         "bad_lock_file",
-        f"{shown} can't be trusted: {what} (owner {about.st_uid}, mode {stat.S_IMODE(about.st_mode):04o}) can be written by other users, "
+        f"{name} can't be trusted: {what} (owner {about.st_uid}, mode {stat.S_IMODE(about.st_mode):04o}) can be written by other users, "
         f"so any of them could hold the lock forever. Give a path in a directory that only this user or root can write, such as {FOLDER}.",
     )

@@ -40,11 +40,11 @@ def leaves(rules: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 def disagreements(one: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield key and both values of each rule that both sources have with different values."""
     for name in sorted({*one} & {*other}):
-        key, mine, yours = f"{above}.{name}" if above else str(name), one[name], other[name]
-        if isinstance(mine, Mapping) and isinstance(yours, Mapping):
-            yield from disagreements(mine, yours, key)
-        elif mine != yours:
-            yield key, mine, yours
+        key, value, other_value = f"{above}.{name}" if above else str(name), one[name], other[name]
+        if isinstance(value, Mapping) and isinstance(other_value, Mapping):
+            yield from disagreements(value, other_value, key)
+        elif value != other_value:
+            yield key, value, other_value
 
 
 def origins(

@@ -89,8 +89,8 @@ def other_machine(snapshot: Snapshot, host: str) -> str:
 
 def _some(texts: list[str]) -> list[str]:
     left = len(texts) - _MOST
-    shown = in_order(texts)[:_MOST]
-    return [*shown, f"The same warning applies to {left} more"] if left > 0 else shown
+    first = in_order(texts)[:_MOST]
+    return [*first, f"The same warning applies to {left} more"] if left > 0 else first
 
 
 def _ended(text: str) -> str:

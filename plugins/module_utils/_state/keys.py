@@ -101,9 +101,9 @@ class Keys:
         """The folder of task groups that run once for all hosts."""
         return f"{self.upgrade}once/"
 
-    def once(self, version: str, unit: str) -> str:
+    def once(self, version: str, task_group: str) -> str:
         """The state of one task group that runs once for all hosts that upgrade to a version."""
-        return f"{self.onces}{version}/{unit}"
+        return f"{self.onces}{version}/{task_group}"
 
     @property
     def providers(self) -> str:

@@ -14,7 +14,7 @@ from .._fleet.migration import RUNNING
 from .keys import SCHEMA, Keys
 from .migration_codec import decode_schema, release_of
 
-# The first release that knows layout SCHEMA.
+# The first release that supports layout SCHEMA.
 RELEASE = "0.1.0"
 
 _COMMAND = "ansible-playbook playbooks/migrate_state.yml (installed: convoy.upgrade.migrate_state)"

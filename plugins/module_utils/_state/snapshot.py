@@ -71,10 +71,10 @@ def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
             if place is not None and (place[1] is None or _is_named(place[1])):
                 legacy_gates.set(*place, GateValue(key, text_of(value), flags, index))
         elif key.startswith(old.reports):
-            said = old.report_of(key)
-            if said is not None and _is_named(said[1]):
-                report = VersionReport(version_in_key(said[0]), _unix_time(value), index, True, key=key)
-                legacy_reports.setdefault(said[1], []).append((report, key))
+            parsed = old.report_of(key)
+            if parsed is not None and _is_named(parsed[1]):
+                report = VersionReport(version_in_key(parsed[0]), _unix_time(value), index, True, key=key)
+                legacy_reports.setdefault(parsed[1], []).append((report, key))
             elif not key.endswith("/"):
                 warnings.append(f"{truncated_repr(key)} is ignored: it is not running_version/<version>/<host>.")
         elif key.startswith(keys.records):

@@ -108,7 +108,7 @@ class Store:
         their connections, so each query lasts only a few seconds and is repeated. A process that waits often should use
         :class:`~.watch.Watch` instead.
 
-        :param index: the newest index that the caller has seen.
+        :param index: the newest index that the caller has read.
         :param prefixes: the folders and keys to watch; None for all that a plan depends on.
         :returns: the new index, or ``index`` if nothing changed in time.
         :raises UpgradeError: if a query fails; ``unreachable`` if Consul does not answer.
