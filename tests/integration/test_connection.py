@@ -195,7 +195,7 @@ def test_nobody_is_followed_elsewhere_with_the_token(code: int) -> None:
         ({"host": "http://consul"}, {}, "host: 'http://consul' is neither the name nor the address of a host."),
         ({"token": "secret\nsecret"}, {}, "token: it has a line break or another character that tokens don't have."),
         ({"token": "secret†"}, {}, "token: it has a line break or another character that tokens don't have."),
-        ({}, {"CONSUL_HTTP_TOKEN": "secret\x00"}, "token: it holds a line break or another character"),
+        ({}, {"CONSUL_HTTP_TOKEN": "secret\x00"}, "token: it has a line break or another character"),
     ],
 )
 def test_options_that_cannot_be_right(options: dict[str, Any], environ: dict[str, str], words: str) -> None:

@@ -104,7 +104,7 @@ Put = Callable[[RawKV], None]
         ),
         ({}, {"fleet": {"a/b": "web"}}, "bad_name", "fleet: the host 'a/b'"),
         ({}, {"fleet": {"web1": " web"}}, "bad_name", "fleet.web1: the role ' web'"),
-        ({}, {"fleet": {"web1": 5}}, "bad_name", "a role must be a text"),
+        ({}, {"fleet": {"web1": 5}}, "bad_name", "a role must be text"),
         ({}, {"role_pattern": "("}, "bad_role_pattern", "is not a valid regular expression"),
         ({}, {"role_pattern": "web"}, "bad_role_pattern", "has no group; the first group is the role"),
         ({}, {"rules": {"group_mappings": {"a": "comp", "b": ".*ute"}}}, "bad_instructions", "matched by the group"),

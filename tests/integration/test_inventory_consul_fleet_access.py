@@ -206,7 +206,7 @@ def test_a_token_that_may_not_see_everything_is_refused(
 
 @pytest.mark.one_release
 def test_without_a_token_nothing_is_taken_for_empty(guarded_shelf: Shelf) -> None:
-    assert "no token was given, and without it" in guarded_shelf.refusal()
+    assert "permission denied; no token was given." in guarded_shelf.refusal()
 
 
 @pytest.mark.one_release

@@ -153,7 +153,7 @@ def test_a_client_certificate_that_is_missing_or_signed_by_others(secure: Secure
     pair = None if cert == "none" else (secure.stranger.cert, secure.stranger.key)
     error = failure(settings(secure, cert=pair))
     assert error.code == "tls", error.message
-    assert "Does it ask for a client certificate? Set client_cert and client_key" in error.message
+    assert "If it requires a client certificate, set client_cert and client_key" in error.message
 
 
 def test_https_to_the_http_port(secure: Secure) -> None:

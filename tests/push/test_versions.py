@@ -105,8 +105,8 @@ def test_nothing_goes_back_to_an_older_version_unless_its_services_can(fleet: Si
     fleet.play("upgrade", version="2.10")
     meta = fleet.folder / "roles/app/meta/upgrade.yml"
     why = (
-        "3 of 4 hosts may not go to 2.9. web1, web2, web3 (2.10): app of the role web: it can't go back from 2.10 to 2.9, as it does "
-        f"not say allow_downgrade: true ({meta})."
+        "3 of 4 hosts may not go to 2.9. web1, web2, web3 (2.10): app of the role web: it can't go back from 2.10 to 2.9, as "
+        f"allow_downgrade: true is not set ({meta})."
     )
     assert why in refused(fleet, "upgrade", version="2.9")
     # The rollback is refused before the rollout is turned round, and as well where it is only looked at.

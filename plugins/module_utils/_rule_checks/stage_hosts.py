@@ -65,17 +65,17 @@ def _why(stage: Stage, order: RoleOrder, hosts: set[str], *, has_roles: bool) ->
     if not has_roles:
         known = {*order.roles, *order.group.values()}
         return "roles", (
-            f"{listing(stage.roles)} {_is(stage.roles)} not a role or group of it{did_you_mean(stage.roles[0], known) or '.'} "
-            f"Its roles are {listing(list(order.roles), 10)}."
+            f"{listing(stage.roles)} {_are_not(stage.roles, 'a role or group', 'roles or groups')} of it"
+            f"{did_you_mean(stage.roles[0], known) or '.'} Its roles are {listing(list(order.roles), 10)}."
         )
     named = stage.hosts if isinstance(stage.hosts, tuple) else ()
     if any(host in hosts for host in named):
         return "hosts", f"none of {listing(named)} has a role of {listing(stage.roles)}."
     return "hosts", (
-        f"{listing(named)} {_is(named)} not a host of it{did_you_mean(named[0], hosts) or '.'} "
+        f"{listing(named)} {_are_not(named, 'a host', 'hosts')} of it{did_you_mean(named[0], hosts) or '.'} "
         "Hosts that never reported are known only if fleet names them."
     )
 
 
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
+def _are_not(names: Sequence[str], one: str, several: str) -> str:
+    return f"is not {one}" if len(names) == 1 else f"are not {several}"

@@ -88,8 +88,8 @@ def test_with_allow_downgrade_only_allowed_upgrades_can_be_reversed() -> None:
     given = ways(">=2.4", back=True)
     assert refusal(given, "2.10", "2.4") is None
     assert refusal(given, "2.10", "2.2") == (
-        "it can't go back from 2.10 to 2.2: it can't go from 2.2 to 2.10, as allowed_from (meta:3) is >=2.4, and what can't go "
-        "up can't come back"
+        "it can't go back from 2.10 to 2.2: it can't go from 2.2 to 2.10, as allowed_from (meta:3) is >=2.4, and a downgrade "
+        "needs an allowed upgrade"
     )
 
 

@@ -169,7 +169,7 @@ def test_a_stage_that_cannot_end_by_itself_ends_the_forecast() -> None:
         (
             {"roles": ["conpute", "wbe"]},
             "stages[0].roles",
-            "conpute, wbe are no role or group of it; did you mean 'compute'? Its roles are compute, web. Correct roles,",
+            "conpute, wbe are not roles or groups of it; did you mean 'compute'? Its roles are compute, web. Correct roles,",
         ),
         (
             {"hosts": ["compute9"]},

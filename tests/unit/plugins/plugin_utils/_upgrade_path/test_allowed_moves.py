@@ -116,7 +116,7 @@ def test_a_provider_counts_from_its_own_version_and_not_from_its_hosts() -> None
         "The provider app: it can't go back from 2.10 to 2.8, as allow_downgrade: true is not set (m)." + mend
     ]
     (unknown,) = reasons("2.10")
-    assert unknown.endswith("says from which it can go. Declare it in the variable upgrade_provider_versions.")
+    assert unknown.endswith("allows only some versions. Declare it in the variable upgrade_provider_versions.")
     assert reasons("2.10", {"app": "2.8"}) == []
 
 
