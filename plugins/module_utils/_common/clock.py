@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone, tzinfo
 
 _DAY = 24 * 60 * 60
-# The first second after the year 9999, with which Python's datetime ends.
+# Unix seconds: the first second after the year 9999, with which Python's datetime ends.
 LATEST = 253_402_300_800
 # What datetime.fromtimestamp takes, less some days at both ends, so that every UTC offset fits.
 _EARLIEST, _LATEST = -62_135_000_000, 253_402_000_000
@@ -27,7 +27,7 @@ def is_time(value: object) -> bool:
 def local_spans(begin: datetime, end: datetime, zone: tzinfo) -> Iterator[tuple[float, float]]:
     """Yield the spans, in order, in which a zone's clock shows a time from ``begin`` to before ``end``.
 
-    A span is its first and its last moment in unix seconds. There are two spans where the clock is put back past one of the
+    A span has its begin and its end in unix seconds. There are two spans where the clock is put back past one of the
     two times, none where the clock skips both, and otherwise one. A time that the clock skips means the moment of the skip.
 
     :param begin: local time without a zone.

@@ -87,7 +87,7 @@ def wait_for_exit(pid: int, started: int) -> None:
 def end_process_tree(process: subprocess.Popen[bytes], seconds: float) -> None:
     """End a process and all its descendants, first with SIGTERM, then with SIGKILL.
 
-    A process group is not enough: Puppet runs each command in a session of its own, and so does Ansible 2.19 with its workers.
+    A process group is not enough: Puppet runs each command in a session of its own, and so do the workers of Ansible 2.19 and later.
     Daemons are no longer descendants and go on, such as a service that was started. So do processes that this user may not
     signal.
 

@@ -54,7 +54,7 @@ def start(
     """Write that a host starts, if it is admitted at that moment: one request to read, one to write.
 
     The write compares the ModifyIndexes of ``current_version``, of every gate and hold that the admission may depend on, and of
-    the folder of holds, which is written whenever a hold is set or ended. A node's token may compare only keys that exist, so
+    the folder of holds. That folder's key is written whenever a hold is set or ended. A node's token may compare only keys that exist, so
     missing keys are read in the same transaction. If one of them exists by then, the start is undone, before anything is done on
     the host, and tried again.
 

@@ -100,7 +100,7 @@ def test_apply_waits_for_an_agent_that_lives_and_for_no_dead_one(tmp_path: Path)
     while not Path(f"/proc/{agent.pid}/cmdline").read_bytes().startswith(b"puppet"):
         pass
     (tmp_path / "lock").write_text(f"{agent.pid}\n")
-    with pytest.raises(UpgradeError, match=rf"within 0.1 s \(process {agent.pid} has it\)"):
+    with pytest.raises(UpgradeError, match=rf"within 0.1 s \(process {agent.pid} has the lock\)"):
         run_puppet(wish(tmp_path, "exit 0", lock_seconds=0.1))
     agent.wait()
     assert run_puppet(wish(tmp_path, "exit 0", lock_seconds=0.1)).waited < 0.1
