@@ -87,7 +87,9 @@ class ActionModule(ActionBase):
             if found.get("failed"):
                 if found.get("failure", {}).get("code") != "unreachable" or deadline - time.monotonic() <= pause:
                     return total.broken(found)
-                self._show([f"{found['msg']} Nothing is opened until it is back; the next try is in {pause:.0f} s."], 0)
+                self._show(
+                    [f"{found['msg']} No host is admitted until it is back; the next try is in {pause:.0f} s."], 0
+                )
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 continue

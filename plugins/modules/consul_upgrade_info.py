@@ -174,7 +174,7 @@ wave_seconds:
   elements: float
   sample: [310.0, 290.0]
 can_move:
-  description: Whether anything can still change, or an operator is expected to let it go on.
+  description: Whether the rollout can still go on: hosts are upgrading, or only time, an approval or a command is missing.
   returned: success
   type: bool
 stage:
@@ -260,7 +260,7 @@ history:
   returned: success
   type: list
   elements: dict
-  sample: [{"epoch": 7, "what": "open", "hosts": {"compute1": "rolling_rules.global lets 1 of role compute go at once"}}]
+  sample: [{"epoch": 7, "what": "open", "hosts": {"compute1": "rolling_rules.global admits 1 of role compute at once"}}]
 host:
   description: The host that O(name) asked for.
   returned: if O(name) is given

@@ -364,7 +364,7 @@ done:
   returned: success
   type: bool
 can_move:
-  description: Whether anything can still change, or an operator is expected to let it go on.
+  description: Whether the rollout can still go on: hosts are upgrading, or only time, an approval or a command is missing.
   returned: success
   type: bool
 stage:

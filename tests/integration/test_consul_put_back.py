@@ -26,7 +26,7 @@ def test_a_consul_that_was_put_back_stops_the_planner(run: Runner) -> None:
     refused = run([plan(epoch=99)])[0]
     assert (refused["failed"], refused["failure"]["code"]) == (True, "went_back")
     assert refused["failure"]["message"].startswith(
-        "upgrade/ledger is at epoch 2, and this call has seen epoch 99: Consul was put back to an earlier time"
+        "upgrade/ledger is at epoch 2, but this run has read epoch 99: Consul was restored to an earlier time"
     )
 
 
@@ -50,8 +50,8 @@ def test_a_consul_that_was_put_back_stops_the_planner_also_where_others_have_gon
         make_pass(store, PassRequest(since=1, epoch=seen["epoch"], commit=seen["commit"]))
     assert (caught.value.code, store.client.requests - asked) == ("went_back", 1)
     assert caught.value.message.startswith(
-        "upgrade/ledger is at epoch 4, and epoch 3 in upgrade/history/3 is not the one that this call has seen: Consul was "
-        "put back and somebody has gone on from an earlier time, as by restoring a snapshot."
+        "upgrade/ledger is at epoch 4, but epoch 3 in upgrade/history/3 is not the one that this run has read: Consul was "
+        "restored, and another planner has continued from an earlier time, such as from a snapshot."
     )
     refused, gone, fresh = run(
         [

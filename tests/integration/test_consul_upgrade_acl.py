@@ -320,7 +320,7 @@ def test_the_host_of_the_task_is_the_node_and_strangers_policies_are_left_alone(
     )
     assert own["policy"] == "convoy-upgrade-cloud--node-localhost"
     assert foreign["failure"]["code"] == "foreign_policy"
-    assert "Consul has a policy convoy-upgrade-cloud--viewer-old already, for 'something else'" in foreign["msg"]
+    assert "Consul has a policy convoy-upgrade-cloud--viewer-old already, with the description " in foreign["msg"]
     assert not dotted["failed"]
     assert clash["failure"]["code"] == "foreign_policy"
     assert bad["failure"]["code"] == "bad_name"
@@ -415,7 +415,7 @@ def test_a_name_that_begins_a_formula_is_refused(tmp_path: Path, guarded: Agent,
         [acl("node", name="a$" + "{b"), acl("viewer", kv_prefix="a$" + "{b")], environ={"CONSUL_HTTP_TOKEN": MASTER}
     )
     assert [one["failure"]["code"] for one in played] == ["bad_name"] * 2
-    assert "which begins a formula in the language of Consul's policies" in played[0]["msg"]
+    assert "which starts an expression in Consul's ACL language" in played[0]["msg"]
 
 
 def test_a_grant_costs_the_same_however_many_policies_there_are(guarded: Agent, kv: RawKV) -> None:

@@ -99,7 +99,7 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
     ("approve", "hint"),
     [
         (True, "Approve it after that."),
-        (False, "By its rules it needs no approval, and the next one begins then."),
+        (False, "It needs no approval: the next stage begins then."),
     ],
 )
 def test_a_stage_that_soaks_is_not_approved_before_that_is_over(
@@ -135,7 +135,7 @@ def test_without_a_rollout_there_is_nothing_to_say(run: Runner, consul: RawKV) -
         result = run([control(action, fleet=FLEET)])[0]
         assert (
             result["failure"]["message"]
-            == "There is no rollout: upgrade/ledger is not there. Begin one with upgrade.yml."
+            == "There is no rollout: upgrade/ledger does not exist. Begin one with upgrade.yml."
         )
     wrong, nowhere = run([control("pause", stage="x"), control("pause", version="3")])
     assert wrong["failure"]["message"] == "stage goes with action: approve, not with pause. Leave stage out."
@@ -214,7 +214,7 @@ def test_who_knows_a_part_of_the_fleet_alone_approves_and_retries_nothing(
         refused = run([word])[0]
         assert refused["failure"]["code"] == "fleet_too_small"
         assert refused["failure"]["message"].startswith(
-            "Nothing is written: role compute: 2 of its 3 hosts are known here"
+            "Nothing is written: role compute: 2 of its 3 hosts have reported or are named in fleet"
         )
     assert consul.tree() == before
     whole = run([control("approve", stage="canary", fleet=fleet)])[0]

@@ -76,7 +76,7 @@ def test_everything_is_held_and_a_rollout_does_not_end_it(run: Runner, store: St
         [hold(everything=True, reason="audit"), hold(hosts=["web1"], state="absent"), ask("web1")]
     )
     assert held["changed"]
-    assert ended["remarks"][0].startswith("Everything is still held: held by ")
+    assert ended["remarks"][0].startswith("A hold on everything remains: held by ")
     assert answers["msg"] == [False]
     outcome = make_pass(store, PassRequest("2", RULES))
     assert outcome.admissions == []
@@ -89,8 +89,8 @@ def test_of_a_host_that_has_begun_the_run_goes_on_and_no_other_begins(run: Runne
     write_report(store, HostReport("compute1", "2", "started"))
     held = run([hold(hosts=["compute1"], reason="RAM test")])[0]
     assert held["remarks"] == [
-        "compute1 has begun its upgrade to 2. The run that is at work goes on; no further run begins until the hold ends. The "
-        "slot is kept meanwhile."
+        "compute1 has begun its upgrade to 2. The current run continues; no further run begins until the hold ends. The slot "
+        "stays taken until then."
     ]
     # As a node that upgrades itself asks after a run that was cut off.
     assert run([ask("compute1")])[0]["msg"] == [False]
@@ -108,22 +108,22 @@ def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
     dry = run([of_role], check=True)[0]
     unknown = hold(roles=["storage"], reason="audit", allow_unknown=True)
     role, everything, nobody = run([of_role, hold(everything=True, reason="audit"), unknown])
-    end = "The run that is at work goes on; no further run begins until the hold ends. The slot is kept meanwhile."
+    end = "The current run continues; no further run begins until the hold ends. The slot stays taken until then."
     assert role["remarks"] == [
         f"compute1 has begun its upgrade to 2. {end}",
         f"odd9, web1 had begun to upgrade. {end}",
     ]
     assert dry["remarks"] == role["remarks"]
     assert everything["remarks"] == [f"compute1, compute2, odd9, web1 had begun to upgrade. {end}"]
-    assert nobody["remarks"] == ["No role storage is known: none has reported as such, and fleet names none."]
+    assert nobody["remarks"] == ["Unknown role storage: it is neither in fleet nor in a report."]
 
 
 def test_a_name_that_is_not_known_is_refused_unless_it_is_meant(run: Runner, consul: RawKV) -> None:
     seed(consul, FLEET)
     before = consul.tree()
     given = {"hosts": ["compte2", "odd9"], "roles": ["computes"], "reason": "RAM test", "fleet": {"odd9": "odd"}}
-    end = "is known: none has reported as such, and fleet names none"
-    texts = [f"No role computes {end}; did you mean 'compute'?", f"No host compte2 {end}; did you mean 'compute2'?"]
+    end = "it is neither in fleet nor in a report; did you mean"
+    texts = [f"Unknown role computes: {end} 'compute'?", f"Unknown host compte2: {end} 'compute2'?"]
     for refused in (*run([hold(**given)]), *run([hold(**given)], check=True)):
         assert refused["failure"]["code"] == "unknown_names"
         assert refused["failure"]["message"].startswith(
@@ -151,7 +151,7 @@ def test_what_was_not_held_is_told_when_it_is_to_end(run: Runner, store: Store, 
     before = consul.tree()
     (unknown,) = run([hold(hosts=["compute2", "compue2"], state="absent")])
     assert unknown["failure"]["code"] == "unknown_names"
-    assert "No host compue2 is known: none has reported as such, and fleet names none; did you mean" in unknown["msg"]
+    assert "Unknown host compue2: it is neither in fleet nor in a report; did you mean" in unknown["msg"]
     assert consul.tree() == before
     wrong, role, right = run(
         [
@@ -160,8 +160,8 @@ def test_what_was_not_held_is_told_when_it_is_to_end(run: Runner, store: Store, 
             hold(hosts=["compute2"], state="absent"),
         ]
     )
-    assert wrong["remarks"] == ["Host compue2 as such was not held; did you mean 'compute2'?"]
-    assert role["remarks"] == ["Everything as such was not held.", "Role compute as such was not held."]
+    assert wrong["remarks"] == ["There was no hold on host compue2; did you mean 'compute2'?"]
+    assert role["remarks"] == ["There was no hold on everything.", "There was no hold on role compute."]
     assert [one["changed"] for one in (wrong, role, right)] == [False, False, True]
     assert right["remarks"] == []
 
@@ -189,7 +189,7 @@ def test_a_hold_is_set_and_ended_while_the_ledger_can_not_be_read(
     held, again, ended = run([hold(**given), hold(**given), hold(hosts=["compute1"], state="absent")])
     assert [one["changed"] for one in (held, again, ended)] == [True, False, True]
     assert held["remarks"] == [
-        "The ledger upgrade/ledger can't be read, so the history does not tell of this. It holds all the same."
+        "The ledger upgrade/ledger can't be read. The holds are changed, but the history has no entry for that."
     ]
     assert consul.get("upgrade/ledger") == text.encode()
     run([hold(**given)])
@@ -217,8 +217,8 @@ def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
 
 def test_nobody_and_no_reason_are_refused(run: Runner, consul: RawKV) -> None:
     nobody, no_reason, name = run([hold(reason="x"), hold(everything=True), hold(hosts=["a/b"], reason="x")])
-    assert nobody["failure"]["message"] == "No one is named: give hosts, roles, or everything: true."
-    assert no_reason["failure"]["message"] == "reason is empty. Say why, for those who find the hold later."
+    assert nobody["failure"]["message"] == "No target is given: give hosts, roles, or everything: true."
+    assert no_reason["failure"]["message"] == "reason is empty. Give a reason for operators who see the hold later."
     assert name["failure"]["code"] == "bad_name"
     assert consul.tree() == {}
 
@@ -248,15 +248,15 @@ def test_a_planner_that_did_not_see_a_hold_come_opens_nothing_under_it(
 def test_holds_of_many_hosts_are_set_and_ended_in_pieces(store: Store, consul: RawKV) -> None:
     hosts = [f"compute{number}" for number in range(150)]
     held = set_holds(store, HoldTargets(hosts=hosts, allow_unknown=True), "move")
-    assert held.remarks[-1] == "Nor is any of compute5, compute6, compute7, compute8, compute9 and 140 more known."
+    assert held.remarks[-1] == "Also unknown: compute5, compute6, compute7, compute8, compute9 and 140 more."
     assert (len(held.changes), len(held.holds)) == (150, 150)
     assert len(consul.tree("upgrade/hold/host/")) == 150
     seed(consul, hosts)
     make_pass(store, PassRequest("2", RULES))
     assert end_holds(store, HoldTargets(hosts=hosts)).remarks == []
     not_held = end_holds(store, HoldTargets(hosts=hosts)).remarks
-    assert not_held[0] == "Host compute0 as such was not held."
-    assert not_held[-1] == "Nor was any of compute5, compute6, compute7, compute8, compute9 and 140 more."
+    assert not_held[0] == "There was no hold on host compute0."
+    assert not_held[-1] == "Nor on compute5, compute6, compute7, compute8, compute9 and 140 more."
     assert consul.tree("upgrade/hold/host/") == {}
 
 

@@ -52,11 +52,11 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
         "upgraded": ["controller1"], "failed": ["compute1"], "lost": [], "upgrading": ["compute3"],
         "held": ["compute2"], "pending": ["compute4", "compute5", "compute6"],
     }  # fmt: skip
-    slots = "rolling_rules.global lets 2 of group data go at once, taken by compute1, compute3"
+    slots = "rolling_rules.global admits 2 of group data at once, taken by compute1, compute3"
     assert {host: each["reason"] for host, each in view["hosts"].items()} == {
         "compute1": "failed, step upgrade: no space left",
         "compute2": "held by ann: disk (ends when the key upgrade/hold/host/compute2 is deleted)",
-        "compute3": "the gate config_state/enable_puppet/host/compute3 is True; it has not started",
+        "compute3": "admitted by gate config_state/enable_puppet/host/compute3 (True), not started yet",
         "compute4": f"waits for a slot: {slots}",
         "compute5": f"waits for a slot: {slots}",
         "compute6": f"never reported; waits for a slot: {slots}",
@@ -160,7 +160,7 @@ def test_rules_that_do_not_fit_the_fleet_are_a_warning_and_nobody_may_go(run: Ru
     (view,) = run([info()])
     assert "stage 'canary' has no host in this fleet" in "\n".join(view["warnings"])
     assert (view["failed"], view["waves"]) == (False, [])
-    assert view["hosts"]["compute1"]["reason"] == "the rules can't be obeyed, so nothing is opened"
+    assert view["hosts"]["compute1"]["reason"] == "the rules can't be applied, so no host is admitted"
 
 
 def test_an_empty_consul_is_told_as_one(run: Runner, consul: RawKV) -> None:
@@ -179,7 +179,7 @@ def test_what_stops_a_planner_is_a_warning_to_who_only_looks(run: Runner, consul
     (view,) = run([info()])
     warnings = "\n".join(view["warnings"])
     assert (
-        "The rules in upgrade/ledger can't be obeyed, so nothing will be opened: rolling_rules.global: '-1'" in warnings
+        "The rules in upgrade/ledger can't be applied, so no host is admitted: rolling_rules.global: '-1'" in warnings
     )
     assert "The gate config_state/enable_puppet/host/compute1 holds 'Flase'" in warnings
 

@@ -80,7 +80,7 @@ def test_a_call_writes_these_keys_and_no_others(run: Runner, consul: RawKV) -> N
         "epoch": 1, "at": since, "who": who, "commit": "", "version": "2", "what": "begin", "from": "1",
         "instructions": stored, "reason": f"{who} asked for 2",
     }  # fmt: skip
-    reason = "rolling_rules.global lets 1 of role controller go at once"
+    reason = "rolling_rules.global admits 1 of role controller at once"
     assert (opening["what"], opening["hosts"], opening["roles"]) == ("open", {"controller1": reason}, {})
     assert (result["version"], result["previous_version"], result["epoch"]) == ("2", "1", 2)
     assert result["status"] == {
@@ -93,7 +93,7 @@ def test_a_call_writes_these_keys_and_no_others(run: Runner, consul: RawKV) -> N
     assert result["waves"] == [["controller1"], ["controller2"], ["compute1", "compute2"], ["compute3"]]
     assert result["hosts"]["compute3"] == {
         "role": "compute", "group": None, "state": "pending", "version": "1",
-        "reason": "waits for role controller (2 hosts are not upgraded: controller1 may go now, controller2 pending), "
+        "reason": "waits for role controller (2 hosts are not upgraded: controller1 can be admitted now, controller2 pending), "
         "as role_order says", "soaking": False, "started": False, "held": False, "begun": None, "origin": None, "done": [],
         "cause": "order", "rule": "role_order.compute", "unadmitted": False, "stage": 0, "blocks": True,
     }  # fmt: skip
@@ -237,7 +237,7 @@ def test_limit_takes_hosts_roles_and_groups_and_others_count_under_the_caps(run:
     assert [group["waves"][0], several["waves"][0]] == [["compute1", "compute2", "storage1"], ["compute1", "storage1"]]
     assert gates(consul) == {"global": "False", "host/compute2": "True"}
     assert opened(history(consul)) == ["compute2"]
-    assert real["hosts"]["web1"]["reason"] == "outside of this call's limit"
+    assert real["hosts"]["web1"]["reason"] == "excluded by this run's limit"
     consul.put("running/versions/2/compute2", "1700000001")
     consul.delete("running/versions/1/compute2")
     (rest,) = run([plan(limit=["compute2"])])

@@ -31,7 +31,7 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
     seed(consul, names(controller=1, compute=2))
     before = consul.tree()
     tasks = [
-        (plan(), "version is not given, and upgrade/ledger holds no rollout to go on with. Give version."),
+        (plan(), "version is not given, and upgrade/ledger has no rollout to continue. Give version"),
         (plan(version="a/b"), "version: the version 'a/b' has a '/', a control character or a space at its ends"),
         (
             plan(version="True"),
@@ -126,7 +126,7 @@ def test_all_unreadable_gates_are_told_at_once(store: Store, consul: RawKV) -> N
     seed(consul, names(compute=7), gates={f"host/compute{number}": "maybe" for number in range(1, 8)})
     error = refusal(store, version="1")
     assert len(error.details["keys"]) == 7
-    assert error.message.startswith("Nothing is opened: ")
+    assert error.message.startswith("No host is admitted: ")
     assert error.message.endswith(" And 2 more.")
 
 
@@ -136,8 +136,8 @@ def test_a_planner_that_knows_fewer_hosts_than_the_rollout_has_opens_nothing(sto
     before = consul.tree()
     error = refusal(store)
     assert error.code == "fleet_too_small"
-    assert "role compute: 0 of its 3 hosts are known here" in error.message
-    assert "give the fleet that the rollout was given last" in error.message
+    assert "role compute: 0 of its 3 hosts have reported or are named in fleet" in error.message
+    assert "give the whole fleet, as the last run did" in error.message
     assert consul.tree() == before
 
 
@@ -147,9 +147,9 @@ def test_a_planner_that_knows_fewer_hosts_than_the_rollout_has_opens_nothing(sto
         (None, "No such file or directory"),
         (b'{"rolling_rules": {"global": 1', "line 1, column"),
         (b"rolling_rules: [unclosed", "can't be used"),
-        (b"- a list", "it holds no mapping of names to values"),
-        (b'{"rolling_rules": {"global": 1, "global": 2}}', "the key 'global' stands twice in one mapping"),
-        (b"role_order: {a: b}\nrole_order: {a: c}\n", "the key 'role_order' stands twice in one mapping"),
+        (b"- a list", "it is not a mapping of names to values"),
+        (b'{"rolling_rules": {"global": 1, "global": 2}}', "duplicate key 'global' in one mapping"),
+        (b"role_order: {a: b}\nrole_order: {a: c}\n", "duplicate key 'role_order' in one mapping"),
         (b"\xff\xfe", "can't be used"),
     ],
     ids=["missing", "json", "yaml", "list", "twice in json", "twice in yaml", "not utf-8"],

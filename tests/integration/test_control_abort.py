@@ -56,7 +56,7 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
     unaware = run([{"convoy.upgrade.consul_upgrade_plan": plan}])[0]
     assert unaware["failure"]["code"] == "aborted"
     assert re.fullmatch(
-        r"The rollout to 2 was aborted by \S+ at .*: enough\. Nothing is opened\. Begin it again with restart: true "
+        r"The rollout to 2 was aborted by \S+ at .*: enough\. No host is admitted\. Begin it again with restart: true "
         r"\(-e restart=true\), or go back with rollback\.yml\.",
         unaware["failure"]["message"],
     )
@@ -129,7 +129,7 @@ def test_a_host_that_begins_while_its_role_is_closed_keeps_an_open_gate(
     operator.abort(store, operator.Command("enough"))
     assert gates(consul) == {"global": "False", "role/compute": "False", "host/compute2": "True"}
     told = [event for event in history(consul) if event["what"] == "close"]
-    assert [event["hosts"] for event in told] == [{"compute2": "it has begun, so it keeps an open gate"}, {}]
+    assert [event["hosts"] for event in told] == [{"compute2": "it has begun, so its gate stays open"}, {}]
 
 
 def test_a_host_that_writes_without_end_keeps_nobody_from_being_closed(
@@ -165,4 +165,4 @@ def test_a_fleet_that_is_open_at_large_is_closed_by_an_abort(run: Runner, store:
         assert (aborted["changed"], aborted["hosts"], again["changed"]) == (True, [], False)
         assert gates(consul) == {"global": "False", **{f"host/compute{number}": "True" for number in (1, 2, 3)}}
         (told,) = [event for event in history(consul) if event["what"] == "close" and "hosts" not in event]
-        assert told["reason"] == "the rollout was aborted, and the global gate let everybody through"
+        assert told["reason"] == "the rollout was aborted, and the global gate was open"

@@ -76,9 +76,9 @@ def test_all_that_is_of_a_host_goes_in_one_write_and_nothing_else(run: Runner, c
     assert ledger(consul)["members"] == {"compute": 11, "controller": 1}
     event = history(consul)[-1]
     assert (event["what"], event["hosts"], event["by"]) == ("forget", {"compute1": "scrapped"}, "ann")
-    assert done["remarks"][0].startswith("compute1 is forgotten. If it still runs, end its agent there")
+    assert done["remarks"][0].startswith("compute1 is forgotten. If it still runs, stop its agent")
     assert "compute1 was held by ann" in done["remarks"][1]
-    assert again["remarks"][0].startswith("Nothing is known of compute1; did you mean 'compute1")
+    assert again["remarks"][0].startswith("Nothing is stored about compute1; did you mean 'compute1")
 
 
 def test_a_rollout_ends_without_a_host_that_is_forgotten(store: Store, consul: RawKV) -> None:

@@ -30,7 +30,7 @@ def test_failed_hosts_are_put_back_among_those_that_wait(run: Runner, begun: Sto
     )
     assert unknown["failure"]["message"] == "hosts: 'controller9' is no host of this fleet; did you mean 'controller1'?"
     assert (retried["changed"], retried["hosts"], again["changed"]) == (True, ["controller1"], False)
-    assert retried["remarks"] == ["Neither failed nor lost, and left as they are: compute1."]
+    assert retried["remarks"] == ["Not changed, because neither failed nor lost: compute1."]
     assert gates(consul)["host/controller1"] == "False"
     kept = record(consul, "controller1")
     assert (kept["state"], kept["attempt"], "error" in kept) == ("retried", 1, False)
@@ -70,8 +70,8 @@ def test_a_host_that_died_on_the_way_to_another_version_is_put_back_when_it_is_n
     put_back, again = run([*named, *named])
     assert (put_back["changed"], put_back["hosts"], again["changed"]) == (True, ["compute1"], False)
     assert put_back["remarks"] == [
-        "compute1 had begun to go to 2 and did not say that it ended. On your word it is taken for ended, and its slot is "
-        "free: make sure that nothing is at work there any more."
+        "compute1 had begun its upgrade to 2 and reported no end. It now counts as ended, and its slot is free: make sure that "
+        "no upgrade runs there."
     ]
     event = history(consul)[-1]
     assert (event["by"], event["hosts"]["compute1"][:19]) == ("ann", "it is off; it was: ")
@@ -87,7 +87,7 @@ def test_a_host_that_a_run_is_at_work_on_is_not_put_back(store: Store, consul: R
     operator.roll_back(store, operator.Command())
     consul.put("upgrade/drivers/compute1", "{}")
     done = operator.retry(store, operator.Command(), ["compute1"])
-    assert (done.hosts, done.remarks) == ([], ["Neither failed nor lost, and left as they are: compute1."])
+    assert (done.hosts, done.remarks) == ([], ["Not changed, because neither failed nor lost: compute1."])
 
 
 def test_an_empty_list_of_hosts_is_nobody(run: Runner, begun: Store, consul: RawKV) -> None:
@@ -96,7 +96,7 @@ def test_an_empty_list_of_hosts_is_nobody(run: Runner, begun: Store, consul: Raw
     nobody = run([control("retry", hosts=[])])[0]
     assert (nobody["changed"], nobody["hosts"]) == (False, [])
     assert nobody["remarks"] == [
-        "The list of hosts is empty, so no one is put back. Leave it out to put back all that failed or are lost."
+        "hosts is an empty list, so no host is retried. Leave hosts out to retry all failed and lost hosts."
     ]
     assert consul.tree() == before
     assert operator.retry(begun, operator.Command()).hosts == ["controller1"]

@@ -32,7 +32,7 @@ def test_a_rollback_takes_back_what_changed_last_under_the_same_rules(run: Runne
     assert (dry["changed"], consul.get("current_version")) == (True, b"2")
     back, again = run([control("rollback", reason="logins fail"), control("rollback")])
     assert (back["changed"], back["version"], again["changed"]) == (True, "1", False)
-    assert again["remarks"] == ["The fleet is being taken back to 1 already."]
+    assert again["remarks"] == ["The rollback to 1 is under way already."]
     assert (ledger(consul)["instructions"], ledger(consul)["rollback"]) == (
         {"rolling_rules": {"global": 1}, "role_order": {"compute": ["controller"]}},
         True,
@@ -84,8 +84,8 @@ def test_a_rollback_passes_over_what_was_not_completed_and_says_so(run: Runner, 
     for one in (shown, back):
         assert one["version"] == "1"
         assert one["remarks"] == [
-            "The fleet goes back to 1, which is where the rollout to 4 came from. Versions whose rollouts were begun in between "
-            "and not completed are passed over; to go to one of these, give version."
+            "The fleet rolls back to 1, the version before the rollout to 4. Versions of incomplete rollouts in between are "
+            "skipped; to roll back to one of these, give version."
         ]
     # A rollback that was cut short was on its way to a version that is well.
     operator.abort(store, operator.Command("wait"))
@@ -124,7 +124,7 @@ def test_a_rollback_that_is_complete_is_not_turned_round_by_saying_it_again(
     before = consul.tree()
     again, named = run([control("rollback"), control("rollback", version="1")])
     assert [(one["changed"], one["version"], one["state"]) for one in (again, named)] == [(False, "1", "complete")] * 2
-    assert again["remarks"] == ["The fleet was taken back to 1 already. To go elsewhere, give version."]
+    assert again["remarks"] == ["The rollback to 1 is complete already. To roll back to another version, give version."]
     assert consul.tree() == before
     # Whoever wants to go forward says so.
     assert run([control("rollback", version="2")])[0]["version"] == "2"
@@ -133,13 +133,11 @@ def test_a_rollback_that_is_complete_is_not_turned_round_by_saying_it_again(
 def test_a_rollback_that_was_aborted_begins_again_to_the_same_version(run: Runner, store: Store, consul: RawKV) -> None:
     taken_back(store, consul)
     paused = run([control("pause"), control("rollback")])[1]
-    assert paused["remarks"] == [
-        "The fleet is being taken back to 1 already, and that is paused: resume.yml lets it go on."
-    ]
+    assert paused["remarks"] == ["The rollback to 1 is under way already, and it is paused: continue with resume.yml."]
     operator.abort(store, operator.Command("wait"))
     back, again = run([control("rollback", reason="on again"), control("rollback")])
     assert (back["changed"], back["version"], back["state"]) == (True, "1", "running")
-    assert back["remarks"] == ["Taking the fleet back to 1 was aborted, and begins again."]
+    assert back["remarks"] == ["The rollback to 1 was aborted, and begins again."]
     assert (ledger(consul)["rollback"], ledger(consul)["previous_version"]) == (True, "2")
     assert (again["changed"], again["version"]) == (False, "1")
 
@@ -153,7 +151,7 @@ def test_who_takes_a_rollout_back_and_why_is_in_the_ledger_and_the_history(
     seen = run([info(name="compute1")])[0]
     assert seen["ledger"]["word"]["reason"] == "logins fail"
     (told,) = [one for one in seen["host"]["events"] if one["what"] == "begin" and one["version"] == "1"]
-    assert (told["by"], told["reason"]) == ("ann", "the fleet is taken back: logins fail")
+    assert (told["by"], told["reason"]) == ("ann", "the fleet is rolled back: logins fail")
 
 
 def test_what_was_begun_anew_after_an_abort_can_be_taken_back(store: Store, consul: RawKV) -> None:
@@ -173,5 +171,8 @@ def test_where_something_else_set_the_version_a_rollback_needs_one(run: Runner, 
     consul.put("current_version", "3")
     refused, back = run([control("rollback"), control("rollback", version="1")])
     assert refused["failure"]["code"] == "foreign_version"
-    assert "something else has set it, so no one knows where the fleet was before. Give version." in refused["msg"]
+    assert (
+        "something other than a planner has set it, so the version to go back to is unknown. Give version"
+        in refused["msg"]
+    )
     assert back["version"] == "1"

@@ -32,7 +32,7 @@ def test_nodes_and_reports_make_one_inventory(shelf: Shelf, consul: RawKV, catal
     catalog.register("compute1", "10.0.0.7", {"lan": "10.0.0.7", "wan": "192.0.2.7"}, rack="r1")
     catalog.register("compute3", "10.0.0.9")
     catalog.register("consul1")
-    limits = "no cap limits role compute: give rolling_rules.roles.compute, a number or unlimited, to let it go on"
+    limits = "no cap limits role compute: set rolling_rules.roles.compute to a number or unlimited"
     listed = shelf(upgrade_roles=ROLES)
     assert listed.groups == {
         "controller": ["controller1"],
@@ -86,7 +86,7 @@ def test_states_are_those_of_the_rollout(shelf: Shelf, consul: RawKV) -> None:
         listed.hosts["compute3"]["convoy_hold"]
         == "held by ann: RAM (ends when the key upgrade/hold/host/compute3 is deleted)"
     )
-    assert "rolling_rules.global lets 1 of group hv go at once" in listed.hosts["compute4"]["convoy_reason"]
+    assert "rolling_rules.global admits 1 of group hv at once" in listed.hosts["compute4"]["convoy_reason"]
     assert listed.of("convoy_group") == {**dict.fromkeys(hosts, "hv"), "web1": None}
     assert listed.of("convoy_plane") == dict.fromkeys(hosts)
     assert listed.shared == {}
@@ -298,7 +298,7 @@ def test_what_consul_holds_may_be_wrong_too(shelf: Shelf, consul: RawKV, catalog
     listed = shelf(role_meta="")
     assert list(listed.hosts) == ["compute1"]
     assert (
-        "The rules in upgrade/ledger can't be obeyed, so nothing will be opened: instructions: rolling" in listed.errors
+        "The rules in upgrade/ledger can't be applied, so no host is admitted: instructions: rolling" in listed.errors
     )
     consul.put("upgrade/ledger", "{")
     assert "The ledger upgrade/ledger can't be read" in shelf.refusal(role_meta="")

@@ -153,7 +153,7 @@ def test_no_color_and_no_terminal_are_told_in_lines(play: Shipped, consul: RawKV
     with living_nodes(Settings(port=agent.http_port), HOSTS, "2"):
         done = play("upgrade", **UPGRADE)
     assert done.returncode == 0, done.stdout
-    assert "controller1 is upgrading: let through now" in done.stdout
+    assert "controller1 is upgrading: admitted" in done.stdout
     assert len(re.findall(ARRIVAL, done.stdout)) == 1
     assert "-- 2: compute 3/3, controller 1/1; 0 upgrading, 0 waiting" in done.stdout
     assert "The rollout to 2 is complete." in done.stdout
@@ -187,7 +187,7 @@ def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
         seen.wait_for(
             lambda screen: (
                 lines_of(screen, "2 from 1: 0 of 4 hosts upgraded, paused")
-                and "Nothing opens; hosts on their way finish: the rollout is paused by ann" in screen
+                and "No host is admitted; hosts on their way finish: the rollout is paused by ann" in screen
             )
         )
         say(store, "controller1", "upgraded")
@@ -201,7 +201,7 @@ def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
                     say(store, host, "upgraded")
         assert seen.end() == 0
     text = seen.text.replace("\n", "")
-    for there in ("Nothing opens", "logins fail", "It goes on.", "compute3 ", "The rollout to 2 is complete."):
+    for there in ("No host is admitted", "logins fail", "It goes on.", "compute3 ", "The rollout to 2 is complete."):
         assert there in text, seen.text
     assert seen.text.index("The rollout to 2 is complete.") < seen.text.index("fleet ")
 

@@ -51,12 +51,10 @@ def test_hold_and_unhold(play: Shipped, store: Store, consul: RawKV) -> None:
     assert ended.returncode == 0, ended.stdout
     assert set(consul.tree("upgrade/hold/")) == {"upgrade/hold/", "upgrade/hold/host/compute2"}
     of_role = play("hold", role="compute", reason="RAM test", **MORE)
-    assert "compute3 had begun to upgrade. The run that is at work goes on; no further run begins" in words(
-        of_role.stdout
-    )
+    assert "compute3 had begun to upgrade. The current run continues; no further run begins" in words(of_role.stdout)
     nobody = play("hold", reason="RAM test")
     assert nobody.returncode == 2
-    assert "No one is named: give hosts, roles, or everything: true." in words(nobody.stdout)
+    assert "No target is given: give hosts, roles, or everything: true." in words(nobody.stdout)
 
 
 @pytest.mark.thorough
@@ -65,13 +63,13 @@ def test_pause_resume_and_abort(play: Shipped, store: Store, consul: RawKV) -> N
     make_pass(store, PassRequest("2", RULES, fleet=FLEET))
     paused = play("pause", reason="logins fail", **MORE)
     assert paused.returncode == 0, paused.stdout
-    assert "Nothing opens: the rollout is paused by " in paused.stdout
+    assert "No host is admitted: the rollout is paused by " in paused.stdout
     told = play("status", host="compute2", **MORE).stdout
     assert f"pause 2 by {current_user()}: logins fail (epoch 3)" in told
     resumed = play("resume", **MORE)
-    assert (resumed.returncode, "Nothing opens" in resumed.stdout) == (0, False)
+    assert (resumed.returncode, "No host is admitted" in resumed.stdout) == (0, False)
     aborted = play("abort", reason="enough", **MORE)
-    assert "Nothing opens: the rollout was aborted by " in aborted.stdout
+    assert "No host is admitted: the rollout was aborted by " in aborted.stdout
     assert gates(consul) == {"global": "False", "host/controller1": "False", "host/compute1": "False"}
     assert play("pause", **MORE).returncode == 2
     # Without upgrade_notify, nothing is done for a hook.
@@ -161,10 +159,10 @@ def test_rollback_goes_to_the_end(play: Shipped, store: Store, consul: RawKV) ->
     before = consul.tree()
     again = play("rollback", reason="logins fail", **MORE)
     assert again.returncode == 0, again.stdout
-    assert "The fleet was taken back to 1 already." in words(again.stdout)
+    assert "The rollback to 1 is complete already." in words(again.stdout)
     assert consul.tree() == before
     told = play("status", host="compute2", **MORE).stdout
-    assert f"begin 1 by {current_user()}: the fleet is taken back: logins fail" in told
+    assert f"begin 1 by {current_user()}: the fleet is rolled back: logins fail" in told
 
 
 @pytest.mark.thorough
@@ -196,7 +194,7 @@ def test_rollback_shows_its_own_plan_before_it_begins(play: Shipped, store: Stor
     assert (real.blocker, real.stage) == (None, "rest")
     order = [line.split()[-1] for line in waves.splitlines()[1:5]]
     assert order == ["compute2", "controller1", "compute1", "compute3"], waves
-    assert "Nothing opens" not in dry.stdout
+    assert "No host is admitted" not in dry.stdout
     assert "Stage rest" in dry.stdout
 
 

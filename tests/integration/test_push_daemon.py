@@ -127,7 +127,7 @@ def test_the_tasks_after_the_upgrade_have_a_phase_of_their_own(run: Runner, role
     )
     assert [result["failed"] for result in played] == [False] * 4, played.stdout
     assert played[1]["go"]
-    assert "rolling_rules.global lets 2 of role web go at once" in played[1]["reason"]
+    assert "rolling_rules.global admits 2 of role web at once" in played[1]["reason"]
     assert record(consul)["post"] == "done"
 
 

@@ -155,7 +155,7 @@ def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Stor
         "failure_rules": {"before": '{"fleet": 3}', "after": ""},
         "rolling_rules": {"before": '{"global": 1}', "after": '{"global": 2}'},
     }
-    assert told[1]["reason"] == "other instructions were given: failure_rules, rolling_rules"
+    assert told[1]["reason"] == "the instructions changed: failure_rules, rolling_rules"
     # A rollout that is begun has all of its rules from who begins it.
     go(store, "3", {**UNLIMITED, "stages": [{"hosts": 1}]}, replace="2")
     assert "failure_rules" not in ledger(consul)["instructions"]
@@ -177,7 +177,7 @@ def test_a_loop_that_another_rollout_overtook_ends(store: Store, consul: RawKV) 
     index = go(store, "2", ONE_BY_ONE).index
     go(store, "3", replace="2")
     before = consul.tree()
-    with pytest.raises(UpgradeError, match="Another rollout is on its way, to '3', begun by ") as caught:
+    with pytest.raises(UpgradeError, match="Another rollout is under way, to '3', begun by ") as caught:
         go(store, "2", since=index)
     assert caught.value.code == "overtaken"
     assert consul.tree() == before
@@ -220,9 +220,9 @@ def test_of_two_that_replace_the_same_rollout_at_once_one_wins_and_the_other_is_
         outcome = go(store, "2", replace="1.5")
         assert not outcome.begun
         assert outcome.replaces is None
-        assert any("began the rollout to 2 at the same time, so this call goes on" in one for one in outcome.warnings)
+        assert any("began the rollout to 2 at the same time, so this run continues" in one for one in outcome.warnings)
     else:
-        with pytest.raises(UpgradeError, match="Another rollout is on its way, to '3'") as caught:
+        with pytest.raises(UpgradeError, match="Another rollout is under way, to '3'") as caught:
             go(store, "2", replace="1.5")
         assert caught.value.code == "overtaken"
     begun = [event for event in history(consul) if event["what"] == "begin"]

@@ -41,9 +41,9 @@ def test_it_goes_on_until_all_are_upgraded_and_shows_every_change(run: Runner, s
     assert ledger(consul)["state"] == "complete"
     assert sorted(opened(history(consul))) == sorted(FLEET)
     assert (
-        "controller1 is upgrading: let through now: rolling_rules.global lets 2 of role controller go" in played.stdout
+        "controller1 is upgrading: admitted, because rolling_rules.global admits 2 of role controller" in played.stdout
     )
-    assert "compute1 pending -> upgrading: let through now" in played.stdout
+    assert "compute1 pending -> upgrading: admitted" in played.stdout
     for host in FLEET:
         assert f"{host} upgrading -> upgraded\n" in played.stdout
     assert "-- 2: compute 0/3, controller 0/1; 1 upgrading, 3 waiting\n" in played.stdout
@@ -85,10 +85,10 @@ def test_it_ends_when_nothing_can_move_and_says_why(run: Runner, store: Store, c
         in held["msg"]
     )
     assert "compute 1/2, web 1/1; 0 upgrading, 1 waiting" in held["msg"]
-    assert "the cap of role compute is 0: raise rolling_rules.global to let it go on" in zero["msg"]
+    assert "the cap of role compute is 0: raise rolling_rules.global" in zero["msg"]
     assert "compute1 (failed): failed, step upgrade: no space left" in failed["msg"]
-    assert "compute2 (pending): waits for a slot: rolling_rules.global lets 1 of role compute go" in failed["msg"]
-    assert "the cap of role web is 0: raise rolling_rules.roles.web to let it go on" in limited["msg"]
+    assert "compute2 (pending): waits for a slot: rolling_rules.global admits 1 of role compute" in failed["msg"]
+    assert "the cap of role web is 0: raise rolling_rules.roles.web" in limited["msg"]
     assert "compute1" not in limited["msg"]
     assert gates(consul, "limit/") == gates(consul, "zero/") == {"global": "False"}
 
@@ -164,7 +164,7 @@ def test_consul_may_go_away_and_come_back_meanwhile(tmp_path: Path, seen: Seen) 
         epoch = ledger(agent.kv)["epoch"]
         agent.stop()
         live.wait_for("can't be reached: ")
-        live.wait_for("Nothing is opened until it is back; the next try is in 1 s.")
+        live.wait_for("No host is admitted until it is back; the next try is in 1 s.")
         agent.start()
         assert ledger(agent.kv)["epoch"] == epoch
         assert sorted(opened(history(agent.kv))) == ["compute1", "compute2", "compute3"]

@@ -114,7 +114,7 @@ def each_shows_its_reason(fleet: Fleet) -> None:
     for name in ("compute3", "compute4"):
         assert "started, has not ended" in fleet.play("status", host=name)
     shown = fleet.play("status")
-    assert "rolling_rules.roles.compute lets 4 of role compute go at once" in shown
+    assert "rolling_rules.roles.compute admits 4 of role compute at once" in shown
     checks = fleet.checks("compute1")
     assert checks["puppet"][0] == "warning"
     assert "the manifest of this host is broken" in checks["puppet"][1]

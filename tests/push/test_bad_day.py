@@ -40,7 +40,7 @@ def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_word_to_go
     fleet.play("pause", reason="logins fail", by="ann")
     fleet.sleep(0.05, "web1")
     wait_for(lambda: fleet.record("web1").get("state") == "upgraded", "web1 is upgraded")
-    assert "Nothing opens: the rollout is paused by ann" in fleet.play("status")
+    assert "No host is admitted: the rollout is paused by ann" in fleet.play("status")
     assert begun(fleet) == {"web1"}
     assert process.poll() is None
     fleet.play("resume")

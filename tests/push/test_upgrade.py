@@ -223,7 +223,7 @@ def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Si
     assert (record["state"], record["step"]) == ("failed", "upgrade")
     assert re.match(r"unreachable: .*port 1: Connection refused", record["error"])
     assert not site.entries("web2", "web3")
-    assert "rolling_rules.roles.web lets 1 of role web go at once" in ended.stdout
+    assert "rolling_rules.roles.web admits 1 of role web at once" in ended.stdout
 
     (site.log / "fail-gone").unlink()
     site.play("upgrade", version="v1", retry_failed=True)

@@ -73,7 +73,9 @@ def _rollout(snapshot: Snapshot, plan: Plan, warnings: int) -> Iterable[Gauge]:
         yield _one("planner_writes", "Writes of planners so far, the epoch of the ledger.", ledger.epoch)
     yield _one("complete", "Whether every host is upgraded.", plan.complete)
     yield _one(
-        "can_move", "Whether anything can still change, or an operator is expected to let it go on.", plan.can_move
+        "can_move",
+        "Whether the rollout can still go on: hosts are upgrading, or only time, an approval or a command is missing.",
+        plan.can_move,
     )
     yield _one("wants_approval", "Whether a stage is done, and somebody has to approve.", plan.wants_approval)
     yield Gauge(

@@ -171,11 +171,11 @@ def _notes(plan: Plan, *, moves: bool) -> list[str]:
     if plan.blocker is not None:
         # As a budget's own reason says it already.
         reason = (
-            plan.blocker.reason.removeprefix("nothing opens any more: ")
+            plan.blocker.reason.removeprefix("no more hosts are admitted: ")
             if plan.blocker.code == BUDGET
             else plan.blocker.reason
         )
-        notes.append(f"Nothing opens{'; hosts on their way finish' if moves else ''}: {reason}")
+        notes.append(f"No host is admitted{'; hosts on their way finish' if moves else ''}: {reason}")
     return notes
 
 

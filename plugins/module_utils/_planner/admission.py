@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Admission: where a rollout is in its queues, which hosts the rules admit next, and which gates that opens."""
+"""Admission: the queues of a rollout, the hosts that the rules admit next, and the gates to open for them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .fleet_state import FleetState
 from .plan import Admission
 from .slots import Slots
 
-# Hosts that are admitted together: role -> hosts. Roles that others wait for come first.
+# Hosts that are admitted together: role -> hosts. A role comes after the roles that it waits for.
 Wave = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class StageQueue:
-    """The hosts of one stage; those of the current one include hosts of earlier stages that are not upgraded.
+    """The hosts of one stage. The current stage includes hosts of earlier stages that are not upgraded.
 
-    :param waiting: role -> the hosts that wait to be admitted, in the order in which they go.
-    :param unfinished: role -> number of its hosts, in any state, for which other roles and the next stage have to wait.
+    :param waiting: role -> the hosts that wait to be admitted, in order of admission.
+    :param unfinished: role -> number of its hosts, in any state, that other roles and the next stage wait for.
     """
 
     waiting: Mapping[str, tuple[str, ...]]
@@ -34,13 +34,13 @@ class StageQueue:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a rollout is: who waits, whom others wait for, and how many slots are taken.
+    """Where a rollout is: the queues, the unfinished hosts, and the slots that are taken.
 
     :param order: which roles wait for which.
-    :param stages: the queues of the current stage and of those to come; at least one.
-    :param next: role -> index of its next host in the queue of the current stage, for roles with a waiting host, first ones first.
-    :param unfinished: role -> number of hosts for which others have to wait, in the current stage.
-    :param slots: the limits over the roles, and how many of their slots are taken.
+    :param stages: the queues of the current stage and of those that follow; at least one.
+    :param next: role -> index of its next host in the queue of the current stage, for roles with a waiting host, in the order of roles.
+    :param unfinished: role -> number of hosts in the current stage that other roles and the next stage wait for.
+    :param slots: the limits on the roles, and how many of their slots are taken.
     """
 
     order: RoleOrder
@@ -50,11 +50,11 @@ class Position:
     slots: Slots
 
     def waits_for(self, role: str) -> list[str]:
-        """Return the roles for which this one has to wait now."""
+        """Return the roles that this role waits for now."""
         return [first for first in self.order.waits[role] if self.unfinished.get(first)]
 
     def may_go_on(self, role: str) -> bool:
-        """Return whether neither a cap of 0 nor the order between roles holds a role, free slots or not."""
+        """Return whether neither a cap of 0 nor the order between roles stops a role. Free slots do not matter."""
         return not self.slots.is_held(role) and not self.waits_for(role)
 
     @property
@@ -70,9 +70,9 @@ def begin_stage(order: RoleOrder, stages: tuple[StageQueue, ...], slots: Slots) 
 
 
 def first_position(fleet: FleetState, blockers: Blockers, slots: Slots) -> Position:
-    """Return where a rollout is before a pass admits anyone. Takes time linear in hosts, and in stages times roles.
+    """Return the position before a pass admits any host. Takes time linear in hosts, and in stages times roles.
 
-    Hosts out of scope and hosts of roles whose failure budget is exhausted do not queue. Others still wait for them.
+    Hosts out of scope and hosts of roles with an exhausted failure budget are not in a queue. Other hosts still wait for them.
     """
     return begin_stage(fleet.order, _stage_queues(fleet, blockers), slots)
 
@@ -80,7 +80,7 @@ def first_position(fleet: FleetState, blockers: Blockers, slots: Slots) -> Posit
 def admit(position: Position) -> tuple[Wave, Position]:
     """Return the hosts that the rules admit next, and the position after that. Takes time linear in roles, limits and these hosts.
 
-    This is the only place that decides who is admitted, for a pass and for each step of the forecast.
+    Only this function decides which hosts are admitted, for a pass and for each step of the forecast.
     """
     waiting = position.stages[0].waiting
     ready = {role: len(waiting[role]) - at for role, at in position.next.items() if not position.waits_for(role)}
@@ -92,13 +92,13 @@ def admit(position: Position) -> tuple[Wave, Position]:
 
 
 def reopened_hosts(fleet: FleetState, position: Position) -> tuple[Admission, ...]:
-    """Return the hosts that were admitted and have started, and whose gate was closed after that, as by a new rollout."""
+    """Return the hosts that were admitted and have started, and whose gate was closed later, such as by a new rollout."""
     return tuple(
         Admission(
             one.host,
             role,
             one.state,
-            "it was admitted and has started, and holds its slot already, so its gate opens again",
+            "it was admitted and has started, and holds its slot, so its gate opens again",
         )
         for role in fleet.order.roles
         if position.may_go_on(role)
@@ -108,9 +108,9 @@ def reopened_hosts(fleet: FleetState, position: Position) -> tuple[Admission, ..
 
 
 def admitted_hosts(wave: Wave, after: Position) -> tuple[Admission, ...]:
-    """Return the hosts of a wave, each with what lets it go.
+    """Return the hosts of a wave, each with the reason for its admission.
 
-    :param after: the position once they have their slots: the limit with the fewest free ones is the one to name.
+    :param after: the position once they have their slots. The reason names the limit with the fewest free slots.
     """
     return tuple(
         Admission(host, role, PENDING, reason)
@@ -123,11 +123,11 @@ def admitted_hosts(wave: Wave, after: Position) -> tuple[Admission, ...]:
 def gates_to_open(
     fleet: FleetState, position: Position, wave: Wave, reopened: Sequence[Admission]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the roles and the hosts whose gates are to be opened.
+    """Return the roles and the hosts whose gates this pass opens.
 
-    A role's gate also admits hosts of which this planner knows nothing. So it is opened only if nothing limits the role, if all of it is
-    in scope and in the last stage, and if no host of it has to stay closed. A host's own gate outweighs that of its role, so it is opened
-    too.
+    A role's gate also admits hosts that this planner has not read. So it is opened only if nothing limits the role, all of its hosts are
+    in scope, the last stage has begun, and no host of the role is held or started without an admission. A host's own gate takes
+    precedence over the gate of its role, so it is opened too.
     """
     by_role = [role for role in wave if _opens_as_one(fleet, position, role)]
     own_gates = fleet.snapshot.gates.hosts
@@ -151,7 +151,7 @@ def _reason(role: str, after: Position) -> str:
     reason = f"nothing limits role {role}"
     if limits:
         tightest = min(limits, key=after.slots.free)
-        reason = f"{tightest.key} lets {tightest.slots} of {tightest.what} go at once"
+        reason = f"{tightest.key} admits {tightest.slots} of {tightest.what} at once"
     done = after.order.waits[role]
     return f"{reason}; {', '.join(done)} done" if done else reason
 
@@ -181,7 +181,7 @@ def _queue(fleet: FleetState, hosts: Sequence[HostState]) -> tuple[str, ...]:
 
 
 def _latest_first(snapshot: Snapshot, hosts: Sequence[HostState]) -> list[HostState]:
-    """Return hosts that changed last before the others, by Consul's index, as hosts' clocks may be wrong."""
+    """Return the hosts, the last changed first. Consul's index decides, because hosts' clocks may be wrong."""
     former = snapshot.ledger.previous_version if snapshot.ledger else None
 
     def changed(one: HostState) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What keeps a whole fleet, a role or a stage from going on: an operator's command, a failure budget, a window, a stage."""
+"""Blockers of a fleet, a role or a stage: an operator's command, a failure budget, a window, a stage."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK = "paused", "aborted", "budget_spent
 class RolloutBlocker:
     """Why no host of the whole rollout is admitted.
 
-    :param code: a stable word: ``paused``, ``aborted``, ``budget_spent`` or ``hours``.
+    :param code: a stable code: ``paused``, ``aborted``, ``budget_spent`` or ``hours``.
     :param until: when it ends without an operator (unix seconds); None if it does not.
     :param is_temporary: whether it is expected to end, by the clock or by a command.
-    :param rule: the key of the rules behind it; empty for an operator's command.
+    :param rule: the key in the rules that causes it; empty for an operator's command.
     """
 
     code: str
@@ -38,12 +38,12 @@ class RolloutBlocker:
 
 @dataclass(frozen=True, slots=True)
 class Blockers:
-    """All that keeps hosts from being admitted, apart from caps and the order between roles.
+    """Everything that keeps hosts from being admitted, apart from caps and the order between roles.
 
     :param has_version: whether there is a version to upgrade to.
     :param rollout: what blocks every host; None for nothing.
-    :param budgets: the failure budgets that are used up. Those of roles block these roles only.
-    :param stages: the current stage. It blocks the hosts of later ones.
+    :param budgets: the exhausted failure budgets. The budget of a role or group blocks only that role or group.
+    :param stages: the current stage. It blocks the hosts of later stages.
     """
 
     has_version: bool = True
@@ -58,7 +58,7 @@ class Blockers:
 
     @property
     def allow_forecast(self) -> bool:
-        """Whether hosts can be expected to be admitted later."""
+        """Whether the forecast may admit hosts."""
         return self.has_version and (self.rollout is None or self.rollout.is_temporary)
 
     @property
@@ -73,14 +73,14 @@ class Blockers:
 
     @property
     def end_by_waiting(self) -> bool:
-        """Whether time, an approval or a command is all that is missing."""
+        """Whether only time, an approval or a command is missing."""
         return self.stages.waits if self.rollout is None else self.rollout.is_temporary
 
 
 def find_blockers(fleet: FleetState) -> Blockers:
-    """Return what keeps the hosts of a fleet from being admitted.
+    """Return the blockers of a fleet.
 
-    :raises UpgradeError: ``bad_instructions`` for a stage that is still to come and has no host in this fleet.
+    :raises UpgradeError: ``bad_instructions`` if the current or a later stage has no host in this fleet.
     """
     snapshot, rules = fleet.snapshot, fleet.rules
     budgets = exhausted_budgets(rules.failures, fleet.order, fleet.sizes, fleet.broken)
@@ -92,9 +92,9 @@ def find_blockers(fleet: FleetState) -> Blockers:
 def rollout_blocker(
     snapshot: Snapshot, rules: Instructions, exhausted: ExhaustedBudget | None
 ) -> RolloutBlocker | None:
-    """Return what blocks the whole rollout: what only an operator can change comes before what the clock changes.
+    """Return what blocks the whole rollout; None for nothing. What only an operator can end comes before closed windows.
 
-    :param exhausted: the fleet's failure budget if it is used up.
+    :param exhausted: the fleet's failure budget if it is exhausted; None otherwise.
     """
     ledger = snapshot.ledger
     if ledger is not None and ledger.version == snapshot.current_version:
@@ -102,9 +102,9 @@ def rollout_blocker(
             text = f"the rollout was aborted{command_text(ledger)}; restart it with -e restart=true, or go back with rollback.yml"
             return RolloutBlocker(ABORT, text, is_temporary=False)
         if ledger.state == PAUSED:
-            return RolloutBlocker(PAUSE, f"the rollout is paused{command_text(ledger)}; resume.yml lets it go on")
+            return RolloutBlocker(PAUSE, f"the rollout is paused{command_text(ledger)}; continue with resume.yml")
     if exhausted is not None:
-        text = f"nothing opens any more: {exhausted.reason()}"
+        text = f"no more hosts are admitted: {exhausted.reason()}"
         return RolloutBlocker(BUDGET, text, is_temporary=False, rule=exhausted.key)
     closed = outside_hours(rules.windows, rules.freezes, snapshot.now)
     if closed is not None:
@@ -113,9 +113,9 @@ def rollout_blocker(
 
 
 def command_text(ledger: Ledger) -> str:
-    """Return who paused or aborted a rollout, when and why, as far as that is known: ``by ann at ...: logins fail``."""
-    word = ledger.word
-    text = f" by {word['by']}" if word.get("by") else ""
-    if isinstance(word.get("at"), int):
-        text += f" at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(word['at']))}"
-    return text + (f": {word['reason']}" if word.get("reason") else "")
+    """Return who paused or aborted a rollout, when and why, as far as the ledger has it: ``by ann at ...: logins fail``."""
+    command = ledger.word
+    text = f" by {command['by']}" if command.get("by") else ""
+    if isinstance(command.get("at"), int):
+        text += f" at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(command['at']))}"
+    return text + (f": {command['reason']}" if command.get("reason") else "")

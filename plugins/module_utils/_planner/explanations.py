@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Explanations: every host with its state and why it is in it or why it waits, in words that an operator can act on."""
+"""Explanations: the state of every host, and why it is in that state."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .blockers import Blockers
 from .fleet_state import FleetState
 from .plan import HostView
 
-# Why a host waits, as stable words, beside those of rollout blockers and stages.
+# Codes for why a host waits. Rollout blockers and stages have codes of their own.
 NO_VERSION, MAY_GO, LIMIT, ROLE_BUDGET = "no_version", "may_go", "limit", "role_budget"
 ORDER, CAP, CAP_ZERO, SETS = "order", "cap", "cap_zero", "complete_sets"
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a host is in its state, or why it waits.
+    """Why a host is in its state.
 
-    :param text: in words that an operator can act on.
-    :param cause: as a stable word; empty if the host's state says it all.
-    :param rule: the key of the rules behind it; empty for none.
+    :param text: for operators, with what they can do.
+    :param cause: a stable code; empty for states other than pending.
+    :param rule: the key in the rules that causes it; empty for none.
     """
 
     text: str
@@ -37,7 +37,7 @@ class Reason:
 
 
 def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Position) -> dict[str, HostView]:
-    """Return host -> its state before this pass admits anyone, and why. Takes time linear in hosts.
+    """Return host -> its state before this pass admits any host, and the reason. Takes time linear in hosts.
 
     :param wave: the hosts that this pass admits.
     :param after: the position once they are admitted.
@@ -50,7 +50,7 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
         if one.state != states.PENDING:
             return Reason(state_reason(one, version))
         if one.host in admitted:
-            found = Reason("may go now", MAY_GO)
+            found = Reason("can be admitted now", MAY_GO)
         else:
             found = blocked_reason(one, fleet, blockers) or waiting[one.role]
         if one.gate.scope == "unreadable":
@@ -62,25 +62,25 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
 
 
 def blocked_reason(one: HostState, fleet: FleetState, blockers: Blockers) -> Reason | None:
-    """Return which blocker or limit keeps a pending host from being admitted; None if only its role's order or caps can."""
+    """Return why a pending host is not admitted, apart from the order between roles and caps; None for no such reason."""
     if not blockers.has_version:
-        return Reason("no version is wanted yet: current_version is not set", NO_VERSION)
+        return Reason("there is no version to upgrade to: current_version is not set", NO_VERSION)
     if not fleet.in_scope(one.host):
-        return Reason("outside of this call's limit", LIMIT)
+        return Reason("excluded by this run's limit", LIMIT)
     if blockers.rollout is not None:
         return Reason(blockers.rollout.reason, blockers.rollout.code, blockers.rollout.rule)
     budget = blockers.budgets.by_role.get(one.role)
     if budget is not None:
-        return Reason(f"no more of role {one.role} go: {budget.reason()}", ROLE_BUDGET, budget.key)
+        return Reason(f"no more hosts of role {one.role} are admitted: {budget.reason()}", ROLE_BUDGET, budget.key)
     if not blockers.stages.is_due(one.host):
         return Reason(*blockers.stages.reason_of(one.host))
     return None
 
 
 def role_reasons(fleet: FleetState, blockers: Blockers, wave: Wave, after: Position) -> dict[str, Reason]:
-    """Return role -> why its next host waits once a pass has admitted its wave, for roles with a host in the queue.
+    """Return role -> why its next host waits after a pass has admitted its wave, for roles with a host in the queue.
 
-    Each role is explained once, so that a host costs no more than a look-up.
+    Each role is explained once, so a host costs one look-up.
 
     :param wave: the hosts that this pass admits.
     :param after: the position once they are admitted.
@@ -95,7 +95,7 @@ def role_reasons(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posit
     }
     awaited = {first: _awaited(first, hosts, wave.get(first, ())) for first, hosts in unfinished.items()}
     holders = _holders(occupants, after)
-    otherwise = _set_reason(after, occupants) or Reason("may go in the next pass", MAY_GO)
+    otherwise = _set_reason(after, occupants) or Reason("can be admitted in the next pass", MAY_GO)
     return {
         role: _order_reason(role, after, awaited) or _cap_reason(role, after, holders) or otherwise
         for role in after.next
@@ -113,9 +113,9 @@ def _order_reason(role: str, after: Position, awaited: Mapping[str, str]) -> Rea
 
 
 def _awaited(role: str, hosts: Sequence[HostState], admitted: Collection[str]) -> str:
-    """Return a role that others wait for, in words: its name and its hosts, or how many there are in each state."""
+    """Return the text for a role that others wait for: its name and its hosts, or more than 3 as counts for each state."""
     of_wave = frozenset(admitted)
-    found = {one.host: "may go now" if one.host in of_wave else one.state for one in hosts}
+    found = {one.host: "can be admitted now" if one.host in of_wave else one.state for one in hosts}
     if len(found) <= 3:
         shown = listing([f"{host} {state}" for host, state in found.items()])
     else:
@@ -134,20 +134,20 @@ def _cap_reason(role: str, after: Position, holders: Mapping[str, Sequence[str]]
     full = after.slots.full_limits(role)
     for limit in full:
         if limit.is_missing:
-            text = f"no cap limits {limit.what}: give {limit.key}, a number or unlimited, to let it go on"
+            text = f"no cap limits {limit.what}: set {limit.key} to a number or unlimited"
             return Reason(text, CAP_ZERO, limit.key)
         if limit.slots == 0:
-            text = f"the cap of {limit.what} is 0: raise {limit.key} to let it go on"
+            text = f"the cap of {limit.what} is 0: raise {limit.key}"
             return Reason(text, CAP_ZERO, limit.key)
     if not full:
         return None
     limit = full[0]
-    slots = f"{limit.key} lets {limit.slots} of {limit.what} go at once"
+    slots = f"{limit.key} admits {limit.slots} of {limit.what} at once"
     return Reason(f"waits for a slot: {slots}, taken by {listing(holders[limit.what], 3)}", CAP, limit.key)
 
 
 def _holders(occupants: Mapping[str, Sequence[str]], after: Position) -> dict[str, list[str]]:
-    """Return what a limit is over -> the hosts that have its slots."""
+    """Return ``what`` of each limit -> the hosts that take its slots."""
     found: dict[str, list[str]] = {}
     for role in after.order.roles:
         for limit in after.slots.limits[role]:
@@ -159,14 +159,14 @@ def _set_reason(after: Position, occupants: Mapping[str, Sequence[str]]) -> Reas
     if not (after.slots.complete_sets and after.slots.busy):
         return None
     holders = [host for hosts in occupants.values() for host in hosts]
-    text = f"waits until the set under way is done, as complete_sets says: {listing(holders, 3)}"
+    text = f"waits until the current set is done, as complete_sets says: {listing(holders, 3)}"
     return Reason(text, SETS, "rolling_rules.complete_sets")
 
 
 def state_reason(host: HostState, version: str | None) -> str:
-    """Return why a host is in its state, for every state but pending, with the hold over it if there is one.
+    """Return why a host is in its state, for every state but pending. A hold on the host is part of the text.
 
-    :param version: the version to which the fleet is upgraded.
+    :param version: the target version of the rollout.
     """
     text = _of_state(host, version)
     if host.hold is None or host.hold.words() in text:
@@ -193,13 +193,16 @@ def _upgrading(host: HostState, version: str | None) -> str:
         target = "" if host.record.version == version else f" {host.record.version}"
         if host.is_unadmitted:
             return (
-                f"says that it has started{target}, and was not admitted; it keeps a slot and gets no gate: make sure that nothing "
-                f"is at work there, then -e hosts={host.host} with retry.yml"
+                f"reported the start of its upgrade{target and ' to' + target} but was not admitted; it keeps a slot and its gate stays "
+                f"closed: make sure that no upgrade runs there, then run retry.yml -e hosts={host.host}"
             )
         text = f"started{target}{host.record.where()}, has not ended"
         return text if host.gate.is_open else f"{text}; its gate is closed"
-    open_by = f"the gate {host.gate.key} is {host.gate.value}" if host.gate.key else "no gate is set, so it is open"
-    return f"{open_by}; it has not started" + (f" and can't: {host.hold.words()}" if host.hold else "")
+    if host.gate.key:
+        text = f"admitted by gate {host.gate.key} ({host.gate.value}), not started yet"
+    else:
+        text = "no gate is set, so every host is admitted; not started yet"
+    return f"{text}: {host.hold.words()}" if host.hold else text
 
 
 def _view(one: HostState, group: str | None, reason: Reason, stage: int) -> HostView:

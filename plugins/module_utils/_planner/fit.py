@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which rules do not fit a fleet: all of them at once, while a planner stops at the first one."""
+"""Rules that do not fit a fleet: every mistake at once. A planner stops at the first one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def check_fit(
     members: Mapping[str, str],
     more_order: Mapping[str, Any] | None = None,
 ) -> tuple[list[RuleMistake], tuple[str, ...]]:
-    """Return the mistakes for which a planner would refuse the rules in this fleet, and the warnings that it would give.
+    """Return the mistakes because of which a planner would refuse the rules for this fleet, and the warnings that it would print.
 
-    :param raw: the rules as they were given, to find the place of a mistake.
-    :param rules: the same rules, with the order that services add.
+    :param raw: the rules as given, to locate mistakes.
+    :param rules: the same rules, parsed, with the role order of services.
     :param members: host -> role, in natural order.
-    :param more_order: the order that services add.
+    :param more_order: the role order of services.
     """
     by_role: dict[str, list[str]] = {}
     for host, role in members.items():

@@ -18,13 +18,13 @@ from .._rules.role_order import RoleOrder, resolve
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """A fleet at the moment of a pass.
+    """A fleet as one pass reads it.
 
     :param members: host -> role, in natural order.
     :param hosts: host -> its state, in the same order.
     :param by_role: role -> the states of its hosts, in natural order.
     :param order: which roles wait for which; reversed in most rollbacks.
-    :param scope: the hosts that this pass may admit; None for all.
+    :param scope: the hosts that this pass may admit; None for all hosts.
     """
 
     snapshot: Snapshot
@@ -42,7 +42,7 @@ class FleetState:
 
     @property
     def broken(self) -> dict[str, list[str]]:
-        """Role -> its hosts that failed or are lost, without those that a rollback excuses."""
+        """Role -> its hosts that failed or are lost. A rollback leaves out those that were broken before it."""
         return {
             role: [one.host for one in hosts if one.state in BROKEN and not one.is_excused]
             for role, hosts in self.by_role.items()
@@ -50,7 +50,7 @@ class FleetState:
 
     @property
     def in_flight(self) -> dict[str, int]:
-        """Role -> number of hosts that are upgrading and can be expected to finish."""
+        """Role -> number of hosts that are upgrading and expected to finish."""
         return {role: sum(1 for one in hosts if one.can_finish) for role, hosts in self.by_role.items()}
 
     @property
@@ -65,14 +65,14 @@ class FleetState:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Sentences about roles that had more hosts when the rollout began than are known here.
+        """Sentences about roles of which this fleet has fewer hosts than the ledger.
 
-        Hosts that never reported are known only if the fleet is given. Without them, a planner would take the rollout for complete.
+        A host that never reported is a member only if ``fleet`` names it. Without such hosts, a rollout would look complete too early.
         """
         counts = self.snapshot.ledger.members if self.snapshot.ledger else {}
         return tuple(
-            f"role {role}: {len(self.by_role.get(role, ()))} of its {plural(count, 'host')} are known here, because hosts that "
-            "never reported are known by fleet only; give the fleet that the rollout was given last"
+            f"role {role}: {len(self.by_role.get(role, ()))} of its {plural(count, 'host')} have reported or are named in fleet; "
+            "give the whole fleet, as the last run did"
             for role, count in sorted(counts.items())
             if len(self.by_role.get(role, ())) < count
         )
@@ -92,10 +92,10 @@ class FleetState:
 def read_fleet(
     snapshot: Snapshot, members: Mapping[str, str], rules: Instructions, limit: Collection[str] | None = None
 ) -> FleetState:
-    """Return the fleet as a snapshot shows it. Takes time linear in hosts.
+    """Return the fleet of a snapshot. Takes time linear in hosts.
 
     :param members: host -> role, in natural order.
-    :param limit: hosts, roles or groups that may be admitted; None for all.
+    :param limit: hosts, roles or groups that may be admitted; None for all hosts.
     :raises UpgradeError: ``bad_instructions``, ``unknown_limit``.
     """
     hosts = read_states(snapshot, members, rules.health)

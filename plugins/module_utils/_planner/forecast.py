@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The forecast: which hosts follow in which waves if all goes well, and how long each wave may take."""
+"""The forecast: the waves that follow if every upgrade succeeds, and how long each wave may take."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .admission import Position, Wave, admit, begin_stage
 
 
 def forecast(position: Position, in_flight: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
-    """Return the waves that follow if every host in flight is upgraded, and each wave after it.
+    """Return the waves that follow if all hosts in flight, and then all hosts of each wave, are upgraded.
 
-    Hosts that failed, are lost or are held are not expected to recover by themselves. A stage begins once no host of those before it is
-    unfinished; its soak and approval are taken for granted.
+    Hosts that failed, are lost or are held do not recover in a forecast. A stage begins when all hosts of earlier stages are
+    upgraded; soaks and approvals of stages take no time.
     Takes time linear in hosts, and in waves times roles.
 
     :param in_flight: role -> number of hosts that are upgrading now.
@@ -31,7 +31,7 @@ def forecast(position: Position, in_flight: Mapping[str, int]) -> tuple[tuple[st
 
 
 def next_wave(position: Position) -> tuple[Wave, Position]:
-    """Return the hosts that are admitted next, if need be of a later stage, and the position after that."""
+    """Return the hosts that are admitted next, and the position after that. Begins later stages if the current one has no host left."""
     while True:
         wave, after = admit(position)
         if wave or after.is_last_stage or any(after.unfinished.values()):
@@ -40,7 +40,7 @@ def next_wave(position: Position) -> tuple[Wave, Position]:
 
 
 def finish(position: Position, hosts: Mapping[str, int]) -> Position:
-    """Return the position once hosts are upgraded and have given their slots back.
+    """Return the position after hosts are upgraded and their slots are free.
 
     :param hosts: role -> number of hosts.
     """
@@ -53,12 +53,11 @@ def wave_seconds(
 ) -> tuple[float, ...]:
     """Return how many seconds each wave may take; 0 if no host is known to have finished. Takes time linear in hosts.
 
-    A host takes as long as the median host of its role did, from start to end; for a role without a figure, as the median of all
-    hosts. A wave takes as long as its slowest role. A host's record is about its last upgrade: this rollout's if the host is done, an
-    earlier one's if not.
+    A host takes the median time of its role, from start to end; without one, the median of all hosts. A wave takes as long as its
+    slowest role. A host that is done counts with its time in this rollout, any other host with its last upgrade.
 
     :param members: host -> role.
-    :param soak: seconds for which a host has to be healthy before it counts.
+    :param soak: seconds for which a host has to be healthy before it counts as upgraded.
     """
     took: dict[str, list[int]] = {}
     for host, role in members.items():

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A plan: what to write now, in which state every host is and why, and what is expected after that."""
+"""A plan: what a pass writes, the state of every host with its reason, and the forecast."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .blockers import RolloutBlocker
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """A host as an operator sees it.
+    """A host as operators see it.
 
-    :param reason: why it is in its state, or why it waits.
-    :param soaking: whether it reported the version, and its health is still to be seen.
-    :param started: whether it reported that it began an upgrade, and not that it ended.
-    :param held: whether a hold is over it, whatever its state.
-    :param cause: the reason as a stable word; empty if the state says it all.
-    :param rule: the key of the rules that keeps it waiting; empty for none.
-    :param origin: the version that it came from, once Ansible has begun to upgrade it and until it reports.
-    :param begun: the version that it has begun to upgrade to and does not run, as when it failed midway.
+    :param reason: why it is in its state.
+    :param soaking: whether it reported the version and its health is not proven yet.
+    :param started: whether it reported the start of an upgrade and no end.
+    :param held: whether a hold applies to it, in any state.
+    :param cause: a stable code for the reason; empty for states other than pending.
+    :param rule: the key in the rules because of which it waits; empty for none.
+    :param origin: the version that it upgrades from, once Ansible has begun to upgrade it and until it reports.
+    :param begun: the version of an upgrade that it began and did not finish, such as one that failed.
     :param done: the task groups of its upgrade path that it has finished, such as ``upgrade/nginx@2.4``, until it reports.
-    :param unadmitted: whether it reported a start behind a closed gate, and no planner has admitted it.
-    :param stage: index of its stage, in the order in which stages go; 0 for the first one, and without stages.
-    :param blocks: whether other roles and later stages have to wait for it.
+    :param unadmitted: whether it reported a start while its gate was closed, and no planner admitted it.
+    :param stage: index of its stage, in the order of stages; 0 for the first one, and without stages.
+    :param blocks: whether other roles and later stages wait for it.
     """
 
     role: str
@@ -56,8 +56,8 @@ class HostView:
 class Admission:
     """A host that a plan admits.
 
-    :param before: its state before that: ``pending``, or ``upgrading`` if it gets its gate back.
-    :param reason: what lets it go.
+    :param before: its state before that: ``pending``, or ``upgrading`` if its gate is opened again.
+    :param reason: why it is admitted.
     """
 
     host: str
@@ -68,31 +68,31 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write now, in which state every host is and why, and what is expected after that.
+    """What a pass writes, the state of every host with its reason, and the forecast.
 
-    :param hosts: every host, as it is **before** the admissions.
-    :param admissions: the hosts that are admitted now.
+    :param hosts: every host, in its state **before** the admissions.
+    :param admissions: the hosts that this pass admits.
     :param role_gates: the roles whose gate is opened for that, because nothing limits them.
     :param host_gates: the hosts whose own gate is opened for that.
-    :param waves: the hosts admitted now, then the forecast; empty if none can be expected.
+    :param waves: the admissions, then the waves of the forecast; empty if no host is expected to be admitted.
     :param wave_seconds: how many seconds each wave may take; 0 if no host is known to have finished.
     :param complete: whether every host is upgraded, and the rollout is neither paused nor aborted.
-    :param scope_done: whether every host in scope is upgraded, likewise.
-    :param can_move: whether anything may still change without an operator.
+    :param scope_done: the same for the hosts in scope.
+    :param can_move: whether the rollout can still go on: hosts are upgrading or admitted, or only time, an approval or a command is missing.
     :param unfinished: the hosts in scope that are not upgraded.
-    :param missing: sentences on roles of which fewer hosts are known here than the rollout has; nothing may be written then.
+    :param missing: sentences about roles of which this pass has fewer hosts than the ledger; then a pass writes nothing.
     :param blocker: what blocks the whole rollout now; None for nothing.
-    :param exhausted: role -> the failure budget over it, if that is used up.
-    :param exhausted_keys: keys of all failure budgets that are used up.
+    :param exhausted: role -> its exhausted failure budget.
+    :param exhausted_keys: the keys in the rules of all exhausted failure budgets.
     :param stage: name of the current stage; None without stages.
-    :param stage_mark: what the ledger is to remember of that stage.
+    :param stage_mark: the value of ``stage`` to write to the ledger.
     :param wants_approval: whether the stage is done and waits for an operator's approval.
-    :param waits: whether time, an approval or a command is all that is missing.
-    :param post_upgrade: hosts whose tasks after the upgrade are still to be run.
+    :param waits: whether only time, an approval or a command is missing.
+    :param post_upgrade: hosts that still have to run their tasks after the upgrade.
     :param order: role -> the roles that go before it, for roles that wait for any.
-    :param rollback_order: whether a rollback takes roles and stages ``reversed`` or ``forward``; empty in other rollouts.
-    :param marks: host -> what is to be remembered of its health, if that is new.
-    :param wake_at: when a pass may find something else though nothing was written (unix seconds).
+    :param rollback_order: the order of roles and stages in a rollback, ``reversed`` or ``forward``; empty in other rollouts.
+    :param marks: host -> health mark to store, for marks that have changed.
+    :param wake_at: when a pass may have another result without a write (unix seconds); None if only a write changes it.
     """
 
     version: str | None = None
@@ -130,9 +130,9 @@ class Plan:
 
 
 def blocked_hosts(plan: Plan, hosts: Mapping[str, HostView]) -> list[str]:
-    """Return why hosts in scope are not upgraded: a sentence for each reason, with its hosts.
+    """Return a sentence for each reason why hosts in scope are not upgraded, with those hosts.
 
-    :param hosts: every host as it is shown, before or after the plan's admissions.
+    :param hosts: host -> view, before or after the plan's admissions.
     """
     if not plan.unfinished and plan.blocker is not None:
         return [plan.blocker.reason]
@@ -144,7 +144,7 @@ def blocked_hosts(plan: Plan, hosts: Mapping[str, HostView]) -> list[str]:
 
 
 def rollout_blockers(plan: Plan) -> dict[str, Any]:
-    """Return what keeps a plan from admitting more, as plain data: the stage, its approval, the rollout's blocker, the order."""
+    """Return what keeps a plan from admitting more hosts, as plain data: the stage, its approval, the blocker, the order."""
     blocker = plan.blocker
     return {
         "stage": plan.stage or "",

@@ -1,14 +1,13 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tasks after the upgrade, planned as a rollout of their own: the same fleet and rules, but another meaning of "upgraded".
+"""The tasks after the upgrade, planned as a rollout of their own. A host counts as upgraded once it has finished these tasks.
 
-Hosts that run these tasks may be down, as in the upgrade. So the planner admits them under the same caps, in the same order and within
-the same failure budgets.
+Hosts may be down during these tasks. So the planner admits them under the same caps, order and failure budgets as the upgrade.
 
-Health counts as in the upgrade, with two exceptions. A host that runs these tasks is not asked for its health: it may be rebooting, and
-it has its slot. A host that has finished them and is not healthy yet keeps its slot and does not count as failed, because services need
-time after a reboot. A host whose tasks fail counts as failed. So does a host that lost its health before it began them.
+Health counts as in the upgrade, with two exceptions. It is not checked while a host runs these tasks: the host may be rebooting, and
+it has a slot. A host that has finished them and is not healthy yet keeps its slot and does not count as failed, because services need
+time after a reboot. A host whose tasks fail counts as failed. So does a host that became unhealthy before it began them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .._host_states.states import UPGRADED, HostState
 
 
 def without_post_upgrade(hosts: Mapping[str, HostState]) -> list[str]:
-    """Return the hosts that are not upgraded and never were; hosts that have only lost their health are not among them."""
+    """Return the hosts that have not been upgraded in this rollout. Hosts that were, and are unhealthy now, are left out."""
     return [host for host, one in hosts.items() if one.state != UPGRADED and not _has_been_well(one)]
 
 
@@ -41,7 +40,7 @@ def _has_been_well(one: HostState) -> bool:
 
 
 def post_upgrade_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the hosts that still have to run their tasks after the upgrade before the rollout is over.
+    """Return the hosts that have not finished their tasks after the upgrade.
 
     :param members: host -> role.
     """
@@ -59,7 +58,7 @@ def post_upgrade_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[
 
 
 def begun_post_upgrade(snapshot: Snapshot) -> set[str]:
-    """Return the hosts whose records say that they were admitted to their tasks after the upgrade, and have not ended them."""
+    """Return the hosts that were admitted to their tasks after the upgrade and have not finished them, by their records."""
     return {
         host
         for host, record in snapshot.records.items()
@@ -75,14 +74,14 @@ def post_upgrade_snapshot(
     hosts: Mapping[str, HostState],
     admitted: Collection[str] = (),
 ) -> Snapshot:
-    """Return a snapshot in which a host counts as upgraded once it has finished its tasks after the upgrade.
+    """Return a copy of the snapshot in which a host counts as upgraded once it has finished its tasks after the upgrade.
 
     :param members: host -> role.
     :param roles: the roles that have such tasks.
     :param global_gate: key of the global gate.
     :param hosts: host -> its state in the upgrade itself.
-    :param admitted: the hosts that planners have admitted to these tasks in this rollout. A record that says so is no proof: a host may
-        write anything there.
+    :param admitted: the hosts that planners have admitted to these tasks in this rollout. A host record is no proof, because the
+        host may write it.
     """
     current = snapshot.current_version
     if current is None:
@@ -100,7 +99,7 @@ def post_upgrade_snapshot(
         is_unwell = hosts[host].state != UPGRADED and _has_been_well(hosts[host])
         if role not in roles or post == POST_DONE or (post is None and is_unwell):
             reports[host] = report
-            # What was remembered of its health goes by the time of its report.
+            # A health mark refers to the time of the report in this record.
             if record is not None:
                 records[host] = record
             if role in roles and post == POST_DONE and host in marks:

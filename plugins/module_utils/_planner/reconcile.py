@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The planner: a snapshot, a fleet and rules in, a plan out. No IO, no clock, no state: the same input gives the same plan."""
+"""The planner makes a plan from a snapshot, a fleet and rules. No IO, clock or state: the same input gives the same plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_plan(
     """Return the plan for one pass. Takes time linear in hosts.
 
     :param members: host -> role, in natural order, as :func:`roles_of_hosts` returns it.
-    :param limit: hosts, roles or groups that may be admitted; None for all. The others still count under the caps.
+    :param limit: hosts, roles or groups that may be admitted; None for all hosts. Other hosts still count under the caps.
     :raises UpgradeError: ``bad_instructions``, ``unknown_limit``.
     """
     fleet = read_fleet(snapshot, members, rules, limit)
@@ -77,7 +77,7 @@ def make_plan(
 
 
 def _in_flight(fleet: FleetState, wave: Wave) -> dict[str, int]:
-    """Return role -> number of hosts that are upgrading once the wave is admitted, and can be expected to finish."""
+    """Return role -> number of hosts that are upgrading and expected to finish, once the wave is admitted."""
     return {role: count + len(wave.get(role, ())) for role, count in fleet.in_flight.items()}
 
 
@@ -93,13 +93,13 @@ def _warnings(fleet: FleetState, blockers: Blockers) -> tuple[str, ...]:
 
 
 def _new_marks(fleet: FleetState) -> dict[str, HealthMark]:
-    """Return host -> what is to be remembered of its health, if it is not what is remembered already."""
+    """Return host -> its health mark, for marks that differ from the stored ones."""
     known = fleet.snapshot.marks
     return {one.host: one.mark for one in fleet.hosts.values() if one.mark and one.mark != known.get(one.host)}
 
 
 def _wake_at(fleet: FleetState, blockers: Blockers) -> float | None:
-    """Return when a host's health, a stage or a window may change without a write (unix seconds)."""
+    """Return when a host's state, a stage or a window may change without a write (unix seconds); None for never."""
     times = [one.wake_at for one in fleet.hosts.values()]
     times += [blockers.rollout.until if blockers.rollout else None, blockers.stages.until]
     return min((at for at in times if at is not None), default=None)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Slots: how many hosts the caps of a fleet let go at once, and how many go now."""
+"""Slots: how many hosts the caps of a fleet admit at once, and how many of those slots are taken."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .fleet_state import FleetState
 class Limit:
     """A cap as it applies to a fleet.
 
-    :param what: whom it limits, in words: ``role compute``, ``group ceph``, ``the fleet``. No two limits of a fleet share that.
-    :param key: the key of the rules that sets it.
+    :param what: the hosts that it limits: ``role compute``, ``group ceph`` or ``the fleet``. Unique among the limits of a fleet.
+    :param key: the key in the rules that sets it.
     :param slots: how many hosts may be down at once.
-    :param is_missing: whether it stands for a cap that the rules do not give. It holds all.
+    :param is_missing: whether the rules give no cap. Such a limit has no slot.
     """
 
     what: str
@@ -35,10 +35,10 @@ class Limit:
 class Slots:
     """The limits of a fleet, and how many of their slots are taken.
 
-    :param limits: role -> the limits over it.
-    :param complete_sets: whether slots are given only while no host has one.
-    :param taken: what a limit is over -> number of its slots that are taken, more than it has in odd cases.
-    :param busy: number of hosts that take a slot, those of roles without a limit included.
+    :param limits: role -> the limits on it.
+    :param complete_sets: whether hosts get slots only while no host has one.
+    :param taken: ``what`` of a limit -> number of its slots that are taken. It can exceed the limit, such as after the cap was lowered.
+    :param busy: number of hosts that take a slot, including hosts of roles without a limit.
     """
 
     limits: Mapping[str, tuple[Limit, ...]]
@@ -51,22 +51,22 @@ class Slots:
         return max(0, limit.slots - self.taken.get(limit.what, 0))
 
     def full_limits(self, role: str) -> list[Limit]:
-        """Return the limits over a role that have no free slot."""
+        """Return the limits on a role that have no free slot."""
         return [limit for limit in self.limits[role] if not self.free(limit)]
 
     def is_held(self, role: str) -> bool:
-        """Return whether a cap of 0 holds the role."""
+        """Return whether a limit on the role has no slot at all."""
         return any(limit.slots == 0 for limit in self.limits[role])
 
     def take(self, hosts: Mapping[str, int]) -> Slots:
-        """Return the slots once hosts have taken theirs, free or not.
+        """Return the slots after hosts have taken theirs, even beyond the limits.
 
         :param hosts: role -> number of hosts.
         """
         return self._with(hosts, 1)
 
     def release(self, hosts: Mapping[str, int]) -> Slots:
-        """Return the slots once hosts have given theirs back.
+        """Return the slots after hosts have released theirs.
 
         :param hosts: role -> number of hosts.
         """
@@ -75,8 +75,8 @@ class Slots:
     def fill(self, waiting: Mapping[str, int]) -> tuple[dict[str, int], Slots]:
         """Return how many hosts of each role get a slot, and the slots after that. Takes time linear in roles and limits.
 
-        :param waiting: role -> number of hosts that want one. Roles are served in this order.
-        :returns: role -> number of hosts, without roles that get none.
+        :param waiting: role -> number of hosts that wait for one. Roles are served in this order.
+        :returns: role -> number of hosts that get one, without roles that get none; and the new slots.
         """
         given: dict[str, int] = {}
         if self.complete_sets and self.busy:
@@ -100,20 +100,20 @@ class Slots:
 
 
 def fleet_slots(fleet: FleetState) -> Slots:
-    """Return the slots of a fleet before a pass admits anyone: hosts that are down or may be have taken theirs, also out of scope."""
+    """Return the slots of a fleet before a pass admits any host. Hosts that may be down take one each, also out of scope."""
     limits = limits_by_role(fleet.rules, fleet.order, fleet.sizes)
     taken = {role: sum(1 for one in hosts if one.takes_a_slot) for role, hosts in fleet.by_role.items()}
     return Slots(limits, fleet.rules.complete_sets).take(taken)
 
 
 def limits_by_role(rules: Instructions, order: RoleOrder, sizes: Mapping[str, int]) -> dict[str, tuple[Limit, ...]]:
-    """Return role -> the limits over it; roles share the limits of their group and of the fleet.
+    """Return role -> the limits on it. Roles share the limits of their group and of the fleet.
 
     A role of a group counts under the group's cap: the one given for the group, else ``rolling_rules.global``. If the role has a cap
     of its own, it counts under that too. ``rolling_rules.global`` applies to the group as a whole, not to each of its roles.
-    A role without any cap is held: only ``unlimited`` admits all of its hosts at once.
+    A role without any cap gets a limit of 0 slots: only ``unlimited`` admits all of its hosts at once.
 
-    :param sizes: role -> number of hosts, of which a percent is taken.
+    :param sizes: role -> number of hosts, for caps in percent.
     """
     fleet = (
         (Limit("the fleet", "rolling_rules.fleet", rules.fleet_cap.limit(sum(sizes.values()))),)
@@ -141,9 +141,9 @@ def limits_by_role(rules: Instructions, order: RoleOrder, sizes: Mapping[str, in
 
 
 def refuse_uncapped(rules: Instructions, order: RoleOrder, former: str = "") -> None:
-    """Refuse rules that give a role no cap and do not say ``unlimited`` either.
+    """Refuse rules that set neither a cap nor ``unlimited`` for a role.
 
-    :param former: a sentence to add for a fleet that had another default; empty for nothing.
+    :param former: a sentence that the message ends with; empty for none.
     :raises UpgradeError: ``no_cap``, with the roles.
     """
     limits = limits_by_role(rules, order, {})
@@ -155,8 +155,8 @@ def refuse_uncapped(rules: Instructions, order: RoleOrder, former: str = "") -> 
     one = f"{{roles: {{{roles[0]}: 1}}}}" if len(roles) == 1 and not nothing else "{global: 1}"
     raise UpgradeError(
         "no_cap",
-        f"rolling_rules: no cap limits {whom}, so all of its hosts would go at once. Nothing is admitted. Say how many may be down "
-        f"at once, such as rolling_rules: {one}, or ask for no cap in so many words with "
+        f"rolling_rules: no cap limits {whom}, so all of its hosts could be down at once. No host is admitted. Set how many hosts may "
+        f"be down at once, such as rolling_rules: {one}, or admit all of them at once with "
         f"rolling_rules: {one.replace('1', 'unlimited')}.{former and f' {former}'}",
         key="rolling_rules",
         roles=roles,
@@ -164,7 +164,7 @@ def refuse_uncapped(rules: Instructions, order: RoleOrder, former: str = "") -> 
 
 
 def _is_unlimited(rules: Instructions, role: str, group: str | None) -> bool:
-    """Return whether the cap that applies to a role says that it has none."""
+    """Return whether the cap that applies to a role is ``unlimited``."""
     own = rules.caps.get(role) if group is None else rules.caps.get(group, rules.caps.get(role))
     cap = own or rules.default_cap
     return cap is not None and cap.is_unlimited

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Stages: which hosts belong to which, which one the fleet is in, and what the next one waits for."""
+"""Stages: the stage of each host, the current stage of a fleet, and what the next stage waits for."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .._rules.caps import Cap
 from .._rules.role_order import RoleOrder
 from .._rules.stages import Stage
 
-# Why a host of a later stage waits, as stable words.
+# Codes for why a host of a later stage waits.
 STAGE, SOAK, APPROVAL, ROLLBACK = "stage", "soak", "approval", "rollback"
 
 
 def stage_of_hosts(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return host -> index of its stage. Takes time linear in hosts for each stage.
 
-    :param by_role: role -> its hosts in natural order; a stage takes the first ones that no earlier stage has.
+    :param by_role: role -> its hosts in natural order. A stage with a cap takes the first hosts that are in no earlier stage.
     """
     found: dict[str, int] = {}
     for at, stage in enumerate(stages):
@@ -46,15 +46,15 @@ def stage_of_hosts(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[s
 class StageProgress:
     """Where a rollout is in its stages.
 
-    :param stages: in the order in which they go; none for the whole fleet at once.
-    :param number: index of the current stage. Hosts of later ones are not admitted. One past the last stage for hosts that were broken
-        before a rollback, which come after all others.
+    :param stages: in their order; empty if the rules have none.
+    :param number: index of the current stage. Hosts of later stages are not admitted. In a rollback, the index after the last stage is
+        that of hosts that were broken before the rollback; they are admitted last.
     :param of_host: host -> index of its stage; None without stages.
     :param reason: why hosts of later stages wait.
     :param until: when that ends without an operator (unix seconds); None if it does not.
-    :param waits: whether the current stage is done, and time or an approval is all that is missing.
-    :param mark: what the ledger is to remember: ``number``, and ``done_at`` (unix seconds) once the stage is done.
-    :param in_rollback: whether the rollout goes back to where the fleet was.
+    :param waits: whether the current stage is done, and only its soak or an approval is missing.
+    :param mark: the value of ``stage`` to write to the ledger: ``number``, and ``done_at`` (unix seconds) once the stage is done.
+    :param in_rollback: whether the rollout is a rollback.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -68,13 +68,13 @@ class StageProgress:
 
     @property
     def name(self) -> str | None:
-        """Name of the current stage; None without stages, and once only hosts that come after the last one are left."""
+        """Name of the current stage; None without stages, and in a rollback after the last one."""
         return self.stages[self.number].name if self.number < len(self.stages) else None
 
     def reason_of(self, host: str) -> tuple[str, str, str]:
-        """Return why a host of a later stage waits: in words, as a stable word, and the key of the rules behind it."""
+        """Return why a host of a later stage waits: a sentence, a code, and the key in the rules that causes it."""
         if self.of_host is not None and self.of_host[host] >= len(self.stages):
-            return "was broken before this rollback, and goes once the others have been let through", ROLLBACK, ""
+            return "was broken before this rollback, and is admitted after all other hosts", ROLLBACK, ""
         cause = STAGE if not self.waits else APPROVAL if self.until is None else SOAK
         number = len(self.stages) - 1 - self.number if self.in_rollback else self.number
         return self.reason, cause, f"stages[{number}]" + {APPROVAL: ".approve", SOAK: ".soak"}.get(cause, "")
@@ -105,11 +105,11 @@ def stage_progress(
     by_role: Mapping[str, Sequence[HostState]],
     optional_names: Collection[str] = (),
 ) -> StageProgress:
-    """Return the stage that the fleet is in: the first one that has a host to upgrade, has to soak or needs an approval.
+    """Return the progress of the stages. The current stage is the first that has a host to upgrade, a soak or a missing approval.
 
     :param by_role: role -> its hosts in natural order.
-    :param optional_names: names in the stages that may be absent.
-    :raises UpgradeError: ``bad_instructions`` for a stage that is still to come and has no host in this fleet.
+    :param optional_names: names in the stages that the fleet may lack.
+    :raises UpgradeError: ``bad_instructions`` if the current or a later stage has no host in this fleet.
     """
     if in_rollback(snapshot):
         return _rollback_progress(stages if order.is_reversed else (), order, by_role)
@@ -135,7 +135,7 @@ def stage_progress(
             return StageProgress(stages, number, of_host, _waits_for(stage, unfinished), mark={"number": number})
         if number == last:
             return StageProgress(stages, number, of_host, mark={"number": number})
-        # A time in the future was written by a planner whose clock is wrong, or was.
+        # A time in the future means that the clock of this planner or of an earlier one is wrong.
         done_at = int(snapshot.now) if done_at is None else min(done_at, int(snapshot.now))
         ready = done_at + stage.soak
         mark = {"number": number, "done_at": done_at}
@@ -143,17 +143,17 @@ def stage_progress(
             shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
             return StageProgress(stages, number, of_host, f"stage {stage.name} soaks until {shown}", ready, True, mark)
         if stage.approve and stage.name not in snapshot.approvals:
-            reason = f"waits for somebody's approval after stage {stage.name}: approve.yml -e stage={stage.name}"
+            reason = f"waits for an approval after stage {stage.name}: approve.yml -e stage={stage.name}"
             return StageProgress(stages, number, of_host, reason, None, True, mark)
         number, done_at = number + 1, None
 
 
 def carried_over(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[str, int]) -> dict[str, int]:
-    """Return what the ledger is to remember of the stages once others are given.
+    """Return the value of ``stage`` in the ledger after the rules got other stages.
 
-    The first stage that has changed and all after it count as not done: they soak again and need their approvals.
+    The first stage that has changed and all stages after it count as not done: they soak and need their approvals again.
 
-    :param kept: what the ledger remembers of the stages before.
+    :param kept: the value before that.
     """
     same = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), None)
     if same is None:
@@ -167,9 +167,9 @@ def carried_over(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[
 def _rollback_progress(
     stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[str, Sequence[HostState]]
 ) -> StageProgress:
-    """Return the stages of a rollback: the last one goes first, and hosts that were broken before the rollback come after all others.
+    """Return the stages of a rollback: the last one goes first, and hosts that were broken before the rollback go last.
 
-    Stages neither soak nor need an approval: the version that a rollback goes back to has proved itself.
+    Stages neither soak nor need an approval, because the fleet has run the target of a rollback before.
     """
     every = [one for hosts in by_role.values() for one in hosts]
     if not stages and not any(one.is_excused for one in every):

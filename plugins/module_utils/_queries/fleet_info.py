@@ -120,9 +120,9 @@ def _no_plan(
     store: Store, snapshot: Snapshot, members: Mapping[str, str], error: UpgradeError
 ) -> tuple[Plan, list[str]]:
     plan = make_plan(snapshot, members, Instructions())
-    reason = "the rules can't be obeyed, so nothing is opened"
+    reason = "the rules can't be applied, so no host is admitted"
     hosts = {host: replace(view, reason=reason) if view.state == PENDING else view for host, view in plan.hosts.items()}
-    warning = f"The rules in {store.keys.ledger} can't be obeyed, so nothing will be opened: {error.message}"
+    warning = f"The rules in {store.keys.ledger} can't be applied, so no host is admitted: {error.message}"
     return replace(plan, hosts=hosts, admissions=(), role_gates=(), host_gates=(), waves=(), wave_seconds=()), [warning]
 
 

@@ -214,7 +214,7 @@ def _plan(
             rules = parse(snapshot.ledger.instructions)
             return make_plan(snapshot, members, rules), rules
         except UpgradeError as error:
-            warnings.append(f"The rules in {ledger_key} can't be obeyed, so nothing will be opened: {error.message}")
+            warnings.append(f"The rules in {ledger_key} can't be applied, so no host is admitted: {error.message}")
     return make_plan(snapshot, members, Instructions()), Instructions()
 
 

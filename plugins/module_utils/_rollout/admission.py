@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Letting hosts through: the gates that a plan opens, written some at a time, each time after another look at the clock."""
+"""Admission: writes the gates that a plan opens, some at a time. Before each write, the windows and the plan's age are checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .._state.keys import Keys
 from .._state.ledger_writer import MOST_GATES, LedgerWriter
 from .._state.store import Store
 
-# So many tries in a row may take too long. More would not be quicker.
+# How many tries in a row may take too long before a pass fails.
 MOST_SLOW = 3
 
 
@@ -38,27 +38,30 @@ class _Gate:
     change: Change
 
     def operation(self, at: int) -> Operation:
-        """Return what opens it, and notes when that was."""
+        """Return the operation that opens the gate and stores the time.
+
+        :param at: unix seconds.
+        """
         return put(self.change.key, OPEN, flags=at)
 
 
 class ReadTooOld(Conflict):
-    """What was read is too old to begin a rollout or to admit a host, so it is read again, though no one else wrote.
+    """The snapshot is too old to begin a rollout or to admit a host. A retry reads it again, as after a conflict.
 
-    :param seconds: how long ago it was read.
+    :param seconds: the age of the snapshot.
     """
 
     def __init__(self, seconds: float) -> None:
-        """Keep the seconds."""
-        super().__init__("conflict", f"What was read {seconds:.1f} s ago is too old.")
+        """Store the age."""
+        super().__init__("conflict", f"The snapshot is {seconds:.1f} s old, which is too old.")
         self.seconds = seconds
 
 
 def refuse_old_read(store: Store, read_at: float) -> None:
-    """Refuse to go on with what was read too long ago.
+    """Refuse a snapshot that is older than ``pass_limit``.
 
-    :param read_at: when it was asked for, by the clock that never goes back (seconds).
-    :raises TooOld: where that is longer ago than the settings allow.
+    :param read_at: when it was requested (seconds of the monotonic clock).
+    :raises ReadTooOld: if it is too old.
     """
     seconds = time.monotonic() - read_at
     if seconds > store.settings.pass_limit:
@@ -66,23 +69,24 @@ def refuse_old_read(store: Store, read_at: float) -> None:
 
 
 class SlowTries:
-    """The tries of a pass in a row that took longer than ``pass_limit`` allows."""
+    """Counts the tries of a pass in a row that took longer than ``pass_limit``."""
 
     def __init__(self, limit: float, most: int) -> None:
-        """None yet.
+        """Begin at zero.
 
         :param limit: ``pass_limit`` (seconds).
-        :param most: how many there may be.
+        :param most: the number of tries at which the pass fails.
         """
         self._limit = limit
         self._most = most
         self._seconds: list[float] = []
 
     def add(self, seconds: float, *, got_on: bool = False) -> None:
-        """Count a try.
+        """Count a slow try.
 
-        :param got_on: whether it began the rollout or admitted hosts, so that the next one has less to do.
-        :raises UpgradeError: ``too_slow`` where it was the last one.
+        :param seconds: how long it took.
+        :param got_on: whether it began the rollout or admitted hosts. Then the count begins again, as the next try has less to do.
+        :raises UpgradeError: ``too_slow`` after the last try.
         """
         self._seconds = [] if got_on else [*self._seconds, round(seconds, 1)]
         if len(self._seconds) >= self._most:
@@ -90,7 +94,7 @@ class SlowTries:
 
 
 def _too_slow(seconds: Sequence[float], limit: float) -> UpgradeError:
-    """Return the error for a planner that is too slow, with the seconds of its tries and the variable that allows them."""
+    """Return the error for a planner that is too slow, with the seconds of its tries and the variable that raises the limit."""
     took = ", ".join(f"{one:.1f} s" for one in seconds)
     needed = min(MOST_PASS_LIMIT, math.ceil(2 * max(seconds)))
     fixes = {"upgrade_consul_pass_limit": f"{needed:.0f}"} if needed > max(seconds) else {}
@@ -106,11 +110,11 @@ def _too_slow(seconds: Sequence[float], limit: float) -> UpgradeError:
 
 
 def may_still_admit(store: Store, rules: Instructions, now: float, read_at: float) -> bool:
-    """Return whether hosts may be let through on a plan: time has passed since it was made, for writing and for waiting.
+    """Return whether the windows still allow admissions, as time has passed since the plan was made.
 
     :param now: unix seconds.
     :param read_at: as for :func:`refuse_old_read`.
-    :raises TooOld: where what the plan was made from is too old.
+    :raises ReadTooOld: if the plan's snapshot is too old.
     """
     refuse_old_read(store, read_at)
     return outside_hours(rules.windows, rules.freezes, now) is None
@@ -134,13 +138,13 @@ def admit_hosts(
     *,
     read_at: float,
 ) -> None:
-    """Let the hosts of a plan through: a planner write for each 61 gates, half as many where each is set in two places.
+    """Admit the hosts of a plan: one planner write for each 61 gates, or for half as many if each gate is written in two layouts.
 
-    :param ledger: as it should be after each of them.
-    :param opened: gets the hosts that were let through, also where a later write fails.
-    :param read_at: as for :func:`may_still_admit`.
-    :raises Conflict: if somebody else wrote.
-    :raises TooOld: if the plan is too old.
+    :param ledger: the ledger after each write.
+    :param opened: the admitted hosts are appended here, even if a later write fails.
+    :param read_at: as for :func:`refuse_old_read`.
+    :raises Conflict: if another process wrote the ledger.
+    :raises ReadTooOld: if the plan's snapshot is too old.
     """
     gates = _gates(writer.store.keys, plan, snapshot)
     by_host = {one.host: one for one in plan.admissions}

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a caller asks of a pass, and what the ledger should say then: the version, the rules, where the fleet comes from."""
+"""The desired ledger: what the ledger should say after a request, such as its version, rules and previous version."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ from .rule_input import effective_rules
 class PassRequest:
     """What a caller asks of a pass.
 
-    :param version: None to go on with the rollout of the ledger.
+    :param version: None to continue the rollout of the ledger.
     :param rules: instructions in their stored form, and keys that are empty on purpose; None for those of the ledger.
     :param role_order: order added to the rules.
-    :param fleet: host -> role; None where the caller knows none.
-    :param limit: hosts, roles or groups that may be opened; None for all.
-    :param since: set by a caller that goes on with what it began: such a pass never begins a rollout.
-    :param epoch: the newest epoch that the caller has seen; an older one is refused.
-    :param commit: the commit of that epoch; another one is refused too. Empty where the caller does not know it.
-    :param restart: whether to begin a rollout again that was aborted.
-    :param replace: version of the rollout under way whose place another one may take; None to replace none.
-    :param takes_back: the rollout that the one which this begins takes back; where another one is on its way by now,
-        nothing is begun.
-    :param post_upgrade: roles that have tasks after the upgrade; None where the caller does not know.
-    :param word: of whoever takes it back: ``by``, ``at`` (unix seconds), ``reason``, for the ledger and the history.
+    :param fleet: host -> role; None if the caller has no fleet.
+    :param role_pattern: gives hosts outside of the fleet their roles; None for that of the ledger.
+    :param limit: hosts, roles or groups that may be admitted; None for all hosts.
+    :param converge: whether to open the global gate and remove the others once the rollout is complete.
+    :param since: set by a caller that continues its own rollout; such a pass never begins one.
+    :param epoch: the newest epoch that the caller has read; a ledger with an older one is refused.
+    :param commit: the commit of that epoch; an epoch with another commit is refused too. Empty if the caller does not have it.
+    :param restart: whether to begin an aborted rollout again.
+    :param replace: target version of a rollout under way that this one may replace; None to replace none.
+    :param takes_back: the rollout that this one rolls back. If another one is the current one by then, the request is refused.
+    :param post_upgrade: roles that have tasks after the upgrade; None if the caller does not know.
+    :param word: the rollback command: ``by``, ``at`` (unix seconds) and ``reason``, for the ledger and the history.
     """
 
     version: str | None = None
@@ -66,18 +67,18 @@ class PassRequest:
 
 
 def is_same_rollout(one: Ledger, other: Ledger | None) -> bool:
-    """Return whether two ledgers are of the same rollout, however far each is."""
+    """Return whether two ledgers belong to the same rollout."""
     return other is not None and (one.version, one.since) == (other.version, other.since)
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredLedger:
-    """What the ledger should say, and what follows from it.
+    """What the ledger should say after a request.
 
-    :param rules: those that the ledger should have, as parsed.
+    :param rules: the parsed rules of that ledger.
     :param members: host -> role, of the whole fleet.
-    :param begins: whether that is another rollout than the one there is.
-    :param replaces: the rollout under way that ends by this; None where none does, and in a rollback.
+    :param begins: whether the request begins a rollout.
+    :param replaces: the rollout under way that this one replaces; None for none, and in a rollback.
     :param warnings: sentences for the caller.
     """
 
@@ -90,26 +91,26 @@ class DesiredLedger:
 
 
 def desired_ledger(keys: Keys, request: PassRequest, snapshot: Snapshot, now: int, *, begun: bool) -> DesiredLedger:
-    """Return what a request makes of the ledger that there is.
+    """Return what the ledger should say after a request.
 
-    :param now: unix seconds, when a rollout that begins begins.
-    :param begun: whether the caller has begun its rollout already, in an earlier try.
+    :param now: unix seconds; the beginning of a rollout that begins.
+    :param begun: whether an earlier try of this pass has begun the rollout already.
     :raises UpgradeError: ``no_rollout``, ``foreign_version``, ``aborted``, ``rollout_under_way``, ``overtaken``, ``rules_left_out``,
-        ``post_upgrade_pending``, ``no_cap``,
-        ``unknown_names``, ``bad_instructions``, and what :func:`roles_of_hosts` raises.
+        ``post_upgrade_pending``, ``no_cap``, ``unknown_names``, ``bad_instructions``, and what :func:`roles_of_hosts` raises.
     """
     warnings = []
     old = snapshot.ledger
     version = request.version or (old.version if old else None)
     if version is None:
         raise UpgradeError(
-            "no_rollout", f"version is not given, and {keys.ledger} holds no rollout to go on with. Give version."
+            "no_rollout",
+            f"version is not given, and {keys.ledger} has no rollout to continue. Give version (-e version=X).",
         )
     if request.version is None and snapshot.current_version != version:
         raise UpgradeError(
             "foreign_version",
             f"{keys.current_version} is {snapshot.current_version!r}, but the rollout in {keys.ledger} goes "
-            f"to {version!r}: something else has set it. Give version to say which of the two you want.",
+            f"to {version!r}: something other than a planner has set it. Give version (-e version=X) to choose one of the two.",
         )
     begins = _begins(request, snapshot, version, begun=begun)
     if begins:
@@ -118,20 +119,20 @@ def desired_ledger(keys: Keys, request: PassRequest, snapshot: Snapshot, now: in
     if begins and not begun and not (request.takes_back or request.restart):
         _refuse_outstanding(request, snapshot, version)
     same = old if old is not None and old.version == version and not begins else None
-    # The rules of the last rollout hold on, also for one that begins, until others are given.
+    # A rollout without rules of its own begins with those of the last rollout.
     plain, rules = effective_rules(request.rules, old.instructions if old else {}, request.role_order)
     if request.rules is not None and same is not None and same.state in (RUNNING, PAUSED):
         refuse_left_out(same.instructions, named_in(request.rules) | set(plain), version, keys.ledger)
-    # Of two planners that go on side by side, each with a pattern of its own, the ledger's must hold for both.
+    # Two planners may continue a rollout with different patterns. Both use the ledger's.
     pattern = (request.role_pattern if request.since is None else None) or (old.role_pattern if old else None)
     members = roles_of_hosts(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
     if not members:
         warnings.append(
-            f"No host is known: none has reported under {keys.reports}, and fleet names none. Is kv_prefix right?"
+            f"No host is known: none has reported under {keys.reports}, and fleet is empty. Check kv_prefix."
         )
     if same is None or plain != same.instructions:
         order = resolve(rules, set(members.values()), members)
-        # A rollback is under rules that were looked at when its rollout began; a host may have been removed since then.
+        # The rules of a rollback were checked when the first rollout began. Hosts may have been removed since then.
         if request.takes_back is None or not _are_of(request.takes_back, plain):
             refuse_unknown(order.unknown, members, request.role_order)
         refuse_uncapped(rules, order, _former_default(snapshot))
@@ -158,14 +159,14 @@ def desired_ledger(keys: Keys, request: PassRequest, snapshot: Snapshot, now: in
 
 
 def _post_upgrade(request: PassRequest, same: Ledger | None) -> tuple[str, ...]:
-    # Once a rollout is complete, hosts that join the fleet are not part of it.
+    # A complete rollout keeps its roles: hosts that join the fleet later are not part of it.
     if same is not None and (request.post_upgrade is None or same.state == COMPLETE):
         return same.post_upgrade
     return tuple(sorted(request.post_upgrade or ()))
 
 
 def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) -> None:
-    """Refuse to begin a rollout while the tasks after the last one are still to be run.
+    """Refuse to begin a rollout while hosts still have to run the tasks after the last upgrade.
 
     :raises UpgradeError: ``post_upgrade_pending``.
     """
@@ -177,17 +178,20 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
     if left:
         raise UpgradeError(
             "post_upgrade_pending",
-            f"The tasks after the upgrade to {old.version} are still to be run on {plural(len(left), 'host')} ({listing(left)}), so no "
-            f"rollout to {version} begins. Next: ansible-playbook playbooks/post_upgrade.yml -e version={old.version}. Or begin "
-            "without them, with -e restart=true.",
+            f"{plural(len(left), 'host')} ({listing(left)}) still {'has' if len(left) == 1 else 'have'} to run the tasks after the upgrade "
+            f"to {old.version}, so no rollout to {version} begins. Next: ansible-playbook playbooks/post_upgrade.yml -e "
+            f"version={old.version}. To begin without them, give -e restart=true.",
             hosts=list(left),
         )
 
 
 def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bool) -> bool:
-    """Return whether a request begins a rollout, and refuse it where another one is in the way."""
+    """Return whether a request begins a rollout.
+
+    :raises UpgradeError: ``aborted``, ``overtaken``.
+    """
     old = snapshot.ledger
-    # A rollout that was aborted is over, and no one begins it again unawares, as by a command that runs every hour.
+    # An aborted rollout begins again only on request, not by a command that runs every hour.
     over = (
         old is not None
         and old.state == ABORTED
@@ -198,7 +202,7 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
     if old is not None and over and not (request.restart or request.takes_back):
         raise UpgradeError(
             "aborted",
-            f"The rollout to {version} was aborted{command_text(old)}. Nothing is opened. Begin it again with restart: true "
+            f"The rollout to {version} was aborted{command_text(old)}. No host is admitted. Begin it again with restart: true "
             "(-e restart=true), or go back with rollback.yml.",
         )
     begins = snapshot.current_version != version or over
@@ -210,10 +214,10 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
 
 
 def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger | None:
-    """Return the rollout under way that a request to another version ends, where it names that one.
+    """Return the rollout under way that a request replaces; None for none.
 
-    Something else than a planner may have set ``current_version`` to the version that is asked for: to go on from there ends the
-    rollout of the ledger too.
+    If something other than a planner has set ``current_version`` to the requested version, the request replaces the rollout of the
+    ledger too.
 
     :raises UpgradeError: ``rollout_under_way``.
     """
@@ -226,39 +230,36 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
     raise UpgradeError(
         "rollout_under_way",
         f"{named} rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}"
-        f"{command_text(old) if old.state == PAUSED else ''}. So none to {version} begins, and nothing is changed. Finish it with upgrade.yml -e "
-        f"version={old.version}, or end it by beginning this one in its place: give replace: {old.version} (-e replace={old.version}).",
+        f"{command_text(old) if old.state == PAUSED else ''}. So no rollout to {version} begins, and nothing is changed. Finish it with "
+        f"upgrade.yml -e version={old.version}, or replace it: give replace: {old.version} (-e replace={old.version}).",
         under_way=old.version,
         state=old.state,
     )
 
 
 def _are_of(ledger: Ledger, plain: Mapping[str, Any]) -> bool:
-    """Return whether rules are those of a rollout, whichever way round."""
+    """Return whether rules are those of a rollout, apart from the order in a rollback."""
     return {**plain, ROLLBACK_ORDER: ""} == {**ledger.instructions, ROLLBACK_ORDER: ""}
 
 
 def _former_default(snapshot: Snapshot) -> str:
-    """Return what to say to a fleet that never had a ledger: what used to move it may have had no cap by default."""
+    """Return a sentence on caps for a fleet that has never had a ledger; empty for other fleets."""
     if snapshot.ledger is not None or snapshot.current_version is None:
         return ""
-    return (
-        "The code that set current_version so far let every host go at once where it had no such rule: global: unlimited keeps "
-        "that, and global: 1 is the careful beginning."
-    )
+    return "The code that set current_version before had no cap by default: global: unlimited keeps that, and global: 1 is safer."
 
 
 def _stage(same: Ledger, rules: Instructions) -> Mapping[str, int]:
-    """Return where a rollout is in its stages, under the rules that it goes on with."""
+    """Return the value of ``stage`` for a rollout that continues under these rules."""
     before = parse(same.instructions).stages
     return same.stage if before == rules.stages else carried_over(before, rules.stages, same.stage)
 
 
 def previous_of(snapshot: Snapshot, version: str) -> str | None:
-    """Return where the fleet comes from: what it was to run and got to, or what all hosts do run.
+    """Return the version before a rollout: that of the last complete rollout, or the one that all hosts run; None if unknown.
 
-    A rollout that was not completed is passed over for where that one came from, as it may have been aborted because its
-    version is bad. One that took the fleet back goes where it was well.
+    The version of an incomplete rollout may be bad, so its own previous version is returned instead. The target of a rollback counts
+    as good even if the rollback is not complete.
     """
     old, passed_over = snapshot.ledger, {version}
     known = [snapshot.current_version]
@@ -266,7 +267,7 @@ def previous_of(snapshot: Snapshot, version: str) -> str | None:
         known = [old.version] if old.previous_version == version else [old.previous_version]
         passed_over |= {old.version} - set(known)
     elif old is not None:
-        # Who begins an aborted rollout again comes from where that one came from.
+        # A rollout that begins again after an abort has the previous version of the aborted one.
         known += [old.version, old.previous_version]
     for one in known:
         if one is not None and one != version:
@@ -278,15 +279,15 @@ def previous_of(snapshot: Snapshot, version: str) -> str | None:
 def _is_cut_short(ledger: Ledger, snapshot: Snapshot) -> bool:
     if ledger.state == COMPLETE or ledger.rollback:
         return False
-    # Where the last hosts reported and no planner has looked since, it is complete but for being written down.
+    # All hosts may have reported since the last pass. Then the rollout is complete, though no planner has written that.
     return ledger.state == ABORTED or any(report.version != ledger.version for report in snapshot.reports.values())
 
 
 def other_rollout(snapshot: Snapshot) -> UpgradeError:
-    """Return the error for a caller whose rollout is not the one that is on its way."""
+    """Return the error for a caller whose rollout is not the current one."""
     who = f", begun by {snapshot.ledger.who}" if snapshot.ledger else ""
     return UpgradeError(
         "overtaken",
-        f"Another rollout is on its way, to {snapshot.current_version!r}{who}. This call ends. Look at it with status.yml. To begin "
-        f"yours in its place, run upgrade.yml again with -e replace={snapshot.current_version}.",
+        f"Another rollout is under way, to {snapshot.current_version!r}{who}. This run ends. Look at it with status.yml. To replace it "
+        f"with yours, run upgrade.yml again with -e replace={snapshot.current_version}.",
     )

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a pass writes down beside its admissions: reports it publishes for hosts, their health, budgets, the stage."""
+"""What a pass writes besides admissions: reports that it publishes for hosts, health marks, exhausted budgets, the stage."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from .host_writes import HostWrite, left_out_warning, write_hosts
 
 T = TypeVar("T")
 
-# In one rollout, planners publish so many reports of a host, each with another version than the one before.
+# How many reports of one host planners publish in one rollout, each with another version than the one before.
 MOST_PUBLICATIONS = 5
-# In one rollout, the soak of a host begins again so many times at once, and after that no more often than this (seconds).
+# In one rollout, this many restarts of a host's soak are written at once, and later ones at most once in this time (seconds).
 _FREE_MARKS = 20
 _LEAST_BETWEEN_MARKS = 600
 
 
 def with_checks(store: Store, snapshot: Snapshot, rules: Instructions) -> Snapshot:
-    """Return the snapshot with the checks that the rules ask for: one request, and none where they ask for none.
+    """Return the snapshot with the Consul checks that the rules require. One request, or none if the rules require no check.
 
     :raises UpgradeError: what :meth:`ConsulClient.read` raises.
     """
@@ -47,11 +47,11 @@ def with_checks(store: Store, snapshot: Snapshot, rules: Instructions) -> Snapsh
 
 
 def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -> list[str]:
-    """Write down what is new: a planner write for each 61 hosts, a third as many where a report is published.
+    """Write new reports, health marks, exhausted budgets and the stage. One planner write for each 61 marks, or for 20 reports.
 
-    :param ledger: with the stage and the exhausted budgets as the plan has them.
+    :param ledger: the ledger with the stage and the exhausted budgets of the plan.
     :returns: warnings that name the hosts whose reports were not published.
-    :raises Conflict: if somebody else wrote the ledger or ``current_version``.
+    :raises Conflict: if another process wrote the ledger or ``current_version``.
     """
     keys = writer.store.keys
     warnings = _publish(writer, snapshot, plan, ledger)
@@ -73,16 +73,16 @@ def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: L
         writer.write(ledger, _budgets(plan))
     if writer.ledger is not None and ledger.stage != writer.ledger.stage:
         stage = dict(ledger.stage)
-        reason = "all of its hosts are upgraded" if "done_at" in stage else "its turn has come"
+        reason = "all of its hosts are upgraded" if "done_at" in stage else f"stage {plan.stage} began"
         writer.write(ledger, {"what": "stage", "stage": plan.stage, "reason": reason})
     return warnings
 
 
 def _is_due(before: HealthMark | None, mark: HealthMark, now: int) -> bool:
-    """Return whether a mark is to be written now.
+    """Return whether to write a health mark now.
 
-    Each costs an entry of the history. One that only begins the soak again can wait: until it is written, the soak begins again
-    with each pass. One that says that a check does not pass, or that the host was upgraded or lost, never waits.
+    Each write adds an entry to the history. A mark that only restarts the soak can wait: until it is written, each pass restarts the
+    soak. A mark that says that a check fails, or that the host was upgraded or lost its health, is written at once.
     """
     if before is None or mark.since is None or before.version != mark.version:
         return True
@@ -92,7 +92,7 @@ def _is_due(before: HealthMark | None, mark: HealthMark, now: int) -> bool:
 
 
 def _publish(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -> list[str]:
-    """Publish what hosts said in their own records alone; return warnings that name those for whom it was not done."""
+    """Publish reports that hosts wrote only to their own records; return warnings on hosts whose reports were not published."""
     keys, store = writer.store.keys, writer.store
     hosts = _unpublished(snapshot, plan)
     count = {host: _times_published(snapshot, host) for host in hosts}
@@ -106,7 +106,7 @@ def _publish(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledge
                 entry = found.get(keys.record(host))
                 record = decode_record(entry.key, entry.value) if entry is not None else None
                 if entry is None or record is None or (record.version, record.state) != (due[host], UPGRADED):
-                    # It says something else by now, which the next pass sees.
+                    # The record has another version or state by now. The next pass reads it.
                     del records[host]
                 else:
                     records[host] = replace(record, index=entry.modify_index)
@@ -120,8 +120,8 @@ def _publish(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledge
     if often := [host for host in hosts if host not in due]:
         warnings.append(
             f"No further report is published for {listing(often)} in this rollout: {MOST_PUBLICATIONS} were, each with another version. "
-            f"Planners go by what {keys.records}<host> says. Something on the host changes it all the time: stop its agent, and "
-            f"look at the host with status.yml -e host={often[0]}."
+            f"Planners use {keys.records}<host> instead. Something on the host keeps changing it: stop its agent, and look at the host "
+            f"with status.yml -e host={often[0]}."
         )
     return warnings
 
@@ -134,9 +134,9 @@ def _times_published(snapshot: Snapshot, host: str) -> int:
 
 
 def _budgets(plan: Plan) -> dict[str, object]:
-    """Return what the history tells of failure budgets that are exhausted now, or are not any more."""
+    """Return the history entry for a change of the exhausted failure budgets."""
     if not plan.exhausted_keys:
-        return {"what": "budget", "reason": "no budget of failure is spent any more"}
+        return {"what": "budget", "reason": "no failure budget is exhausted any more"}
     everywhere = plan.blocker.reason if plan.blocker is not None and plan.blocker.code == BUDGET else ""
     reasons = [everywhere, *(budget.reason() for budget in plan.exhausted.values())]
     return {
@@ -147,21 +147,21 @@ def _budgets(plan: Plan) -> dict[str, object]:
 
 
 def _unpublished(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
-    """Return host -> version, for hosts that said it in their own record alone."""
+    """Return host -> version, for hosts that reported it only in their own record."""
     found = {}
     for host, record in snapshot.records.items():
         report = snapshot.reports.get(host)
         version = reported_version(snapshot, host)
-        said_there = version is not None and version == record.version
-        if host in plan.hosts and said_there and (report is None or report.version != version):
+        is_recorded = version is not None and version == record.version
+        if host in plan.hosts and is_recorded and (report is None or report.version != version):
             found[host] = record.version
     return found
 
 
 def _publication(keys: Keys, snapshot: Snapshot, host: str, record: HostRecord, count: int) -> HostWrite:
-    """Return what publishes a host's report, as long as its record is as it was read.
+    """Return the write that publishes a host's report. It fails if the record has changed since it was read.
 
-    :param count: how many reports of this host were published in this rollout, with this one.
+    :param count: how many reports of this host were published in this rollout, including this one.
     """
     report = snapshot.reports.get(host)
     at = str(record.times.get(record.state, int(snapshot.now)))
@@ -169,7 +169,7 @@ def _publication(keys: Keys, snapshot: Snapshot, host: str, record: HostRecord, 
     operations = [compare(keys.record(host), record.index), put(key, at, count)]
     changes = [Change(key, None, at)]
     if report is not None:
-        # One in the old place counts as long as it is later by its clock than what is published now.
+        # A report in the legacy layout would win over this one if its time is later, so it is removed.
         place = LegacyKeys(keys.prefix) if report.is_legacy else keys
         old = report.key or place.report(report.version, host)
         operations.append(remove(old))
@@ -179,7 +179,7 @@ def _publication(keys: Keys, snapshot: Snapshot, host: str, record: HostRecord, 
 
 def _words(plan: Plan, host: str) -> str:
     view = plan.hosts[host]
-    return view.reason if view.state != "upgraded" else "is well"
+    return view.reason if view.state != "upgraded" else "is healthy"
 
 
 def _pieces(found: Mapping[str, T], most: int) -> Sequence[dict[str, T]]:

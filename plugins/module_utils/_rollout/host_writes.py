@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Planner writes that compare hosts' own records. A host that writes its record all the time is left out, and stops no other host."""
+"""Planner writes that compare hosts' own records. A host whose record keeps changing is left out and does not stop the others."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from .._consul.errors import Conflict
 from .._consul.operations import Change
 from .._state.keys import Keys
 
-# After so many conflicts over its record, a host is left out.
+# A host is left out after this many conflicts over its record.
 MOST_CONFLICTS = 3
-# All hosts together may cost one pass so many writes that were refused; a fleet whose hosts all write all the time would
-# use up the time that its admissions need.
+# Refused writes in one pass, for all hosts. Without a limit, a fleet whose records all keep changing would delay its admissions.
 _MOST_REFUSED = 30
-# In bytes, of the operations of one write. Consul takes 512 KiB, and the ledger and the history need room too.
+# The operations of one write in bytes. Consul takes 512 KiB, and the ledger and the history need room too.
 _MOST_BYTES = 150_000
 
 
 @dataclass(frozen=True, slots=True)
 class HostWrite:
-    """What is written for one host, with the comparison of its record, and what that changes."""
+    """The operations for one host, including the comparison of its record, and the changes that they make."""
 
     operations: Sequence[Operation]
     changes: Sequence[Change]
@@ -40,13 +39,13 @@ def write_hosts(
     make: Callable[[Sequence[str], Collection[str]], Mapping[str, HostWrite]],
     write: Callable[[Sequence[str], list[Operation], list[Change]], None],
 ) -> list[str]:
-    """Write for hosts, some at a time; return the hosts that were left out, because their records kept changing.
+    """Write for hosts, some at a time; return the hosts that were left out because their records kept changing.
 
     :param most: how many hosts one write has room for.
-    :param make: takes hosts, and those of them whose records have changed since the caller read them; returns what is to be written.
-        A host that is not in it any more has nothing to be written.
-    :param write: carries out one write for these hosts.
-    :raises Conflict: if anything else than a record has changed.
+    :param make: takes hosts, and those of them whose records have changed since the caller read them; returns host -> what to write.
+        A host that is missing in the result needs no write.
+    :param write: executes one write for these hosts.
+    :raises Conflict: if anything but a record has changed.
     """
     waiting, refused = deque(hosts), 0
     conflicts: Counter[str] = Counter()
@@ -73,25 +72,25 @@ def write_hosts(
             given_up = [host for host in changed if conflicts[host] >= MOST_CONFLICTS or refused >= _MOST_REFUSED]
             left_out += given_up
             waiting.extendleft(reversed([host for host in taken if host not in changed]))
-            # Last, and one write for all of them, so that they cost the others nothing more.
+            # They are tried last, in one write, so that they do not delay the others.
             waiting.extend(host for host in changed if host not in given_up)
     return in_order(left_out)
 
 
 def left_out_warning(keys: Keys, hosts: Sequence[str], what: str) -> str:
-    """Return the sentence that names hosts whose records kept changing.
+    """Return a warning that names hosts whose records kept changing.
 
-    :param what: what was not done for them.
+    :param what: a clause that says what was not done for them.
     """
     return (
-        f"{what} for {listing(hosts)}, because {keys.records}<host> changed during each of {MOST_CONFLICTS} tries. Nothing else waits "
-        "for that. If it goes on, something on the host writes its record all the time: stop its agent, and look at the host "
-        f"with status.yml -e host={hosts[0]}."
+        f"{what} for {listing(hosts)}, because {keys.records}<host> changed during each of {MOST_CONFLICTS} tries. Other hosts are not "
+        "affected. If this repeats, something on the host keeps writing its record: stop its agent, and look at the host with "
+        f"status.yml -e host={hosts[0]}."
     )
 
 
 def _that_fit(writes: Mapping[str, HostWrite]) -> list[str]:
-    """Return the first hosts whose writes have room in one transaction: one at least."""
+    """Return the first hosts whose writes fit into one transaction; at least one host."""
     taken: list[str] = []
     size = 0
     for host, one in writes.items():

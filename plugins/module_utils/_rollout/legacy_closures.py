@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts and roles that somebody closed by hand before a fleet knew of holds: its first rollout holds them, and does not just open them."""
+"""Gates that were closed by hand before the first rollout of a fleet: the rollout replaces them with holds."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .._state.codec import encode_hold
 from .._state.ledger_writer import LedgerWriter
 from .lifecycle import LedgerMove
 
-# A transaction takes 64 operations, and the beginning of a rollout needs some of its own: more where old gates are removed along.
+# A transaction takes 64 operations. The beginning of a rollout needs some of them, and more if it removes legacy gates.
 _MOST_HELD = 40
 
 
 def with_holds_for_closed_gates(
     writer: LedgerWriter, snapshot: Snapshot, move: LedgerMove
 ) -> tuple[LedgerMove, list[str]]:
-    """Return the first write of a rollout with holds in place of gates that a hand closed, and what is to be said of them.
+    """Return the first write of a rollout with holds for gates that were closed by hand, and warnings on them.
 
-    That is for a fleet that never had a ledger: in one that had, the gates of hosts are those of its rollouts. It costs a
-    request where there is such a gate.
+    This applies only to a fleet that has never had a ledger. In other fleets, planners wrote the gates. If there is such a gate, it
+    costs one request.
 
-    :raises UpgradeError: ``closed_by_hand`` where there are more than one transaction can take.
+    :raises UpgradeError: ``closed_by_hand`` if there are more such gates than one transaction can hold.
     """
     gates = {"role": snapshot.gates.roles, "host": snapshot.gates.hosts}
     closed = {
@@ -41,15 +41,14 @@ def with_holds_for_closed_gates(
     if snapshot.ledger is not None or not closed or writer.next_epoch > 1:
         return move, []
     hosts, roles = (in_order(name for of, name in closed if of == scope) for scope in ("host", "role"))
-    told = " and ".join([*([listing(hosts)] if hosts else []), *(f"role {role}" for role in roles)])
+    names = " and ".join([*([listing(hosts)] if hosts else []), *(f"role {role}" for role in roles)])
     most = min(_MOST_HELD, writer.room(move.operations))
     if len(closed) > most:
         raise UpgradeError(
             "closed_by_hand",
-            f"{told} are closed by gates of their own, such as {next(iter(closed.values())).key}, and there never was a rollout that "
-            f"could have done that. These would be held, but a transaction has room for {most}. Nothing is written. Hold "
-            "them with hold.yml, open them with consul_enable_puppet, or where the keys were never migrated run "
-            "playbooks/migrate_state.yml, which makes holds of any number.",
+            f"{names} are closed by gates of their own, such as {next(iter(closed.values())).key}. No rollout has closed them, so they "
+            f"should be held, but one transaction has room for {most} holds. Nothing is written. Hold them with hold.yml, or open them "
+            "with consul_enable_puppet. If the keys were never migrated, run playbooks/migrate_state.yml, which holds any number.",
             hosts=hosts,
         )
     at = time.strftime("%Y-%m-%d %H:%M:%S %z")
@@ -78,6 +77,6 @@ def with_holds_for_closed_gates(
         after,
     )
     return held, [
-        f"{told}: closed by hand before the first rollout, and held from now on. unhold.yml lets them go; their gates are "
-        "removed with the hold."
+        f"{names}: closed by hand before the first rollout, and held from now on. End the hold with unhold.yml, which removes the "
+        "gate too."
     ]

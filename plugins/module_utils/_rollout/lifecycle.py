@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The life of a rollout: begin, go on under other rules, complete, converge. Each is one planner write."""
+"""The lifecycle of a rollout: begin, change rules, complete, converge. Each is one planner write."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from .._state.migration_codec import release_number
 
 @dataclass(frozen=True, slots=True)
 class LedgerMove:
-    """One planner write, ready to be done, and the snapshot as it will be after it.
+    """One planner write that is ready to be executed.
 
     :param event: its entry in the history.
+    :param after: the snapshot after the write.
     """
 
     ledger: Ledger
@@ -35,13 +36,13 @@ class LedgerMove:
 
 
 def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
-    """Begin a rollout: set ``current_version``, wipe the gates and close the global one, all at once.
+    """Return the write that begins a rollout: it sets ``current_version``, removes all gates and closes the global one at once.
 
-    In the original the gates were deleted first, and a missing gate is an open one.
+    In separate writes, hosts without a gate would be admitted in between, because a missing gate is open.
     """
     wiped, changes = _one_gate(keys, snapshot, CLOSED)
     version = Change(keys.current_version, snapshot.current_version, ledger.version)
-    # A fleet that has nothing yet has the newest layout from its first rollout on.
+    # A fleet without any keys gets the newest layout with its first rollout.
     layout = [Change(keys.schema, None, str(SCHEMA))] if _is_new(snapshot) else []
     return LedgerMove(
         ledger,
@@ -51,9 +52,9 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
             "instructions": ledger.instructions,
             **_why(snapshot.ledger, ledger),
         },
-        # What one host did for all belongs to the rollout that is over.
+        # Once-per-rollout tasks, health marks and approvals belong to the rollout before.
         (
-            # No one may have set a hold meanwhile: that writes the folder's own key, which from now on is there.
+            # Fails if a hold was set since the read, because each hold writes the folder's own key.
             compare_and_put(keys.holds, "", snapshot.hold_index),
             put(keys.current_version, ledger.version),
             *wiped,
@@ -74,42 +75,42 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
 
 
 def _is_new(snapshot: Snapshot) -> bool:
-    """Return whether no one has written anything of a fleet yet."""
+    """Return whether a fleet has no keys yet."""
     known = (snapshot.schema, snapshot.ledger, snapshot.current_version)
     return all(one is None for one in known) and not snapshot.reports and snapshot.gates == Gates()
 
 
 def _why(old: Ledger | None, ledger: Ledger) -> dict[str, Any]:
-    """Return who began a rollout and why, as the history tells it, and which one it replaces."""
+    """Return fields of the history entry: who began a rollout and why, and which rollout it replaces."""
     if not ledger.rollback:
         reason = f"{ledger.who} asked for {ledger.version}"
         if old is None or old.state not in (RUNNING, PAUSED) or old.version == ledger.version:
             return {"reason": reason}
         return {"reason": f"{reason} in place of {old.version}, which was {old.state}", "replaces": old.version}
-    said = ledger.word.get("reason")
-    return {"by": ledger.who, "reason": "the fleet is taken back" + (f": {said}" if said else "")}
+    given = ledger.word.get("reason")
+    return {"by": ledger.who, "reason": "the fleet is rolled back" + (f": {given}" if given else "")}
 
 
 def change_rules(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
-    """Change the ledger alone: other rules, or a rollout that another tool began."""
+    """Return the write that changes only the ledger: other rules, or a rollout that another tool began."""
     adopted = snapshot.ledger is None or snapshot.ledger.version != ledger.version
     event = {
         "what": "adopt" if adopted else "rules",
         "instructions": ledger.instructions,
-        "reason": "current_version was set already, by something that keeps no ledger"
+        "reason": "current_version was set already, by something other than a planner"
         if adopted
-        else "other instructions were given",
+        else "the instructions changed",
     }
-    # Without a ledger, a hold that is set meanwhile shows in the folder's own key alone.
-    unseen = () if snapshot.ledger is not None else (compare_and_put(keys.holds, "", snapshot.hold_index),)
+    # Without a ledger, only the folder's own key shows a hold that was set since the read.
+    checks = () if snapshot.ledger is not None else (compare_and_put(keys.holds, "", snapshot.hold_index),)
     after = replace(snapshot, ledger=ledger)
     if not snapshot.approvals or _stages_of(snapshot.ledger) == _stages_of(ledger):
-        return LedgerMove(ledger, event, unseen, (), after)
-    # What somebody approved were the stages as they stood.
+        return LedgerMove(ledger, event, checks, (), after)
+    # Approvals apply to the stages as they were.
     forgotten = tuple(
         Change(keys.approval(stage), encode_approval(asdict(one)), None) for stage, one in snapshot.approvals.items()
     )
-    return LedgerMove(ledger, event, (*unseen, remove_tree(keys.approvals)), forgotten, replace(after, approvals={}))
+    return LedgerMove(ledger, event, (*checks, remove_tree(keys.approvals)), forgotten, replace(after, approvals={}))
 
 
 def _stages_of(ledger: Ledger | None) -> object:
@@ -117,9 +118,11 @@ def _stages_of(ledger: Ledger | None) -> object:
 
 
 def finish_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) -> LedgerMove | None:
-    """End a rollout in which every host is upgraded; None where that is written already, or where an operator ended it.
+    """Return the write that completes a rollout in which every host is upgraded.
 
-    :param converge: also open the global gate and remove those of roles and hosts.
+    None if the ledger says so already, and if the rollout is paused or aborted.
+
+    :param converge: also open the global gate and remove the gates of roles and hosts.
     """
     if ledger.state in (PAUSED, ABORTED):
         return None
@@ -138,7 +141,7 @@ def finish_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: 
         return None
     event = {
         "what": "converge" if wiped else "complete",
-        "reason": "every host is upgraded" + ("; the global gate opens for all" if wiped else ""),
+        "reason": "every host is upgraded" + ("; the global gate opens" if wiped else ""),
     }
     return LedgerMove(done, event, wiped, changes, after)
 

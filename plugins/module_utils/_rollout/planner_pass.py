@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One pass over the fleet: read, see to the ledger, plan, open. What `consul_upgrade_plan` does."""
+"""One planner pass: read, update the ledger, plan, admit hosts. `consul_upgrade_plan` runs it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,16 @@ from .restored_consul import read_again
 
 __all__ = ["PassResult", "PassRequest", "is_same_rollout", "make_pass", "may_still_admit"]
 
-# Other planners and reports can make a pass begin again; each time somebody got something done.
-
 
 @dataclass(slots=True)
 class PassResult:
     """What a pass did, or in check mode would do.
 
     :param plan: the plan that the admissions come from.
-    :param admissions: the hosts that this pass admitted; other planners may have admitted more meanwhile.
-    :param index: the newest Consul index that the plan has seen.
+    :param index: the newest Consul index that the plan was made from.
     :param begun: whether this pass began a rollout.
-    :param replaces: the rollout under way whose place it took.
+    :param replaces: the rollout under way that it replaced; None for none.
+    :param admissions: the hosts that this pass admitted. Other planners may have admitted more meanwhile.
     :param snapshot: what the plan was made from, with its fleet (host -> role) and its rules.
     """
 
@@ -65,16 +63,16 @@ class PassResult:
         """Return every host as it is once the admissions are written."""
         hosts = dict(self.plan.hosts)
         for one in self.admissions:
-            hosts[one.host] = replace(hosts[one.host], state=UPGRADING, reason=f"let through now: {one.reason}")
+            hosts[one.host] = replace(hosts[one.host], state=UPGRADING, reason=f"admitted, because {one.reason}")
         return hosts
 
 
 def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slow: int = MOST_SLOW) -> PassResult:
-    """Read, plan and open, reading and planning again whenever somebody else wrote in between.
+    """Read, plan and admit hosts; retry on conflict.
 
     :param dry: write nothing, and return what would be done.
-    :param most_slow: how many tries in a row may take longer than ``pass_limit`` allows.
-    :raises UpgradeError: ``too_slow``, and whatever else keeps the pass from being made; nothing is opened then.
+    :param most_slow: the number of tries in a row over ``pass_limit`` at which the pass fails.
+    :raises UpgradeError: ``too_slow``, and every refusal of the request, the rules or the keys. Earlier tries may have admitted hosts.
     """
     if request.version is not None:
         check_version(request.version, "version")
@@ -102,12 +100,15 @@ def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slo
             outcome.changes = net_changes([*outcome.changes, *writer.changes])
         if request.version not in (None, first_version) and snapshot.ledger is not None and not outcome.begun:
             outcome.warnings.append(
-                f"{snapshot.ledger.who} began the rollout to {request.version} at the same time, so this call goes on with that one."
+                f"{snapshot.ledger.who} began the rollout to {request.version} at the same time, so this run continues that one."
             )
         return outcome
 
     return retry_on_conflict(
-        attempt, lambda: store.keys.ledger, "Are there very many planners at work?", tries=TRIES_OF_LEDGER
+        attempt,
+        lambda: store.keys.ledger,
+        "Too many planners may be running. Run the same command again.",
+        tries=TRIES_OF_LEDGER,
     )
 
 
@@ -122,17 +123,17 @@ def _try_once(
         wanted = replace(wanted, ledger=replace(wanted.ledger, broken=broken))
     move = _ledger_move(keys, snapshot, wanted)
     if move is not None and snapshot.ledger is None:
-        move, said = with_holds_for_closed_gates(writer, snapshot, move)
-        outcome.warnings += said
-    # What has to be refused is refused before the first write, so that no rollout begins that can't go on.
+        move, warnings = with_holds_for_closed_gates(writer, snapshot, move)
+        outcome.warnings += warnings
+    # All refusals come before the first write, so that no rollout begins that can't continue.
     snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=wanted.ledger)
     _refuse_unreadable(snapshot)
     snapshot = with_checks(writer.store, snapshot, wanted.rules)
     plan = make_plan(snapshot, wanted.members, wanted.rules, request.limit)
     if plan.missing:
-        raise UpgradeError("fleet_too_small", f"Nothing is opened: {'; '.join(plan.missing)}.")
+        raise UpgradeError("fleet_too_small", f"No host is admitted: {'; '.join(plan.missing)}.")
     if wanted.begins:
-        # A planner that is too slow to admit any host would close all gates for nothing.
+        # The beginning of a rollout closes all gates. A planner that is too slow to admit a host must not do that.
         refuse_old_read(writer.store, read_at)
     if move is not None:
         _do(writer, move)
@@ -156,9 +157,9 @@ def _try_once(
 
 
 def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str], version: str) -> tuple[str, ...]:
-    """Return the hosts that are broken before a rollback begins, by the rules under which they broke.
+    """Return the hosts that are broken before a rollback begins, by the rules of the rollout before.
 
-    :param version: where it goes; a host that is there already, and whose checks fail, did not get broken by what follows.
+    :param version: the target of the rollback. Hosts that run it and whose checks fail count as broken too.
     """
     ledger = snapshot.ledger
     rules = parse(ledger.instructions) if ledger is not None else Instructions()
@@ -177,8 +178,7 @@ def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str], versio
 def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: DesiredLedger) -> LedgerMove | None:
     if wanted.begins:
         return begin_rollout(keys, snapshot, wanted.ledger)
-    # How many hosts there are is written along with other things, never for its own sake: two planners with
-    # different fleets would take turns at it for ever.
+    # A different number of hosts alone is no reason to write: two planners with different fleets would overwrite each other's forever.
     if snapshot.ledger is None or _with_facts(snapshot.ledger, wanted.ledger) != wanted.ledger:
         move = change_rules(keys, snapshot, wanted.ledger)
         return replace(move, event={**move.event, **_new_rules(snapshot.ledger, wanted.ledger)})
@@ -186,14 +186,14 @@ def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: DesiredLedger) -> Ledge
 
 
 def _with_facts(old: Ledger, new: Ledger) -> Ledger:
-    """Return a ledger with what is written along with other things alone."""
+    """Return the old ledger with the fields of the new one that are written only together with other changes."""
     return replace(old, members=new.members, post_upgrade=new.post_upgrade)
 
 
 def _new_rules(old: Ledger | None, new: Ledger) -> dict[str, object]:
-    """Return what the history tells of rules that change in the middle of a rollout."""
+    """Return fields of the history entry for rules that change during a rollout."""
     found = changed_keys(old.instructions, new.instructions) if old is not None and old.version == new.version else {}
-    return {"changed": found, "reason": f"other instructions were given: {', '.join(found)}"} if found else {}
+    return {"changed": found, "reason": f"the instructions changed: {', '.join(found)}"} if found else {}
 
 
 def _refuse_unreadable(snapshot: Snapshot) -> None:
@@ -201,7 +201,7 @@ def _refuse_unreadable(snapshot: Snapshot) -> None:
     if errors:
         raise UpgradeError(
             "unreadable_gate",
-            "Nothing is opened: "
+            "No host is admitted: "
             + " ".join(error.message for error in errors[:5])
             + (f" And {len(errors) - 5} more." if len(errors) > 5 else ""),
             keys=[error.details["key"] for error in errors],

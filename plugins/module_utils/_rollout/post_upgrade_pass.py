@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One pass for the tasks after the upgrade: read, plan, let hosts through, under the rules of the rollout."""
+"""One planner pass for the tasks after the upgrade: read, plan and admit hosts, under the rules of the rollout."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from .restored_consul import read_again
 
 
 def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection[str]) -> PassResult:
-    """Let hosts through to their tasks after the upgrade.
+    """Admit hosts to their tasks after the upgrade; retry on conflict.
 
-    :param request: its version and fleet have to be given.
-    :param roles: those that have such tasks; hosts of others count as done.
+    :param request: needs a version and a fleet.
+    :param roles: the roles that have such tasks; hosts of other roles count as done.
     :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``, ``too_slow``, ``went_back``.
     """
     slow = SlowTries(store.settings.pass_limit, MOST_SLOW)
@@ -62,8 +62,8 @@ def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened
     if ledger is None or snapshot.current_version != request.version or ledger.version != request.version:
         raise UpgradeError(
             "overtaken",
-            f"The fleet should run {snapshot.current_version!r} now, and not {request.version!r} any more, so nothing is "
-            "done after the upgrade to that.",
+            f"The rollout to {request.version!r} is not the current one (current_version is {snapshot.current_version!r}), so its tasks "
+            "after the upgrade do not run.",
         )
     members = roles_of_hosts(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
     rules = parse(ledger.instructions)
@@ -73,8 +73,8 @@ def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened
     if unfinished:
         raise UpgradeError(
             "not_complete",
-            f"{len(unfinished)} of {len(members)} hosts are not on {request.version} ({unfinished[0]} for one), so nothing "
-            "is done after the upgrade yet.",
+            f"{len(unfinished)} of {len(members)} hosts are not upgraded to {request.version}, such as {unfinished[0]}, so the tasks "
+            "after the upgrade do not run yet.",
         )
     admitted = _admitted(store, ledger, begun_post_upgrade(snapshot))
     view = post_upgrade_snapshot(snapshot, members, roles, store.keys.gate("global"), hosts, admitted)
@@ -104,9 +104,9 @@ def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened
 
 
 def _admitted(store: Store, ledger: Ledger, begun: Collection[str]) -> set[str]:
-    """Return those of the hosts that the history of this rollout says were admitted: no request where no host has begun.
+    """Return the hosts of ``begun`` that were admitted in this rollout, by its history.
 
-    The newest entries come first, so that it takes a request for each 64 entries since the oldest of these admissions.
+    One request for each 64 entries since the oldest of these admissions; none if ``begun`` is empty.
     """
     missing = set(begun)
     for event in store.history(ledger.epoch) if missing else ():

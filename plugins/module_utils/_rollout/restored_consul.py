@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A caller that goes on notices when Consul was put back to an earlier time."""
+"""Detects that Consul was restored to an earlier time, for a caller that continues its rollout."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .._state.store import Store
 
 
 def read_again(store: Store, epoch: int, commit: str) -> Snapshot:
-    """Return what there is now, to a caller that has been here before: one request.
+    """Return the snapshot, for a caller that has read the keys before. One request.
 
-    :param epoch: the newest epoch that the caller has seen, 0 for none.
-    :param commit: the commit of that epoch, empty where the caller does not know it.
+    :param epoch: the newest epoch that the caller has read; 0 for none.
+    :param commit: the commit of that epoch; empty if the caller does not have it.
     :raises UpgradeError: ``went_back``, and what :meth:`Store.snapshot` raises.
     """
     snapshot = store.snapshot(epoch if commit else 0)
@@ -25,16 +25,16 @@ def read_again(store: Store, epoch: int, commit: str) -> Snapshot:
             store.keys,
             found,
             epoch,
-            f"is at epoch {found}, and this call has seen epoch {epoch}: Consul was put back to an",
+            f"is at epoch {found}, but this run has read epoch {epoch}: Consul was restored to an",
         )
     if commit and snapshot.commits.get(epoch) != commit:
-        # Numbers are used again by whoever goes on after a restore.
+        # After a restore, a planner that continues uses the same epochs again.
         raise _went_back(
             store.keys,
             found,
             epoch,
-            f"is at epoch {found}, and epoch {epoch} in {store.keys.event(epoch)} is not the one that this call has seen: "
-            "Consul was put back and somebody has gone on from an",
+            f"is at epoch {found}, but epoch {epoch} in {store.keys.event(epoch)} is not the one that this run has read: Consul was "
+            "restored, and another planner has continued from an",
         )
     return snapshot
 
@@ -42,8 +42,8 @@ def read_again(store: Store, epoch: int, commit: str) -> Snapshot:
 def _went_back(keys: Keys, found: int, seen: int, what: str) -> UpgradeError:
     return UpgradeError(
         "went_back",
-        f"{keys.ledger} {what} earlier time, as by restoring a snapshot. What was let through since then is forgotten there "
-        "and may be down. Nothing is opened; compare the hosts with status.yml, then begin again with upgrade.yml.",
+        f"{keys.ledger} {what} earlier time, such as from a snapshot. Hosts that were admitted since then may be down, and Consul has "
+        "no record of that. No host is admitted. Compare the hosts with status.yml, then run upgrade.yml again.",
         found=found,
         seen=seen,
     )

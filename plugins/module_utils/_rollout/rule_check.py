@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Instructions are looked at as a whole, before anybody means to use them: no Consul, and every mistake."""
+"""Checks instructions without Consul and reports every mistake at once."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .rule_lines import RuleLines
 
 @dataclass(frozen=True, slots=True)
 class RuleCheck:
-    """What there is to say of instructions.
+    """The result of a check.
 
-    :param mistakes: in the order of their lines, each with ``key``, ``message``, and ``file`` and ``line`` where it stands in one (else empty and 0).
-    :param warnings: what planners would warn of in this fleet.
-    :param rules: the form in which they are stored; empty where there is a mistake.
+    :param mistakes: in the order of their lines, each with ``key``, ``message``, ``file`` (empty for inline rules) and ``line`` (0 if unknown).
+    :param warnings: the warnings that planners would print for this fleet.
+    :param rules: the rules in their stored form; empty if there is a mistake.
     """
 
     mistakes: tuple[dict[str, Any], ...]
@@ -39,15 +39,15 @@ def check_rules(
     fleet: Mapping[str, str] | None = None,
     more_order: Mapping[str, Any] | None = None,
 ) -> RuleCheck:
-    """Return all that is wrong with instructions.
+    """Return all mistakes in instructions.
 
-    Whether they fit the fleet is looked at once they can be read.
+    Whether they fit the fleet is checked only if they have no other mistake.
 
-    :param inline: laid on the file, key by key.
-    :param path: a JSON or YAML file; None for the default one, where it exists.
-    :param fleet: host -> role; None or empty where it is not known.
-    :param more_order: order that is added to theirs.
-    :raises UpgradeError: ``no_instructions`` where there is nothing to look at; ``bad_name`` for the fleet.
+    :param inline: rules that override those of the file, key by key.
+    :param path: a JSON or YAML file; None for the default file, if it exists.
+    :param fleet: host -> role; None or empty to skip the check against a fleet.
+    :param more_order: role order that is added to the rules.
+    :raises UpgradeError: ``no_instructions`` if there are no rules; ``bad_name`` for the fleet.
     """
     try:
         file = path or default_file()
@@ -59,7 +59,7 @@ def check_rules(
         raise UpgradeError(
             "no_instructions",
             f"Neither instructions nor instructions_file is given, and there is no {' and no '.join(DEFAULT_FILES)}: nothing was checked. "
-            "Name the file with -e instructions_file=FILE, or give the inventory that has them.",
+            "Give the file with -e instructions_file=FILE, or an inventory that sets instructions.",
         )
     members = roles_of_hosts(fleet or {}, (), None)
     try:
@@ -93,7 +93,7 @@ def _placed(mistake: RuleMistake, inline: Mapping[str, Any], file: str, lines: R
 
 def _has(inline: Any, path: tuple[Any, ...]) -> bool:
     for step in path:
-        # What is below a list comes from where the list does.
+        # Lists are not merged, so everything in a list comes from the same source.
         if not isinstance(inline, Mapping):
             return True
         if step not in inline:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where the rules of a rollout come from: inline, a file, the ledger."""
+"""Reads the rules of a rollout from their sources: inline, a file, the ledger."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ try:
     import yaml
 
     class _StrictLoader(yaml.SafeLoader):
-        """Refuses a key that stands twice in one mapping; YAML would keep the last one without a word."""
+        """A safe loader that refuses duplicate keys in a mapping. YAML would keep the last one silently."""
 
     def _strict_mapping(loader: Any, node: Any) -> dict[Any, Any]:
-        # What a merge key (<<) brings in may be overridden, so only the mapping's own keys are compared.
+        # Keys from a merge key (<<) may be overridden, so only the mapping's own keys are compared.
         own = [key for key, _value in node.value if key.tag != "tag:yaml.org,2002:merge"]
         found: dict[Any, Any] = loader.construct_mapping(node, deep=True)
         names = set()
@@ -39,18 +39,18 @@ try:
 except ImportError:
     HAS_YAML = False
 
-# What the README of python-jiocloud names, and what its code reads.
+# The README of python-jiocloud documents the first one; its code reads the second one.
 DEFAULT_FILES = ("/etc/jio-upgrade.json", "/etc/jiocloud-upgrade.json")
 INLINE = "instructions"
 
 
 def given_rules(inline: Mapping[str, Any] | None, path: str | None) -> dict[str, Any] | None:
-    """Return the rules that a call brings, in the form they are stored in; None where it brings none.
+    """Return the rules of a call in their stored form; None if it has none.
 
-    Keys that are empty on purpose are kept, as they end what a running rollout has.
+    Keys that are empty on purpose are kept, because they remove rules of a running rollout.
 
-    :param inline: rules that are given as such; they may add to those of a file, and win over those of the default one.
-    :param path: a JSON or YAML file; None for the default one, which may be missing.
+    :param inline: rules given as a value. They may add to those of a named file, and override those of the default file.
+    :param path: a JSON or YAML file; None for the default file, which may be missing.
     :raises UpgradeError: ``bad_instructions``, ``bad_instructions_file``, ``conflicting_rules``.
     """
     sources = sources_of(inline, path)
@@ -58,7 +58,7 @@ def given_rules(inline: Mapping[str, Any] | None, path: str | None) -> dict[str,
 
 
 def sources_of(inline: Mapping[str, Any] | None, path: str | None) -> tuple[RuleSource, ...]:
-    """Return the sources of the rules that a call brings, the strongest last.
+    """Return the sources of the rules of a call. Later sources override earlier ones.
 
     :raises UpgradeError: as :func:`given_rules`.
     """
@@ -67,7 +67,7 @@ def sources_of(inline: Mapping[str, Any] | None, path: str | None) -> tuple[Rule
     if from_file is None:
         return () if inline is None else (RuleSource(INLINE, _stored(inline)),)
     try:
-        # Together they may disagree in ways that none of them shows alone, such as about role_order.
+        # Two valid sources can be invalid together, such as in role_order.
         _stored(merge(from_file, inline or {}))
         below = RuleSource(file, _stored(from_file))
         above = RuleSource(INLINE, _stored(inline or {}))
@@ -80,7 +80,7 @@ def sources_of(inline: Mapping[str, Any] | None, path: str | None) -> tuple[Rule
 
 
 def merged(sources: Sequence[RuleSource]) -> dict[str, Any]:
-    """Return the rules of all sources, the last of them over the others, in their stored form."""
+    """Return the merged rules of all sources in their stored form. Later sources override earlier ones."""
     found: dict[str, Any] = {}
     for one in sources:
         found = merge(found, one.rules)
@@ -88,10 +88,10 @@ def merged(sources: Sequence[RuleSource]) -> dict[str, Any]:
 
 
 def default_file() -> str:
-    """Return the file that is read where none is named, empty where there is none.
+    """Return the file that is read if none is named; empty if there is none.
 
-    :raises UpgradeError: ``conflicting_rules`` where there are two, and they say different things; ``bad_instructions``,
-        ``bad_instructions_file`` where one of two is none.
+    :raises UpgradeError: ``conflicting_rules`` if there are two that differ; ``bad_instructions``, ``bad_instructions_file`` if one of
+        two is invalid.
     """
     files = [file for file in DEFAULT_FILES if Path(file).exists()]
     if len(files) == 2:
@@ -101,8 +101,8 @@ def default_file() -> str:
                 first, second = (truncated_repr(rules[key]) if key in rules else "not given" for rules in (one, other))
                 raise UpgradeError(
                     "conflicting_rules",
-                    f"instructions: {key} is {first} in {files[0]}, and {second} in {files[1]}. Both are read where no file is named, so "
-                    "nothing is changed. Remove one of them, or name one with -e instructions_file=FILE.",
+                    f"instructions: {key} is {first} in {files[0]}, and {second} in {files[1]}. Both are default files, so nothing is "
+                    "changed. Remove one of them, or choose one with -e instructions_file=FILE.",
                     key=key,
                     files=files,
                 )
@@ -114,12 +114,12 @@ def _refuse_disagreement(inline: RuleSource, file: RuleSource) -> None:
     if not found:
         return
     key, mine, yours = found[0]
-    more = f" The same goes for {listing([name for name, _mine, _yours in found[1:]])}." if found[1:] else ""
+    more = f" They also differ in {listing([name for name, _mine, _yours in found[1:]])}." if found[1:] else ""
     raise UpgradeError(
         "conflicting_rules",
-        f"instructions: {key} is {truncated_repr(mine)} in {inline.name}, and {truncated_repr(yours)} in {file.name}.{more} Nothing is changed, as neither "
-        "of the two is known to be meant. Take it out of one of them; or give -e '{\"instructions\": {}}' for the file alone, or "
-        "-e instructions_file= for instructions alone.",
+        f"instructions: {key} is {truncated_repr(mine)} in {inline.name}, and {truncated_repr(yours)} in {file.name}.{more} Nothing is changed, "
+        "because it is unclear which one applies. Remove it from one of them. To use only the file, give -e '{\"instructions\": {}}'; to "
+        "use only instructions, give -e instructions_file=.",
         key=key,
         keys=[name for name, _mine, _yours in found],
     )
@@ -133,10 +133,10 @@ def _stored(given: Mapping[str, Any]) -> dict[str, Any]:
 def effective_rules(
     given: Mapping[str, Any] | None, stored: Mapping[str, Any], more_order: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], Instructions]:
-    """Return the rules that hold now, as stored and as parsed.
+    """Return the rules that apply, as stored and as parsed.
 
-    :param given: what the call brings; takes the place of what is stored.
-    :param more_order: order that is added to either.
+    :param given: the rules of the call, which replace the stored ones; None for the stored ones.
+    :param more_order: role order that is added to them.
     :raises UpgradeError: ``bad_instructions``.
     """
     rules = with_order(stored if given is None else given, more_order or {})
@@ -144,9 +144,9 @@ def effective_rules(
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """Return the instructions in a file.
+    """Return the instructions in a file; empty for an empty file.
 
-    :raises UpgradeError: ``bad_instructions_file``, with the line where the reader knows it.
+    :raises UpgradeError: ``bad_instructions_file``, with the line if the parser gives it.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -156,7 +156,7 @@ def read_file(path: str) -> dict[str, Any]:
         return {}
     data = _json_or_yaml(path, text)
     if not isinstance(data, dict):
-        raise _bad(path, "it holds no mapping of names to values")
+        raise _bad(path, "it is not a mapping of names to values")
     return data
 
 
@@ -174,7 +174,7 @@ def _json_or_yaml(path: str, text: str) -> Any:
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, _DuplicateKey) as error:
-        # What begins like JSON is more likely bad JSON than bad YAML.
+        # A file that begins with { is more likely bad JSON than bad YAML.
         is_json = text.lstrip().startswith("{") and not isinstance(error, _DuplicateKey)
         raise _bad(path, no_json if is_json else " ".join(str(error).split())) from error
     except (RecursionError, ValueError) as error:
@@ -182,16 +182,16 @@ def _json_or_yaml(path: str, text: str) -> Any:
 
 
 def _too_large(error: Exception) -> str:
-    # A number with thousands of digits, or in YAML a date that is none.
+    # ValueError: a number with thousands of digits, or an invalid date in YAML.
     return "it is nested too deeply" if isinstance(error, RecursionError) else truncate(str(error))
 
 
 class _DuplicateKey(Exception):
-    """A key that stands twice in one mapping."""
+    """A duplicate key in a mapping."""
 
     def __init__(self, key: object, line: int | None = None) -> None:
         where = f"line {line}: " if line else ""
-        super().__init__(f"{where}the key {key!r} stands twice in one mapping; keep one of them")
+        super().__init__(f"{where}duplicate key {key!r} in one mapping; keep one of them")
 
 
 def _unique_sources(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

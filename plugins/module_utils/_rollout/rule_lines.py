@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where in its file each key of the instructions stands."""
+"""The line of each key in an instructions file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ except ImportError:
 
 
 class RuleLines:
-    """The lines of a file's keys. YAML's reader knows those of JSON too.
+    """The lines of the keys in a YAML or JSON file.
 
-    :param text: the file.
+    :param text: the content of the file.
     """
 
     def __init__(self, text: str) -> None:
-        """Read it; where that can't be done, no line is known."""
+        """Parse the text. If that fails, no line is known."""
         self._root: Any = None
         if HAS_YAML:
             try:
@@ -32,14 +32,14 @@ class RuleLines:
                 self._root = None
 
     def of(self, path: Sequence[Any]) -> int:
-        """Return the line of a key, from 1; of what holds it where it is not there itself; 0 where nothing is known.
+        """Return the line of a key, counted from 1; for a missing key, the line of its parent; 0 if unknown.
 
-        :param path: names and indexes from the top down.
+        :param path: names and indexes from the root.
         """
         node, line = self._root, 0
         for step in path:
             if isinstance(node, yaml.MappingNode):
-                # Names that YAML reads as something else than text have been made text of.
+                # Names in ``path`` are text, even if YAML reads them as another type.
                 pair = next((pair for pair in node.value if pair[0].value == str(step)), None)
                 if pair is None:
                     break

@@ -15,8 +15,8 @@ from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import FORWARD
 
-# How the reason of an exhausted budget begins. Beside "Nothing opens" it is left out.
-_OF_BUDGETS = "nothing opens any more: "
+# How the reason of an exhausted budget begins. Beside "No host is admitted" it is left out.
+_OF_BUDGETS = "no more hosts are admitted: "
 
 _MOST_HOSTS = 8
 
@@ -99,7 +99,7 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     if info.get("stage"):
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["wants_approval"] else ""))
     if info.get("blocker"):
-        lines.append(f"Nothing opens: {info['blocker']['reason'].removeprefix(_OF_BUDGETS)}")
+        lines.append(f"No host is admitted: {info['blocker']['reason'].removeprefix(_OF_BUDGETS)}")
     return lines
 
 

@@ -67,8 +67,8 @@ class ViewMessages:
             yield f"Another rollout has begun: the fleet goes to {found.progress.version} now."
         self._version = found.progress.version
         if self._notes != found.progress.notes:
-            gone = any(note.startswith("Nothing opens") for note in self._notes)
-            stays = any(note.startswith("Nothing opens") for note in found.progress.notes)
+            gone = any(note.startswith("No host is admitted") for note in self._notes)
+            stays = any(note.startswith("No host is admitted") for note in found.progress.notes)
             yield from (note for note in found.progress.notes if note not in self._notes)
             if gone and not stays and not found.progress.over:
                 yield "It goes on."

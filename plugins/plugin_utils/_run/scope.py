@@ -59,7 +59,7 @@ def run_scope(
         )
     control = {name for name, what in upgrade_roles.items() if (what or {}).get("plane") == _CONTROL}
     wanted = [host for host, view in hosts.items() if _is_wanted(host, view, control, part, role, limit)]
-    # What the plan would let through now has not begun yet.
+    # A host that the plan would admit has not begun yet.
     fresh = {one["host"] for one in plan["transitions"] if one["from"] == PENDING}
     order = _Order(plan)
     outside = [host for host, view in hosts.items() if not _is_wanted(host, view, control, part, role, ())]

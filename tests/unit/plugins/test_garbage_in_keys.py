@@ -94,7 +94,7 @@ _EVENTS = {
     2: {"what": "open", "hosts": {"web1": "a rule"}, "roles": {"db": {"hosts": 2, "reason": "a rule"}}},
     3: {"what": "retry", "hosts": {"web1": "it was failed"}, "by": "bob", "reason": "again"},
     4: {"what": "publish", "hosts": {"web2": "2.0"}},
-    5: {"what": "stage", "stage": "canary", "reason": "its turn has come"},
+    5: {"what": "stage", "stage": "canary", "reason": "stage canary began"},
     6: {"what": "pause", "by": "ann", "reason": "lunch"},
 }
 _DOCUMENTS: dict[str, Any] = {

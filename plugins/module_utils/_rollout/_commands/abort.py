@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operator ends a rollout: what has not begun is closed, and every record is kept."""
+"""Abort: an operator ends a rollout. Gates of hosts that have not begun are closed, and every record is kept."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ from ..host_writes import MOST_CONFLICTS
 from .command import Command, CommandResult, command_fields, members_of, refuse_unless, write_command
 
 
-def abort(store: Store, word: Command, *, dry: bool = False) -> CommandResult:
-    """End a rollout: close what has not begun, and keep every record. Hosts that have begun keep their open gates.
+def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult:
+    """End a rollout and close the gates of hosts that have not begun. Records stay, and hosts that have begun keep open gates.
 
-    Where a role or the whole fleet is open by one gate, those of its hosts that have begun get one of their own before that
-    is closed. The first write stops all planners; the gates are closed after that, and by a second call where that was cut short.
+    The first write stops all planners. The gates are closed after that; if an abort is interrupted, a second one closes the rest. Hosts
+    that have begun under the gate of their role or the global gate get an open gate of their own first.
 
-    A host may begin while it works, so a gate is closed only as long as its host has not said anything else meanwhile. Of a gate
-    of many, that is so for as many hosts as a transaction has room for.
+    A host may begin during the abort. So each write compares the records of the hosts that it closes. For the gate of a role and the
+    global gate, it compares as many records as a transaction has room for.
 
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
-    # Of all tries: one that somebody else's write cut short has closed some already.
+    # Over all tries: a try that ends in a conflict may have closed some gates.
     closed: set[str] = set()
     conflicts: Counter[str] = Counter()
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> CommandResult:
-        # What has to be refused is refused before the first write.
-        members = members_of(snapshot, ledger, word.fleet)
+        # Everything that can fail on bad input runs before the first write.
+        members = members_of(snapshot, ledger, command.fleet)
         keys = writer.store.keys
         gates = _to_close(keys, snapshot, members)
-        exposed = _let_through_by_many(snapshot, members)
+        exposed = _admitted_by_shared_gates(snapshot, members)
         if ledger.state != ABORTED:
             refuse_unless(ledger, (RUNNING, PAUSED), "aborted")
-            said = word.plain()
-            ledger = replace(ledger, state=ABORTED, word=said)
-            writer.write(ledger, {"what": "abort", **command_fields(said)})
+            given = command.plain()
+            ledger = replace(ledger, state=ABORTED, word=given)
+            writer.write(ledger, {"what": "abort", **command_fields(given)})
         for piece in _close_in_turn(keys, gates, writer.places):
             hosts = _closed_hosts(keys, piece)
-            # A host that writes its record all the time is closed without it being compared, or no host would be closed.
+            # A record that keeps changing is no longer compared, or no gate would be closed.
             compared = [
                 host
                 for host in (*hosts, *_under(keys, piece, exposed))
                 if conflicts[keys.record(host)] < MOST_CONFLICTS
             ]
             checks = _unchanged(keys, snapshot, compared)[: MOST_GATES - len(piece) * writer.places]
-            # A gate that a planner opened for a host that has started stays one.
+            # A host that a planner admitted and that has started still counts as admitted by its new gate.
             opened_at = [_opened_at(keys, snapshot, members, one) for one in piece]
             puts = [put(one.key, one.after or "", at) for one, at in zip(piece, opened_at, strict=True)]
             operations = [*checks, *puts]
@@ -76,7 +76,7 @@ def abort(store: Store, word: Command, *, dry: bool = False) -> CommandResult:
 
 
 def _to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> list[Change]:
-    """Return the gates to be closed, the widest last, and before them those that hosts which have begun get of their own."""
+    """Return the gates to write: own gates for hosts that have begun, then the gates to close. The global gate comes last."""
     found = states.read_states(snapshot, members)
     begun = _begun(snapshot, members)
     gates = snapshot.gates
@@ -92,16 +92,16 @@ def _to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> lis
     closed = [("host", host, gates.hosts[host].text) for host in open_ones(gates.hosts) if host not in begun]
     closed += [("role", role, gates.roles[role].text) for role in sorted(open_ones(gates.roles))]
     wide = [Change(keys.gate(scope, name), text, CLOSED) for scope, name, text in closed]
-    # Where there is none, everybody is let through that no other gate keeps.
+    # Without a global gate, every host without another gate is admitted.
     if gates.everywhere is None or _is_open(gates.everywhere, snapshot.current_version):
         wide.append(Change(keys.gate("global"), gates.everywhere.text if gates.everywhere else None, CLOSED))
     return own + wide
 
 
 def _begun(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
-    """Return the hosts that have begun: those that said so, whatever became of them, and those that a run is at work on.
+    """Return the hosts that have reported a start, an upgrade or a failure, and those on which a run has a lease.
 
-    One that was let through and has been silent since has not, also where it is lost.
+    A host that was admitted and never reported has not begun, even if it is lost.
     """
     found = states.read_states(snapshot, members)
     ended = (states.UPGRADED, states.FAILED)
@@ -109,25 +109,25 @@ def _begun(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
 
 
 def _opened_at(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gate: Change) -> int:
-    """Return when planners let a host through whose own gate an abort writes, 0 where it closes it or they did not."""
+    """Return when planners admitted the host whose own gate an abort opens (unix seconds); 0 if they did not, or if it closes the gate."""
     host = gate.key.removeprefix(keys.gate("host", ""))
     if gate.after != OPEN or not states.was_admitted(snapshot, host, members[host]):
         return 0
     return snapshot.gates.answer(host, members[host], snapshot.current_version).at
 
 
-def _let_through_by_many(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, str]:
-    """Return host -> role of those that a gate of their role or of everybody lets through, and that have not begun."""
+def _admitted_by_shared_gates(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, str]:
+    """Return host -> role for hosts that the gate of their role or the global gate admits, and that have not begun."""
     found, begun = states.read_states(snapshot, members), _begun(snapshot, members)
     own = snapshot.gates.hosts
     return {host: one.role for host, one in found.items() if one.gate.is_open and host not in own and host not in begun}
 
 
 def _under(keys: Keys, gates: Sequence[Change], exposed: Mapping[str, str]) -> list[str]:
-    """Return the hosts that a gate of many among these lets through."""
+    """Return the hosts that a role gate or the global gate among ``gates`` admits."""
     closed = {one.key for one in gates}
-    everybody = keys.gate("global") in closed
-    return [host for host, role in exposed.items() if everybody or keys.gate("role", role) in closed]
+    is_global = keys.gate("global") in closed
+    return [host for host, role in exposed.items() if is_global or keys.gate("role", role) in closed]
 
 
 def _closed_hosts(keys: Keys, gates: Sequence[Change]) -> list[str]:
@@ -137,19 +137,19 @@ def _closed_hosts(keys: Keys, gates: Sequence[Change]) -> list[str]:
 
 
 def _unchanged(keys: Keys, snapshot: Snapshot, hosts: Sequence[str]) -> list[Operation]:
-    """Return what fails a write where one of the hosts has said something since it was read."""
+    """Return comparisons that fail a write if one of the hosts has written its record since it was read."""
     records = snapshot.records
     return [compare(keys.record(host), records[host].index if host in records else 0) for host in hosts]
 
 
 def _close_in_turn(keys: Keys, gates: Sequence[Change], places: int) -> list[list[Change]]:
-    """Return the gates in pieces, one for each write; one of many has a write of its own.
+    """Return the gates in pieces, one for each write. A role gate and the global gate have a write of their own.
 
-    :param places: in how many places each is set.
+    :param places: how many keys each gate is written to.
     """
     own = keys.gate("host", "")
     hosts = [one for one in gates if one.key.startswith(own)]
-    # Beside each gate there may be the check of a record, and beside one of many those of all its hosts.
+    # A write compares a record for each host gate, and the records of many hosts for a shared gate.
     most = MOST_GATES // (1 + places)
     return [hosts[at : at + most] for at in range(0, len(hosts), most)] + [
         [one] for one in gates if not one.key.startswith(own)
@@ -157,7 +157,7 @@ def _close_in_turn(keys: Keys, gates: Sequence[Change], places: int) -> list[lis
 
 
 def _is_open(gate: GateValue, current_version: str | None) -> bool:
-    """Return whether a gate lets anybody through. One that can't be read does not, and so is no reason not to abort."""
+    """Return whether a gate admits hosts. An unreadable gate does not, so it does not stop an abort."""
     try:
         return gate.is_open(current_version)
     except UpgradeError:
@@ -165,15 +165,15 @@ def _is_open(gate: GateValue, current_version: str | None) -> bool:
 
 
 def _closed(keys: Keys, gates: Sequence[Change]) -> dict[str, object]:
-    """Return whose gates an abort writes, as the history tells it."""
+    """Return the hosts and roles whose gates an abort writes, as fields of a history entry."""
     hosts, roles = {}, {}
     for one in gates:
         scope, _slash, name = one.key[len(keys.gates) :].partition("/")
         if scope == "global":
-            return {"reason": "the rollout was aborted, and the global gate let everybody through"}
+            return {"reason": "the rollout was aborted, and the global gate was open"}
         if scope == "role":
             roles[name] = {"reason": "the rollout was aborted"}
         else:
             closed = one.after == CLOSED
-            hosts[name] = "the rollout was aborted" if closed else "it has begun, so it keeps an open gate"
+            hosts[name] = "the rollout was aborted" if closed else "it has begun, so its gate stays open"
     return {"hosts": hosts, "roles": roles}

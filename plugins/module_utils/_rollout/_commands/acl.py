@@ -1,10 +1,9 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Policies and tokens for those who take part in a rollout, each with as little as its part needs.
+"""ACL policies and tokens with the least privileges for controllers, nodes, viewers and migrators.
 
-Consul's rules are those of its documentation of ACL policies: ``key`` and ``key_prefix`` decide for keys, and the longest
-prefix wins.
+In Consul's ACL rules, ``key`` and ``key_prefix`` apply to keys, and the longest prefix wins.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from ..._state.keys import Keys
 from ..._state.legacy_keys import LegacyKeys
 from ..._state.store import Store
 
-# The longest name of a policy that Consul takes.
+# Consul's limit for the name of a policy, in characters.
 _LONGEST = 128
-# What Consul tells those who may read tokens and not write them.
+# Consul's value for a secret if the token in use may read tokens but not write them.
 _HIDDEN = "<hidden>"
 
 CONTROLLER, NODE, VIEWER, MIGRATOR = KINDS = ("controller", "node", "viewer", "migrator")
@@ -31,13 +30,13 @@ CONTROLLER, NODE, VIEWER, MIGRATOR = KINDS = ("controller", "node", "viewer", "m
 
 @dataclass(frozen=True, slots=True)
 class TokenKind:
-    """Somebody who takes part.
+    """What a token is for.
 
-    :param kind: ``controller`` plans and drives, ``node`` asks for itself and reports on itself, ``viewer`` looks,
-        ``migrator`` brings the keys to another layout.
-    :param name: of the host, for a node; for the others it tells several of them apart, and may be empty.
-    :param publishes_health: whether a node may set checks of its own in Consul's catalog. With that it may also register and
-        deregister its own node there, so it is for those who need it.
+    :param kind: ``controller`` plans and upgrades, ``node`` reads gates and reports its own state, ``viewer`` reads everything,
+        ``migrator`` moves keys to another layout.
+    :param name: the host, for a node. For other kinds, a name to have several tokens; may be empty.
+    :param publishes_health: whether a node may write its own checks to Consul's catalog. That also lets it register and deregister its
+        own node there.
     """
 
     kind: str
@@ -45,7 +44,7 @@ class TokenKind:
     publishes_health: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what can't be a part of a key.
+        """Refuse a name that can't be part of a key.
 
         :raises UpgradeError: ``bad_name``.
         """
@@ -53,7 +52,7 @@ class TokenKind:
             check_name("host" if self.kind == NODE else "part", self.name, "name")
 
     def policy(self, keys: Keys) -> str:
-        """Return the name of its policy, in the letters that Consul takes; fleets with a prefix have theirs in it."""
+        """Return the name of its policy, in characters that Consul allows. It includes the fleet's key prefix."""
         fleet = f"{_letters(keys.prefix.strip('/'))}--" if keys.prefix else ""
         name = f"convoy-upgrade-{fleet}{self.kind}" + (f"-{_letters(self.name)}" if self.name else "")
         if len(name) <= _LONGEST:
@@ -61,19 +60,19 @@ class TokenKind:
         return f"{name[: _LONGEST - 13]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
     def description(self, keys: Keys) -> str:
-        """Return what tells its policy and its token from all others."""
+        """Return the description that identifies its policy and its token."""
         fleet = f" of the fleet under {keys.prefix}" if keys.prefix else ""
         return f"convoy.upgrade: {self.kind}" + (f" {self.name}" if self.name else "") + fleet
 
     def rules(self, keys: Keys) -> str:
-        """Return what it may do, in Consul's language.
+        """Return the rules of its policy, in Consul's ACL language.
 
-        :raises UpgradeError: ``bad_name`` for what can't be written in it.
+        :raises UpgradeError: ``bad_name`` for a name that can't be written in that language.
         """
-        # The catalog and its checks, as health.consul_checks and the inventory read them.
+        # health.consul_checks and the inventory read the catalog and its checks.
         catalog = [("node_prefix", "", "read"), ("service_prefix", "", "read")]
         old = LegacyKeys(keys.prefix)
-        # Wherever a host's keys are, before, during and after a migration.
+        # The keys of hosts in every layout: before, during and after a migration.
         gates, reports = (keys.gates, *old.gate_folders), (keys.reports, old.reports)
         if self.kind == NODE:
             grants = [
@@ -107,12 +106,11 @@ def _letters(text: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return a name as it stands in rules."""
+    """Return a name as a quoted string of the ACL language."""
     if "${" in name:
         raise UpgradeError(
             "bad_name",
-            f"{name!r} has '${{' in it, which begins a formula in the language of Consul's policies. Rename the host, or give "
-            "another kv_prefix.",
+            f"{name!r} contains '${{', which starts an expression in Consul's ACL language. Rename the host, or set another kv_prefix.",
         )
     return json.dumps(name, ensure_ascii=False)
 
@@ -121,7 +119,7 @@ def _quoted(name: str) -> str:
 class GrantedToken:
     """A policy and its token.
 
-    :param secret: the token itself; empty in check mode where there is none yet.
+    :param secret: the token itself; empty in check mode if there is none yet.
     """
 
     policy: str
@@ -130,12 +128,12 @@ class GrantedToken:
     changes: tuple[Change, ...] = ()
 
     def __repr__(self) -> str:
-        """Leave the secret out."""
+        """Return its text without the secret."""
         return f"Granted(policy={self.policy!r}, accessor={self.accessor!r})"
 
 
 def grant(store: Store, part: TokenKind, *, dry: bool = False) -> GrantedToken:
-    """Make sure that there are the policy and one token of a part.
+    """Create or update the policy of a kind, create its token if there is none, and return both.
 
     :raises UpgradeError: ``bad_name``, ``foreign_policy``, ``denied``, or what :meth:`ConsulClient.read` raises.
     """
@@ -159,14 +157,14 @@ def grant(store: Store, part: TokenKind, *, dry: bool = False) -> GrantedToken:
     if token["SecretID"] == _HIDDEN:
         raise UpgradeError(
             "denied",
-            f"There is a token of {name} already, and Consul at {store.settings.url} hides its secret from the token "
-            'that it was given. Set token (or CONSUL_HTTP_TOKEN) to one whose policy has acl = "write".',
+            f"Policy {name} has a token already, and Consul at {store.settings.url} hides its secret from the token in use. "
+            'Set token (or CONSUL_HTTP_TOKEN) to one whose policy has acl = "write".',
         )
     return GrantedToken(name, token["AccessorID"], token["SecretID"], tuple(changes))
 
 
 def revoke(store: Store, part: TokenKind, *, dry: bool = False) -> GrantedToken:
-    """Delete the policy of a part and its token.
+    """Delete the policy of a kind and its token, and return what was deleted.
 
     :raises UpgradeError: ``bad_name``, ``foreign_policy``, or what :meth:`ConsulClient.read` raises.
     """
@@ -191,8 +189,8 @@ def _policy(store: Store, part: TokenKind) -> dict[str, Any] | None:
     if found is not None and found["Description"] != description:
         raise UpgradeError(
             "foreign_policy",
-            f"Consul has a policy {name} already, for {found['Description'] or 'something else'!r} and not for "
-            f"{description!r}. It is left as it is; rename it, or give another name.",
+            f"Consul has a policy {name} already, with the description {found['Description']!r} instead of {description!r}. It is "
+            "not changed. Rename that policy, or give another name.",
         )
     return found
 

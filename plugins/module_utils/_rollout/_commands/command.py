@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all words of an operator have in common: who says it, and that it is written as one word on one rollout."""
+"""What all commands of operators share: who gives them and why, and one write to the ledger of one rollout."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from ..planner_pass import is_same_rollout
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Who says it, and why.
+    """Who gives a command, and why.
 
+    :param by: the operator; empty for the user of this process.
     :param fleet: host -> role, as for a plan.
     """
 
@@ -38,17 +39,18 @@ class Command:
     fleet: Mapping[str, str] = field(default_factory=dict)
 
     def plain(self) -> dict[str, object]:
-        """Return it as the ledger keeps it."""
-        said = {"by": truncate_middle(sanitize(self.by or current_user())), "at": int(time.time())}
-        return {**said, "reason": truncate_middle(sanitize(self.reason))} if self.reason else {**said}
+        """Return it in the ledger's form: ``by``, ``at`` (unix seconds), and ``reason`` if there is one."""
+        fields = {"by": truncate_middle(sanitize(self.by or current_user())), "at": int(time.time())}
+        return {**fields, "reason": truncate_middle(sanitize(self.reason))} if self.reason else {**fields}
 
 
 @dataclass(slots=True)
 class CommandResult:
-    """What came of it.
+    """The result of a command.
 
-    :param ledger: as it is then; None where there is no rollout.
-    :param hosts: the hosts that it was about: those closed by an abort, put back by a retry, or forgotten.
+    :param ledger: the ledger after the command; None if there is no rollout.
+    :param hosts: the hosts that an abort closed, a retry reset, or forget removed.
+    :param remarks: sentences for the operator.
     """
 
     ledger: Ledger | None
@@ -60,12 +62,11 @@ class CommandResult:
 def write_command(
     store: Store, act: Callable[[LedgerWriter, Snapshot, Ledger], CommandResult], *, dry: bool
 ) -> CommandResult:
-    """Let ``act`` read the keys and write its word, again where somebody else wrote in between.
+    """Read the keys and let ``act`` write a command; retry on conflict.
 
-    :param act: takes a writer, the keys as they are, and the ledger; what it raises ends it.
-    :param dry: write nothing, and tell what would be written.
-    :raises UpgradeError: ``no_rollout``, ``busy``, ``overtaken`` where another rollout has begun between two tries, and
-        what ``act`` raises.
+    :param act: takes a writer, the snapshot and its ledger. Any exception but a conflict passes through.
+    :param dry: write nothing, and return what would be written.
+    :raises UpgradeError: ``no_rollout``, ``busy``, ``overtaken`` if another rollout begins between two tries, and what ``act`` raises.
     """
     changes: list[Change] = []
     meant: Ledger | None = None
@@ -78,9 +79,8 @@ def write_command(
         if meant is not None and not is_same_rollout(meant, ledger):
             raise UpgradeError(
                 "overtaken",
-                f"The rollout to {meant.version} that this was said of was overtaken by another one, to {ledger.version}, "
-                f"begun by {ledger.who}. That one is left as it is; look at it with status.yml, and say it again if it is "
-                "meant for that one.",
+                f"Another rollout, to {ledger.version}, was begun by {ledger.who} in place of the one to {meant.version} during this "
+                "command. It is not changed. Look at it with status.yml, and run the command again if it should apply to that rollout.",
             )
         meant = ledger
         writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
@@ -95,22 +95,22 @@ def write_command(
 
 
 def ledger_of(keys: Keys, snapshot: Snapshot) -> Ledger:
-    """Return the ledger of the rollout that there is.
+    """Return the ledger of the current rollout.
 
     :raises UpgradeError: ``no_rollout``.
     """
     if snapshot.ledger is None:
         raise UpgradeError(
-            "no_rollout", f"There is no rollout: {keys.ledger} is not there. Begin one with upgrade.yml."
+            "no_rollout", f"There is no rollout: {keys.ledger} does not exist. Begin one with upgrade.yml."
         )
     return snapshot.ledger
 
 
 def refuse_unless(ledger: Ledger, allowed: Iterable[str], what: str) -> None:
-    """Refuse a word that comes too early or too late.
+    """Refuse a command that the rollout's state does not allow.
 
-    :param allowed: the states of a rollout in which it can be said.
-    :param what: what can't be done otherwise, such as ``paused``.
+    :param allowed: the states that allow it.
+    :param what: the command as a participle for the message, such as ``paused``.
     :raises UpgradeError: ``not_running``.
     """
     if ledger.state in allowed:
@@ -128,24 +128,27 @@ def _what_next(ledger: Ledger) -> str:
         return f"It is over, and all of its hosts are upgraded; {other}."
     if ledger.state != ABORTED:
         return "Look at it with status.yml."
-    anew = "rollback.yml" if ledger.rollback else f"upgrade.yml -e version={ledger.version} -e restart=true"
-    return f"It is over. {anew} begins it again, and {other}."
+    again = "rollback.yml" if ledger.rollback else f"upgrade.yml -e version={ledger.version} -e restart=true"
+    return f"It is over. {again} begins it again, and {other}."
 
 
-def command_fields(said: Mapping[str, object]) -> dict[str, object]:
-    """Return who says it and why, as the history keeps it."""
-    return {"by": said["by"], "reason": said.get("reason", "")}
+def command_fields(command: Mapping[str, object]) -> dict[str, object]:
+    """Return who gave a command and why, as fields of a history entry.
+
+    :param command: what :meth:`Command.plain` returns.
+    """
+    return {"by": command["by"], "reason": command.get("reason", "")}
 
 
 def members_of(snapshot: Snapshot, ledger: Ledger, fleet: Mapping[str, str]) -> dict[str, str]:
-    """Return host -> role of the given fleet and of all hosts that ever reported, by the names that the ledger knows."""
+    """Return host -> role of the fleet and of all hosts that ever reported. Names give roles by the ledger's role pattern."""
     return roles_of_hosts(fleet, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
 
 
 def plan_of(store: Store, snapshot: Snapshot, ledger: Ledger, fleet: Mapping[str, str]) -> Plan:
-    """Return where all hosts are, under the rules of the ledger.
+    """Return the plan for all hosts under the rules of the ledger.
 
-    :raises UpgradeError: ``fleet_too_small`` where hosts are missing of which the ledger knows.
+    :raises UpgradeError: ``fleet_too_small`` if the ledger counts more hosts than are known here.
     """
     rules = parse(ledger.instructions)
     plan = make_plan(with_checks(store, snapshot, rules), members_of(snapshot, ledger, fleet), rules)

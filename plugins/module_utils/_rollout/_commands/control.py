@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What operators do to a rollout: pause, resume, approve; abort, retry, rollback and forget have files of their own."""
+"""Operators' commands on a rollout: pause, resume and approve are here; abort, retry, rollback and forget are imported."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from .rollback import roll_back
 __all__ = ["CommandResult", "Command", "abort", "approve", "forget", "pause", "resume", "retry", "roll_back"]
 
 
-def pause(store: Store, word: Command, *, dry: bool = False) -> CommandResult:
-    """Open nothing more until it is resumed; hosts that have begun go on.
+def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult:
+    """Pause a rollout: no host is admitted until it is resumed. Hosts that have begun continue.
 
-    After a rollout is complete, that goes for the tasks after the upgrade, and for hosts that join the fleet.
+    A complete rollout can be paused too. That affects the tasks after the upgrade, and hosts that join the fleet.
 
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
@@ -39,15 +39,15 @@ def pause(store: Store, word: Command, *, dry: bool = False) -> CommandResult:
     def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> CommandResult:
         if ledger.state != PAUSED:
             refuse_unless(ledger, (RUNNING, COMPLETE), "paused")
-            said = word.plain()
-            writer.write(replace(ledger, state=PAUSED, word=said), {"what": "pause", **command_fields(said)})
+            given = command.plain()
+            writer.write(replace(ledger, state=PAUSED, word=given), {"what": "pause", **command_fields(given)})
         return CommandResult(writer.ledger or ledger)
 
     return write_command(store, act, dry=dry)
 
 
-def resume(store: Store, word: Command, *, dry: bool = False) -> CommandResult:
-    """Let a paused rollout go on.
+def resume(store: Store, command: Command, *, dry: bool = False) -> CommandResult:
+    """Resume a paused rollout.
 
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
@@ -55,32 +55,32 @@ def resume(store: Store, word: Command, *, dry: bool = False) -> CommandResult:
     def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> CommandResult:
         if ledger.state != RUNNING:
             refuse_unless(ledger, (PAUSED,), "resumed")
-            writer.write(replace(ledger, state=RUNNING, word={}), {"what": "resume", **command_fields(word.plain())})
+            writer.write(replace(ledger, state=RUNNING, word={}), {"what": "resume", **command_fields(command.plain())})
         return CommandResult(writer.ledger or ledger)
 
     return write_command(store, act, dry=dry)
 
 
-def approve(store: Store, word: Command, stage: str | None = None, *, dry: bool = False) -> CommandResult:
-    """Say that the rollout may go on after a stage.
+def approve(store: Store, command: Command, stage: str | None = None, *, dry: bool = False) -> CommandResult:
+    """Approve a stage, so that the next one can begin.
 
-    :param stage: its name; None for the one that waits for it.
+    :param stage: its name; None for the stage that waits for an approval.
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``nothing_to_approve``, ``fleet_too_small``, ``overtaken``,
         ``busy``.
     """
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> CommandResult:
         refuse_unless(ledger, (RUNNING, PAUSED), "approved")
-        given = snapshot.approvals.get(stage) if stage is not None else None
-        if given is not None:
-            return CommandResult(ledger, remarks=[f"Stage {stage} was approved by {given.by} already."])
-        plan = plan_of(writer.store, snapshot, ledger, word.fleet)
+        approval = snapshot.approvals.get(stage) if stage is not None else None
+        if approval is not None:
+            return CommandResult(ledger, remarks=[f"Stage {stage} was approved by {approval.by} already."])
+        plan = plan_of(writer.store, snapshot, ledger, command.fleet)
         if not plan.wants_approval or (stage is not None and stage != plan.stage):
             raise _nothing_to_approve(plan, ledger, stage)
-        said = word.plain()
+        given = command.plain()
         key = writer.store.keys.approval(str(plan.stage))
-        text = encode_approval(said)
-        event = {"what": "approve", "stage": plan.stage, **command_fields(said)}
+        text = encode_approval(given)
+        event = {"what": "approve", "stage": plan.stage, **command_fields(given)}
         writer.write(ledger, event, [put(key, text)], [Change(key, None, text)])
         return CommandResult(writer.ledger or ledger)
 
@@ -99,15 +99,11 @@ def _nothing_to_approve(plan: Plan, ledger: Ledger, stage: str | None) -> Upgrad
     now = f"the rollout is in stage {plan.stage}" if plan.stage else "the rules have no stages"
     why = "it waits for approval" if plan.wants_approval else "nothing waits for approval now"
     hint = "Look at it with status.yml, and approve once its hosts are upgraded."
-    # Once all of its hosts are upgraded, the mark says since when.
+    # done_at is set once all hosts of the stage are upgraded.
     done_at = plan.stage_mark.get("done_at")
     if done_at is not None and not plan.wants_approval and stage in (None, plan.stage):
         one = stages[plan.stage_mark["number"]]
         until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(done_at + one.soak))
         why = f"its hosts are upgraded, and it soaks until {until}"
-        hint = (
-            "Approve it after that."
-            if one.approve
-            else "By its rules it needs no approval, and the next one begins then."
-        )
+        hint = "Approve it after that." if one.approve else "It needs no approval: the next stage begins then."
     return UpgradeError("nothing_to_approve", f"{whom} can't be approved: {now}; {why}. {hint}")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operator removes all that is known of hosts, such as ones that are decommissioned."""
+"""Forget: an operator removes all keys of hosts, such as decommissioned ones."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from ..._state.store import Store, current_user
 from .command import Command, CommandResult, command_fields
 
 _MOST_TRIES = 20
-# Of the operations of one write. It has the ledger, the comparisons and the mark of the holds too, and may remove a gate in two places.
+# Keys for one write. The ledger, comparisons, the key of all holds and a second copy of the gate need room too.
 _MOST_KEYS = 50
 
 
 def forget(
-    store: Store, word: Command, hosts: Sequence[str], *, force: bool = False, dry: bool = False
+    store: Store, command: Command, hosts: Sequence[str], *, force: bool = False, dry: bool = False
 ) -> CommandResult:
-    """Remove all that is known of hosts: reports, record, gate, hold, health, and what the ledger has. One write for each host.
+    """Remove all keys of hosts: reports, record, gate, hold, health mark and lease, and their part of the ledger. One write for each host.
 
-    The history keeps what was. It works without a rollout too.
+    The history stays. This works without a rollout too.
 
-    :param force: whether to forget hosts that are at work. Their slots are free then.
-    :raises UpgradeError: ``no one``, ``bad_name``, ``at_work``, ``busy``.
+    :param force: whether to forget hosts that are being upgraded. Their slots become free.
+    :raises UpgradeError: ``no_target``, ``bad_name``, ``at_work``, ``busy``.
     """
     names = [check_name("host", host, "hosts") for host in dict.fromkeys(hosts)]
     if not names:
@@ -57,13 +57,13 @@ def forget(
         waiting = [host for host in names if host not in remarks]
         known = _known(store, waiting)
         if not force:
-            _refuse_at_work(snapshot, word.fleet, [host for host in waiting if known[host]])
+            _refuse_at_work(snapshot, command.fleet, [host for host in waiting if known[host]])
         writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
         try:
             for host in waiting:
-                found = _remarks(snapshot, word.fleet, host, is_known=bool(known[host]))
+                found = _remarks(snapshot, command.fleet, host, is_known=bool(known[host]))
                 if known[host]:
-                    _remove(store, writer, snapshot, word, host, known[host], changes, force=force)
+                    _remove(store, writer, snapshot, command, host, known[host], changes, force=force)
                 remarks[host] = found
         finally:
             changes.extend(writer.changes)
@@ -81,12 +81,12 @@ def forget(
         return f"{f'{listing(gone)}: forgotten. ' if gone else ''}{left}: the ledger or a record"
 
     return retry_on_conflict(
-        attempt, changed, "End the agent of the host, then run the same command again.", _MOST_TRIES
+        attempt, changed, "Stop the agent of the host, then run the same command again.", _MOST_TRIES
     )
 
 
 def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[KVEntry]]:
-    """Return host -> the entries of all keys that are of it alone."""
+    """Return host -> the entries of all keys that belong to it alone."""
     keys, old = store.keys, LegacyKeys(store.keys.prefix)
     folders = (
         keys.reports,
@@ -107,7 +107,7 @@ def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[KVEntry]]:
 
 
 def _host_of(keys: Keys, key: str) -> str | None:
-    """Return the host that a key is of, None for one that is of no single host."""
+    """Return the host that a key belongs to; None for a key that belongs to no single host."""
     old = LegacyKeys(keys.prefix)
     for folder in (keys.records, keys.marks, keys.drivers, f"{keys.holds}host/", f"{keys.gates}host/"):
         if key.startswith(folder):
@@ -129,9 +129,9 @@ def _refuse_at_work(snapshot: Snapshot, fleet: Mapping[str, str], hosts: Sequenc
     found = states.read_states(snapshot, {host: _role_of(snapshot, fleet, host) for host in hosts}, rules)
     for host, one in found.items():
         if host in snapshot.leases:
-            why = "a run of Ansible is at work on it"
+            why = "an Ansible run has a lease on it"
         elif one.record is not None and one.record.state == STARTED and one.state not in states.BROKEN:
-            why = f"it has begun its upgrade to {one.record.version} and has not ended it"
+            why = f"it has begun its upgrade to {one.record.version} and not finished it"
         elif one.state == states.UPGRADING:
             why = f"it {one.trouble or 'was admitted'}"
         else:
@@ -139,7 +139,7 @@ def _refuse_at_work(snapshot: Snapshot, fleet: Mapping[str, str], hosts: Sequenc
         raise UpgradeError(
             "at_work",
             f"{host} is not forgotten, because {why}. Its slot would be free while it may be down. Wait until it is done, or make sure that "
-            f"nothing is at work there and run forget.yml -e host={host} -e force=true.",
+            f"no upgrade runs there and run forget.yml -e host={host} -e force=true.",
             hosts=[host],
         )
 
@@ -148,7 +148,7 @@ def _remove(
     store: Store,
     writer: LedgerWriter,
     snapshot: Snapshot,
-    word: Command,
+    command: Command,
     host: str,
     entries: Sequence[KVEntry],
     changes: list[Change],
@@ -167,29 +167,29 @@ def _remove(
         if pause is not None:
             found.insert(1, pause)
     record = snapshot.records.get(host)
-    # As long as the host has said nothing meanwhile, and no run has begun with it.
+    # Fails if the host has written its record since it was read, or if a run has taken a lease on it.
     checks = [compare(keys.record(host), record.index if record is not None else 0)]
     checks += [] if force else [compare(keys.driver(host), 0)]
     if host in snapshot.holds.hosts:
         checks.append(compare_and_put(keys.holds, uuid.uuid4().hex, snapshot.hold_index))
-    said = command_fields(word.plain())
-    event = {"what": "forget", "hosts": {host: str(said["reason"]) or "all that was known of it is removed"}, **said}
+    fields = command_fields(command.plain())
+    event = {"what": "forget", "hosts": {host: str(fields["reason"]) or "all of its keys are removed"}, **fields}
     for at in range(0, len(found), _MOST_KEYS):
         piece = found[at : at + _MOST_KEYS]
         operations: list[Operation] = [*(checks if not at else ()), *(operation for operation, _change in piece)]
         piece_changes = [change for _operation, change in piece]
         if writer.ledger is not None:
-            ledger = _without(writer.ledger, snapshot, word.fleet, host) if not at else writer.ledger
+            ledger = _without(writer.ledger, snapshot, command.fleet, host) if not at else writer.ledger
             writer.write(ledger, event, operations, piece_changes)
             continue
         if not writer.dry:
-            # Who brings a ledger meanwhile has planned with this host.
+            # A planner that has written a ledger since the read has planned with this host.
             store.client.settle([compare(keys.ledger, 0), *operations])
         changes += piece_changes
 
 
 def _without(ledger: Ledger, snapshot: Snapshot, fleet: Mapping[str, str], host: str) -> Ledger:
-    """Return a ledger that does not know a host; one that only the fleet of the last planner named is counted no more either."""
+    """Return the ledger without a host. Its role counts one host less if the count includes a host that is not known otherwise."""
     role = _role_of(snapshot, fleet, host)
     others = {*fleet, *({*snapshot.reports, *snapshot.records} - {host})}
     left = sum(1 for other in others if _role_of(snapshot, fleet, other) == role)
@@ -204,14 +204,16 @@ def _without(ledger: Ledger, snapshot: Snapshot, fleet: Mapping[str, str], host:
 
 
 def _remarks(snapshot: Snapshot, fleet: Mapping[str, str], host: str, *, is_known: bool) -> list[str]:
-    """Return what an operator should know of a host that is forgotten."""
+    """Return remarks for the operator on a host that is forgotten."""
     if not is_known:
         others = {*fleet, *snapshot.reports, *snapshot.records}
-        return [f"Nothing is known of {host}{did_you_mean(host, others - {host}) or '.'}"]
-    remarks = [f"{host} is forgotten. If it still runs, end its agent there, or its next run makes it known again."]
+        return [f"Nothing is stored about {host}{did_you_mean(host, others - {host}) or '.'}"]
+    remarks = [f"{host} is forgotten. If it still runs, stop its agent, or its next run reports it again."]
     hold = snapshot.holds.hosts.get(host)
     if hold is not None:
-        remarks.append(f"{host} was {hold.words()}. That hold is gone too.")
+        remarks.append(f"{host} was {hold.words()}. That hold is removed too.")
     if host in fleet:
-        remarks.append(f"{host} is in the inventory, so it counts as a host that never reported. Take it out there.")
+        remarks.append(
+            f"{host} is in the inventory, so it counts as a host that never reported. Remove it from the inventory."
+        )
     return remarks

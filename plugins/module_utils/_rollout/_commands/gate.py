@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operator's own hand on a gate."""
+"""Gates that an operator sets directly."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from ..._state.snapshot import decode_snapshot
 from ..._state.store import Store
 
 
-# A conflict means that somebody else wrote the same gate between our reading and our writing.
 def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: bool = False) -> list[Change]:
-    """Set one gate, or with ``value`` None remove it; return what changed.
+    """Set one gate, or remove it if ``value`` is None; return the changes.
 
-    As long as nodes may look for gates where the old code had them, it is set in both places at once.
+    As long as nodes may read gates in the legacy layout, the gate is written in both layouts in one transaction.
 
-    :param scope: global, role or host; the latter two with a name.
+    :param scope: ``global``, ``role`` or ``host``; the latter two need a name.
     :raises UpgradeError: ``bad_name``, ``bad_gate_value``, ``busy``, ``newer_schema``.
     """
     keys, legacy_keys = store.keys, LegacyKeys(store.keys.prefix)
@@ -39,30 +38,30 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
         entries = {entry.key: entry for entry in store.client.read(wanted)}
         snapshot = decode_snapshot(keys, entries.values())
         refuse_newer(keys, snapshot.schema, snapshot.release)
-        mirror = GateCopies(keys, snapshot)
+        copies = GateCopies(keys, snapshot)
         after = None if value is None else gate_text(value, snapshot.current_version)
         changes = [
-            replace(one, before=_shown(entries.get(one.key))) for one in mirror.changes([Change(key, None, after)])
+            replace(one, before=_text_of(entries.get(one.key))) for one in copies.changes([Change(key, None, after)])
         ]
         changes = [one for one in changes if one.before != one.after]
         if not changes:
             return []
         index, legacy_index = (entries[one].modify_index if one in entries else 0 for one in (key, legacy_key))
         if not dry:
-            checks = [compare(legacy_key, legacy_index)] if mirror.is_needed else []
+            checks = [compare(legacy_key, legacy_index)] if copies.is_needed else []
             write = [compare(key, index), remove(key)] if after is None else [compare_and_put(key, after, index)]
-            store.client.settle([*checks, *mirror.operations(write)])
+            store.client.settle([*checks, *copies.operations(write)])
         return changes
 
-    return retry_on_conflict(attempt, lambda: key, "Who else sets it?")
+    return retry_on_conflict(attempt, lambda: key, "Find what else sets this gate, then run the same command again.")
 
 
 def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
-    """Wipe all gates and close the global one in one transaction: the original's global disable.
+    """Remove all gates and close the global one in one transaction, as ``global_disable`` of python-jiocloud does.
 
-    Operators' pauses stay. Where very many gates stand in the old place, it closes the global one first and removes these some at a time.
+    Operators' pauses stay. If the legacy layout has too many gates for one transaction, the global gate is closed first.
 
-    :returns: what changed; nothing where the closed global gate is the only one already.
+    :returns: the changes; empty if a closed global gate is the only gate already.
     :raises UpgradeError: ``newer_schema``.
     """
     keys, legacy_keys = store.keys, LegacyKeys(store.keys.prefix)
@@ -71,30 +70,34 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     snapshot = decode_snapshot(keys, read)
     refuse_newer(keys, snapshot.schema, snapshot.release)
     before = {
-        entry.key: _shown(entry)
+        entry.key: _text_of(entry)
         for entry in read
         if entry.key.startswith(keys.gates) or legacy_keys.gate_of(entry.key) is not None
     }
     for _scope, _name, pause in snapshot.legacy_gates.paused(snapshot.current_version):
         del before[pause.key]
-    mirror = GateCopies(keys, snapshot)
-    closed = {one.key: one.after for one in mirror.changes([Change(everywhere, None, CLOSED)])}
+    copies = GateCopies(keys, snapshot)
+    closed = {one.key: one.after for one in copies.changes([Change(everywhere, None, CLOSED)])}
     changes = [Change(key, value, None) for key, value in sorted(before.items()) if key not in closed]
     changes += [Change(key, before.get(key), value) for key, value in closed.items() if before.get(key) != value]
     if changes and not dry:
         write = [remove_tree(keys.gates), put(everywhere, CLOSED)]
-        for piece in mirror.ahead(write):
+        for piece in copies.ahead(write):
             _do(store, piece.operations)
-        _do(store, mirror.operations(write))
+        _do(store, copies.operations(write))
     return changes
 
 
 def _do(store: Store, operations: Sequence[Operation]) -> None:
-    """Carry out a transaction that does no harm when it is done twice."""
-    retry_on_conflict(lambda: store.client.settle(operations), lambda: store.keys.gates, "Who else sets gates?")
+    """Execute an idempotent transaction."""
+    retry_on_conflict(
+        lambda: store.client.settle(operations),
+        lambda: store.keys.gates,
+        "Find what else sets gates, then run the same command again.",
+    )
 
 
-def _shown(entry: KVEntry | None) -> str | None:
+def _text_of(entry: KVEntry | None) -> str | None:
     if entry is None:
         return None
     text = text_of(entry.value)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Holds: an operator's "not this one", set and ended."""
+"""Holds, which exempt hosts, roles or everything from a rollout: set them and end them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from ..._state.legacy_keys import LegacyKeys
 from ..._state.snapshot import decode_snapshot
 from ..._state.store import Store, current_user
 
-# Of a long list, so many names are told one by one.
+# Of a long list, this many names get a sentence each.
 _MOST_REMARKS = 5
-# A node that asks is told no from then on, also where its former run was cut off midway.
-_GOES_ON = "The run that is at work goes on; no further run begins until the hold ends. The slot is kept meanwhile."
+# A held node gets no admission from then on, even if its earlier run was interrupted.
+_CONTINUES = "The current run continues; no further run begins until the hold ends. The slot stays taken until then."
 
 
 @dataclass(frozen=True, slots=True)
 class HoldTargets:
-    """Whom holds are for.
+    """What holds apply to.
 
-    :param fleet: host -> role, for hosts whose names don't tell their roles; holds are for roles as such.
-    :param allow_unknown: whether names may be of hosts and roles that are not known, such as those that are still to come.
+    :param fleet: host -> role, for hosts whose names do not give their roles.
+    :param allow_unknown: whether names of unknown hosts and roles are allowed, such as of hosts that will join the fleet.
     """
 
     everything: bool = False
@@ -48,23 +48,23 @@ class HoldTargets:
     allow_unknown: bool = False
 
     def scopes(self) -> list[tuple[str, str | None]]:
-        """Return the holds as parts of their keys.
+        """Return scope and name of each hold; the name is None for everything.
 
-        :raises UpgradeError: ``bad_name``, ``no one``.
+        :raises UpgradeError: ``bad_name``, ``no_target``.
         """
         found: list[tuple[str, str | None]] = [("global", None)] if self.everything else []
         found += [("role", check_name("role", name, "roles")) for name in dict.fromkeys(self.roles)]
         found += [("host", check_name("host", name, "hosts")) for name in dict.fromkeys(self.hosts)]
         if not found:
-            raise UpgradeError("no_target", "No one is named: give hosts, roles, or everything: true.")
+            raise UpgradeError("no_target", "No target is given: give hosts, roles, or everything: true.")
         return found
 
 
 @dataclass(slots=True)
 class HoldResult:
-    """What was set or ended.
+    """The holds that were set or ended.
 
-    :param remarks: what the operator should know, such as a host that has begun already.
+    :param remarks: sentences for the operator, such as on a host that has begun already.
     """
 
     holds: list[Hold] = field(default_factory=list)
@@ -73,18 +73,17 @@ class HoldResult:
 
 
 def set_holds(store: Store, whom: HoldTargets, reason: str, by: str | None = None, *, dry: bool = False) -> HoldResult:
-    """Hold hosts, roles or everything. A hold for the same reason, by whomever, is left as it is.
+    """Hold hosts, roles or everything. An existing hold with the same reason is not changed.
 
-    A planner that is at work has not seen the hold: so it goes through the ledger, and the folder's own key is written
-    along, which the beginning of a rollout compares. A ledger that can't be read lets no planner go on, and keeps no one
-    from holding.
+    A planner may be in the middle of a pass. So the write increments the ledger's epoch, which makes that pass retry. It also writes
+    the folder's own key, which the beginning of a rollout compares. Holds work with an unreadable ledger too.
 
-    :param by: who holds; None for whoever runs this.
-    :raises UpgradeError: ``bad_name``, ``no one``, ``no_reason``, ``unknown_names``, ``busy``.
+    :param by: the operator; None for the user of this process.
+    :raises UpgradeError: ``bad_name``, ``no_target``, ``no_reason``, ``unknown_names``, ``busy``.
     """
     scopes = whom.scopes()
     if not reason.strip():
-        raise UpgradeError("no_reason", "reason is empty. Say why, for those who find the hold later.")
+        raise UpgradeError("no_reason", "reason is empty. Give a reason for operators who see the hold later.")
     at = time.strftime("%Y-%m-%d %H:%M:%S %z")
     reason, by = (truncate_middle(sanitize(text)) for text in (reason.strip(), by or current_user()))
 
@@ -110,13 +109,13 @@ def set_holds(store: Store, whom: HoldTargets, reason: str, by: str | None = Non
 
 
 def end_holds(store: Store, whom: HoldTargets, by: str | None = None, *, dry: bool = False) -> HoldResult:
-    """End holds; those that are not there are none the worse.
+    """End holds. A hold that does not exist gets a remark.
 
-    :param by: who ends them; None for whoever runs this.
-    :raises UpgradeError: ``bad_name``, ``no one``, ``unknown_names``, ``busy``.
+    :param by: the operator; None for the user of this process.
+    :raises UpgradeError: ``bad_name``, ``no_target``, ``unknown_names``, ``busy``.
     """
     scopes = whom.scopes()
-    # Of all tries: one that somebody else's write cut short has ended some already.
+    # Over all tries: a try that ends in a conflict may have ended some holds.
     were_held: set[tuple[str, str | None]] = set()
 
     def change(snapshot: Snapshot, held: HoldResult) -> list[tuple[Operation, Change]]:
@@ -147,11 +146,11 @@ def _write(
     changes: list[Change] = []
 
     def write_some() -> HoldResult | None:
-        """Write as much as a transaction takes; return the result where nothing is left."""
+        """Write as much as a transaction takes; return the result once nothing is left, None before that."""
         held = HoldResult()
         snapshot, lost = _read(store)
         found = change(snapshot, held)
-        # Beside the folder's own key; a gate may be removed in two places. What is left comes after reading again.
+        # The folder's own key takes one operation, and a gate may be removed in two layouts. The rest is read again and written next.
         has_gates = any(not one.key.startswith(store.keys.holds) for _operation, one in found)
         most = (MOST_GATES - 1) // (2 if has_gates else 1)
         piece = found if dry else found[:most]
@@ -171,7 +170,7 @@ def _write(
 
 
 def _read(store: Store) -> tuple[Snapshot, list[str]]:
-    """Return what a hold needs, without the ledger where that can't be read, and what is to be said of that."""
+    """Return a snapshot, without the ledger if that can't be read, and remarks on that."""
     try:
         return store.snapshot(), []
     except UpgradeError as error:
@@ -184,29 +183,29 @@ def _read(store: Store) -> tuple[Snapshot, list[str]]:
     refuse_newer_among(keys, entries)
     snapshot = decode_snapshot(keys, (entry for entry in entries if entry.key != keys.ledger))
     index = next((entry.modify_index for entry in entries if entry.key == keys.ledger), 0)
-    said = f"The ledger {keys.ledger} can't be read, so the history does not tell of this. It holds all the same."
-    return replace(snapshot, ledger_index=index), [said]
+    remark = f"The ledger {keys.ledger} can't be read. The holds are changed, but the history has no entry for that."
+    return replace(snapshot, ledger_index=index), [remark]
 
 
 def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str, Any]) -> None:
     keys = store.keys
-    # A value of its own, as Consul passes over a write that changes nothing, and no one would see that it was there: neither a
-    # rollout that begins nor a host that starts, both of which compare the index of this key.
+    # The value is unique, because Consul ignores a write that changes nothing. The index of this key has to change: a rollout that
+    # begins and a host that starts compare it.
     mark = compare_and_put(keys.holds, uuid.uuid4().hex, snapshot.hold_index)
     operations = [mark, *(operation for operation, _change in piece)]
     if snapshot.ledger is None:
-        # Who brings a ledger meanwhile may have planned without this hold.
+        # A planner that has written a ledger since the read may have planned without this hold.
         store.client.settle([compare(keys.ledger, snapshot.ledger_index), *operations])
         return
     names = [one.key[len(keys.holds) :] for _operation, one in piece if one.key.startswith(keys.holds)]
-    told = _told(names, str(event["reason"]))
+    targets = _targets(names, str(event["reason"]))
     LedgerWriter(store, snapshot, current_user(), int(time.time())).write(
-        snapshot.ledger, {**event, **told}, operations
+        snapshot.ledger, {**event, **targets}, operations
     )
 
 
-def _told(names: Sequence[str], reason: str) -> dict[str, Any]:
-    """Return whom holds are for, as the history tells it; no one by name means everybody."""
+def _targets(names: Sequence[str], reason: str) -> dict[str, Any]:
+    """Return the targets of holds as fields of a history entry; empty for everything."""
     if "global" in names:
         return {}
     of = {
@@ -216,7 +215,7 @@ def _told(names: Sequence[str], reason: str) -> dict[str, Any]:
 
 
 def _closed_behind(store: Store, snapshot: Snapshot, hold: Hold, scope: str, name: str | None) -> _Planned:
-    """Return what ends the pause behind a hold, and removes the closed gate that it was made of."""
+    """Return the writes that end the pause behind a hold, and remove the closed gate that the hold was made from."""
     gate = snapshot.gates.at(scope, name)
     is_made_of_gate = name is not None and hold.by in MADE_OF_GATES  # The closed global gate is a rollout's.
     is_gone = gate is not None and is_made_of_gate and gate.was_closed_by_hand(snapshot.current_version)
@@ -228,27 +227,27 @@ def _closed_behind(store: Store, snapshot: Snapshot, hold: Hold, scope: str, nam
 
 
 def _begun(snapshot: Snapshot, whom: HoldTargets) -> list[str]:
-    """Return who has begun: each host that is named, and all others that the hold is for in a sentence."""
+    """Return remarks on held hosts that have begun: one for each named host, and one for all others."""
     begun = {host: record.version for host, record in snapshot.records.items() if record.state == STARTED}
     named = [host for host in dict.fromkeys(whom.hosts) if host in begun]
-    remarks = [f"{host} has begun its upgrade to {begun[host]}. {_GOES_ON}" for host in named]
+    remarks = [f"{host} has begun its upgrade to {begun[host]}. {_CONTINUES}" for host in named]
     others = [host for host in in_order(begun) if host not in named]
     if not whom.everything:
         role_of, roles = _roles(snapshot, whom, others), frozenset(whom.roles)
         others = [host for host in others if role_of[host] in roles]
     if others:
-        remarks.append(f"{listing(others)} had begun to upgrade. {_GOES_ON}")
+        remarks.append(f"{listing(others)} had begun to upgrade. {_CONTINUES}")
     return remarks
 
 
 def _roles(snapshot: Snapshot, whom: HoldTargets, hosts: Iterable[str]) -> dict[str, str | None]:
-    """Return host -> role, as it is given or as the name tells it."""
+    """Return host -> role, from the fleet or from the host's name."""
     pattern = compile_role_pattern((snapshot.ledger.role_pattern if snapshot.ledger else None) or DEFAULT_ROLE_PATTERN)
     return {host: whom.fleet.get(host) or role_by_name(host, pattern) for host in hosts}
 
 
 def _refuse_unknown(snapshot: Snapshot, whom: HoldTargets, scopes: Sequence[tuple[str, str | None]]) -> list[str]:
-    """Refuse names of no host or role that is known, as a typo holds no host; return what to say of them where they may be such.
+    """Refuse names of unknown hosts and roles, because a typo would hold no host. If they are allowed, return remarks on them.
 
     :raises UpgradeError: ``unknown_names``.
     """
@@ -256,31 +255,30 @@ def _refuse_unknown(snapshot: Snapshot, whom: HoldTargets, scopes: Sequence[tupl
     known = {"role": {role for role in role_of.values() if role}, "host": set(role_of)}
     found = [(scope, name) for scope, name in scopes if name is not None and name not in known[scope]]
     texts = [
-        f"No {scope} {name} is known: none has reported as such, and fleet names none{did_you_mean(name, known[scope]) or '.'}"
+        f"Unknown {scope} {name}: it is neither in fleet nor in a report{did_you_mean(name, known[scope]) or '.'}"
         for scope, name in found[:_MOST_REMARKS]
     ]
     if len(found) > _MOST_REMARKS:
-        texts.append(f"Nor is any of {listing([name for _scope, name in found[_MOST_REMARKS:]])} known.")
+        texts.append(f"Also unknown: {listing([name for _scope, name in found[_MOST_REMARKS:]])}.")
     if found and not whom.allow_unknown:
         raise UpgradeError(
             "unknown_names",
-            f"{' '.join(texts)} Nothing is changed. Correct the name, or give allow_unknown: true (-e allow_unknown=true) where it "
-            "is right all the same.",
+            f"{' '.join(texts)} Nothing is changed. Correct the name, or give allow_unknown: true (-e allow_unknown=true) if it is right.",
             names=[name for _scope, name in found],
         )
     return texts
 
 
 def _not_held(snapshot: Snapshot, scopes: Sequence[tuple[str, str | None]]) -> list[str]:
-    """Return which of the holds that were to end were not there."""
+    """Return remarks on holds that do not exist."""
     holds = snapshot.holds
-    remarks = ["Everything as such was not held."] if ("global", None) in scopes else []
+    remarks = ["There was no hold on everything."] if ("global", None) in scopes else []
     named = [(scope, name) for scope, name in scopes if name is not None]
     for scope, name in named[:_MOST_REMARKS]:
         known = holds.roles if scope == "role" else holds.hosts
-        remarks.append(f"{scope.capitalize()} {name} as such was not held{did_you_mean(name, known) or '.'}")
+        remarks.append(f"There was no hold on {scope} {name}{did_you_mean(name, known) or '.'}")
     if len(named) > _MOST_REMARKS:
-        remarks.append(f"Nor was any of {listing([name for _scope, name in named[_MOST_REMARKS:]])}.")
+        remarks.append(f"Nor on {listing([name for _scope, name in named[_MOST_REMARKS:]])}.")
     return remarks
 
 
@@ -288,4 +286,4 @@ def _still_held(snapshot: Snapshot, whom: HoldTargets) -> list[str]:
     everywhere = snapshot.holds.everywhere
     if everywhere is None or whom.everything:
         return []
-    return [f"Everything is still held: {everywhere.words()}."]
+    return [f"A hold on everything remains: {everywhere.words()}."]

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operator puts failed and lost hosts back among those that wait."""
+"""Retry: an operator resets failed and lost hosts, so that they wait to be admitted again."""
 
 from __future__ import annotations
 
@@ -29,21 +29,20 @@ from ..host_writes import HostWrite, left_out_warning, write_hosts
 from .command import Command, CommandResult, command_fields, plan_of, refuse_unless, write_command
 
 
-def retry(store: Store, word: Command, hosts: Sequence[str] | None = None, *, dry: bool = False) -> CommandResult:
-    """Put failed and lost hosts back among those that wait. Holds stay.
+def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *, dry: bool = False) -> CommandResult:
+    """Reset failed and lost hosts to pending. Holds stay.
 
-    :param hosts: these; None for all that failed or are lost, and no one where the list is empty. One that is named is put
-        back also where it began to go to another version and never ended that, as when it died on the way to one that is
-        taken back.
+    :param hosts: the hosts to reset; None for all that failed or are lost, an empty list for none. A host that is named is also reset
+        if it began an upgrade to another version and reported no end, or if it started without an admission.
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``fleet_too_small``, ``overtaken``, ``busy``.
     """
-    # Of all tries: one that somebody else's write cut short has put back some already.
+    # Over all tries: a try that ends in a conflict may have reset some hosts.
     put_back: set[str] = set()
     remarks: list[str] = []
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> CommandResult:
         refuse_unless(ledger, (RUNNING, PAUSED), "retried")
-        plan = plan_of(writer.store, snapshot, ledger, word.fleet)
+        plan = plan_of(writer.store, snapshot, ledger, command.fleet)
         for name in hosts or ():
             if name not in plan.hosts:
                 raise UpgradeError(
@@ -57,8 +56,8 @@ def retry(store: Store, word: Command, hosts: Sequence[str] | None = None, *, dr
             if host in asked and (view.state in states.BROKEN or (host in named and _is_midway(snapshot, host, view)))
         ]
         well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back}]
-        said = command_fields(word.plain())
-        # Beside its gate, a host's record and its mark are written.
+        fields = command_fields(command.plain())
+        # Each host needs a write of its record, its health mark and its gate, which may be in two layouts.
         most = MOST_GATES // (2 + writer.places)
 
         def make(piece: Sequence[str], changed: Collection[str]) -> dict[str, HostWrite]:
@@ -66,9 +65,13 @@ def retry(store: Store, word: Command, hosts: Sequence[str] | None = None, *, dr
 
         def write(piece: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
             before = {host: plan.hosts[host].reason for host in piece}
-            why = f"{said['reason']}; " if said["reason"] else ""
-            event = {"what": "retry", "hosts": {host: f"{why}it was: {text}" for host, text in before.items()}, **said}
-            # Whoever is put back has to be admitted again.
+            why = f"{fields['reason']}; " if fields["reason"] else ""
+            event = {
+                "what": "retry",
+                "hosts": {host: f"{why}it was: {text}" for host, text in before.items()},
+                **fields,
+            }
+            # A host that is reset has to be admitted again.
             now = writer.ledger or ledger
             admitted = {host: at for host, at in now.admitted.items() if host not in piece}
             writer.write(replace(now, admitted=admitted), event, operations, changes)
@@ -78,14 +81,14 @@ def retry(store: Store, word: Command, hosts: Sequence[str] | None = None, *, dr
         write_hosts(writer.store.keys, chosen, most, make, write)
         left_out = [host for host in chosen if host not in put_back]
         if left_out:
-            warning = left_out_warning(writer.store.keys, left_out, "Nothing is put back")
+            warning = left_out_warning(writer.store.keys, left_out, "The retry is not written")
             if not put_back:
                 raise UpgradeError("busy", warning, hosts=left_out)
             remarks.append(warning)
-        left = [f"Neither failed nor lost, and left as they are: {listing(well)}."] if well else []
+        left = [f"Not changed, because neither failed nor lost: {listing(well)}."] if well else []
         if hosts is not None and not hosts:
             left = [
-                "The list of hosts is empty, so no one is put back. Leave it out to put back all that failed or are lost."
+                "hosts is an empty list, so no host is retried. Leave hosts out to retry all failed and lost hosts."
             ]
         return CommandResult(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 
@@ -93,7 +96,7 @@ def retry(store: Store, word: Command, hosts: Sequence[str] | None = None, *, dr
 
 
 def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
-    """Return whether a host has begun to go to another version than the wanted one, or was not admitted, and no run is at work on it."""
+    """Return whether no run has a lease on a host, and it started an upgrade to another version or without an admission."""
     record = snapshot.records.get(host)
     if record is None or host in snapshot.leases:
         return False
@@ -102,29 +105,29 @@ def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
 
 
 def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str]) -> list[str]:
-    """Return what is worth knowing of hosts that were put back."""
+    """Return remarks for the operator on hosts that were reset."""
     remarks = []
     for host in hosts:
         record, view = snapshot.records.get(host), plan.hosts[host]
         if record is not None and _is_midway(snapshot, host, view):
             remarks.append(
-                f"{host} had begun to go to {record.version} and did not say that it ended. On your word it is taken for "
-                "ended, and its slot is free: make sure that nothing is at work there any more."
+                f"{host} had begun its upgrade to {record.version} and reported no end. It now counts as ended, and its slot is "
+                "free: make sure that no upgrade runs there."
             )
         hold = snapshot.holds.covering(host, view.role)
         if hold is not None:
-            remarks.append(f"{host} is {hold.words()}, so it goes when that has ended.")
+            remarks.append(f"{host} is {hold.words()}, so it is not admitted before that.")
     return remarks
 
 
 def put_back_record(before: HostRecord | None, version: str, reported: str | None, now: int) -> HostRecord:
-    """Return a host's record after it was put back among those that wait.
+    """Return a host's record after a retry.
 
-    Where it had begun to go elsewhere, what it has behind it of a path stays, and where it came from. Where that is what it
-    reported, it is noted instead where it was going, as it may be there already.
+    If the host had begun an upgrade to another version, its finished checkpoints and its origin stay. If that origin is the version
+    that it reported, the other version takes its place, because the host may run that version already.
 
-    :param version: the rollout's.
-    :param reported: the version that the host reported, None where it never did.
+    :param version: the target version of the rollout.
+    :param reported: the version that the host reported; None if it never reported.
     :param now: unix seconds.
     """
     kept = before if before is not None and before.readable else None
@@ -160,7 +163,7 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
 def _put_back(
     store: Store, snapshot: Snapshot, hosts: Sequence[str], changed: Collection[str], version: str
 ) -> dict[str, HostWrite]:
-    """Return what puts hosts back, for those of them that still say what they said.
+    """Return host -> the write that resets it, without hosts whose state or version has changed since the snapshot.
 
     :param changed: hosts that have written their records since the snapshot.
     """
@@ -186,7 +189,7 @@ def _put_back(
         text = encode_record(after)
         old = snapshot.gates.hosts.get(host)
         found[host] = HostWrite(
-            # As long as the host has not said anything else meanwhile.
+            # Fails if the host has written its record since it was read.
             [compare_and_put(key, text, index), put(gate, CLOSED), remove(mark)],
             [
                 Change(key, text_of(entry.value) if entry is not None else None, text),

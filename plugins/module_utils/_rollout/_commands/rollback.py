@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operator takes a rollout back: another one begins, to where the fleet was."""
+"""Rollback: a new rollout to the version that the fleet had before."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from .command import Command, CommandResult, ledger_of
 
 
 def roll_back(
-    store: Store, word: Command, version: str | None = None, rollback_order: str | None = None, *, dry: bool = False
+    store: Store, command: Command, version: str | None = None, rollback_order: str | None = None, *, dry: bool = False
 ) -> CommandResult:
-    """Begin a rollout to where the fleet was, under the rules of the one that it takes back. It opens nothing yet.
+    """Begin a rollout to the previous version, under the rules of the current one. It admits no host yet.
 
-    Said again it goes on with the same rollback, and begins it again where it was aborted. To turn round once more, the
-    version has to be given.
+    A second call changes nothing while the rollback is under way, and begins it again if it was aborted. To undo a rollback, give
+    the version.
 
-    :param version: where to; None for the ledger's previous version, which is the last one that was completed, or for
-        where a rollback goes already.
-    :param rollback_order: reversed or forward, in place of what the rules say; None for what they say.
+    :param version: the target; None for the ledger's previous version, or for the target of the rollback under way.
+    :param rollback_order: ``reversed`` or ``forward``, in place of the value in the rules; None for that value.
     :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``foreign_version``, ``bad_options``, and what :func:`make_pass` raises.
     """
     snapshot = store.snapshot()
@@ -36,59 +35,60 @@ def roll_back(
         raise UpgradeError(
             "foreign_version",
             f"{store.keys.current_version} is {snapshot.current_version!r}, but the rollout in {store.keys.ledger} goes to "
-            f"{ledger.version!r}: something else has set it, so no one knows where the fleet was before. Give version.",
+            f"{ledger.version!r}: something other than a planner has set it, so the version to go back to is unknown. Give version "
+            "(-e version=X).",
         )
     remarks = []
     target = version or ledger.previous_version
     if ledger.rollback and version in (None, ledger.version):
         if ledger.state != ABORTED:
             _refuse_other_order(ledger, rollback_order)
-            return CommandResult(ledger, remarks=[_taken_back_already(ledger)])
+            return CommandResult(ledger, remarks=[_already_rolled_back(ledger)])
         target = ledger.version
-        remarks.append(f"Taking the fleet back to {target} was aborted, and begins again.")
+        remarks.append(f"The rollback to {target} was aborted, and begins again.")
     elif target is None:
         raise UpgradeError(
             "no_previous_version",
-            f"{store.keys.ledger} does not say where the fleet was before {ledger.version}. Give version.",
+            f"{store.keys.ledger} has no version from before the rollout to {ledger.version}. Give version (-e version=X).",
         )
     elif target == ledger.version:
         raise UpgradeError(
             "no_previous_version",
-            f"version: {target} is where the rollout in {store.keys.ledger} goes, so it can't be taken back to that. Give "
-            "another version, or restart it with upgrade.yml.",
+            f"version: {target} is the target of the rollout in {store.keys.ledger}, so a rollback can't go there. Give another "
+            "version, or begin that rollout again with upgrade.yml.",
         )
     elif version is None:
         remarks.append(
-            f"The fleet goes back to {target}, which is where the rollout to {ledger.version} came from. Versions whose rollouts "
-            "were begun in between and not completed are passed over; to go to one of these, give version."
+            f"The fleet rolls back to {target}, the version before the rollout to {ledger.version}. Versions of incomplete rollouts "
+            "in between are skipped; to roll back to one of these, give version."
         )
     request = PassRequest(
         target,
         rules={**ledger.instructions, ROLLBACK_ORDER: rollback_order} if rollback_order else ledger.instructions,
-        fleet=dict(word.fleet) or None,
+        fleet=dict(command.fleet) or None,
         limit=[],
         takes_back=ledger,
-        word=word.plain(),
+        word=command.plain(),
     )
     outcome = make_pass(store, request, dry=dry)
     return CommandResult(outcome.ledger or ledger, changes=outcome.changes, remarks=remarks)
 
 
 def _refuse_other_order(ledger: Ledger, rollback_order: str | None) -> None:
-    held = ledger.instructions.get(ROLLBACK_ORDER, REVERSED)
-    if rollback_order not in (None, held):
+    current = ledger.instructions.get(ROLLBACK_ORDER, REVERSED)
+    if rollback_order not in (None, current):
         raise UpgradeError(
             "bad_options",
-            f"{ROLLBACK_ORDER}: {rollback_order} is given, and the rollback to {ledger.version} is under way with {held}. Leave it "
+            f"{ROLLBACK_ORDER}: {rollback_order} is given, but the rollback to {ledger.version} is under way with {current}. Leave it "
             f"out, or change the rules: run upgrade.yml -e version={ledger.version} with all instructions and {ROLLBACK_ORDER}: "
             f"{rollback_order}.",
         )
 
 
 def as_rollback(store: Store, request: PassRequest) -> PassRequest:
-    """Return a request that begins its version as the rollback of the rollout that there is, or goes on with that rollback.
+    """Return a request that rolls the current rollout back to its version, or continues that rollback.
 
-    :param request: its version has to be given; without rules, it takes those of the rollout that it takes back.
+    :param request: needs a version; without rules, it takes those of the current rollout.
     :raises UpgradeError: ``no_rollout``, ``unreadable_ledger``.
     """
     ledger = ledger_of(store.keys, store.snapshot())
@@ -97,8 +97,8 @@ def as_rollback(store: Store, request: PassRequest) -> PassRequest:
     return replace(request, takes_back=ledger, rules=ledger.instructions if request.rules is None else request.rules)
 
 
-def _taken_back_already(ledger: Ledger) -> str:
+def _already_rolled_back(ledger: Ledger) -> str:
     if ledger.state == COMPLETE:
-        return f"The fleet was taken back to {ledger.version} already. To go elsewhere, give version."
-    paused = ", and that is paused: resume.yml lets it go on" if ledger.state == PAUSED else ""
-    return f"The fleet is being taken back to {ledger.version} already{paused}."
+        return f"The rollback to {ledger.version} is complete already. To roll back to another version, give version."
+    paused = ", and it is paused: continue with resume.yml" if ledger.state == PAUSED else ""
+    return f"The rollback to {ledger.version} is under way already{paused}."

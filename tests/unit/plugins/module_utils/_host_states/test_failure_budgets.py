@@ -54,7 +54,7 @@ def test_a_role_with_an_exhausted_budget_stops_and_others_go_on() -> None:
     plan = site.plan({"rolling_rules": {"global": 2}, "failure_rules": {"global": 1}})
     assert [one.host for one in plan.admissions] == ["web1", "web2"]
     assert plan.hosts["compute2"].reason == (
-        "no more of role compute go: role compute has 1 failed or lost host (compute1), and failure_rules.global stops it at 1; "
+        "no more hosts of role compute are admitted: role compute has 1 failed or lost host (compute1), and failure_rules.global stops it at 1; "
         "fix and retry it, or give all rules again with failure_rules.global raised"
     )
 

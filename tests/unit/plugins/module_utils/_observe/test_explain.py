@@ -50,7 +50,7 @@ def test_a_host_that_waits_for_a_slot_is_told_its_rule_who_gave_it_and_its_wave(
     assert told(one, "compute4") == [
         FROM_OLD.format("compute4"),
         f"It is pending {BEGAN}",
-        "Why: waits for a slot: rolling_rules.roles.compute lets 1 of role compute go at once, taken by compute1.",
+        "Why: waits for a slot: rolling_rules.roles.compute admits 1 of role compute at once, taken by compute1.",
         "The rule is rolling_rules.roles.compute: 1, given by ann@ops at 1970-01-01 02:30:00 (16 minutes ago).",
         "An operator can change this: give all rules again to upgrade.yml with a higher rolling_rules.roles.compute.",
         "Next: if all goes well it goes in wave 4 of 4, after 2 hosts of role compute and those that are under way.",
@@ -62,7 +62,7 @@ def test_a_host_that_may_go_is_let_through_by_the_next_pass() -> None:
     assert told(one, "compute1") == [
         FROM_OLD.format("compute1"),
         f"It is pending {BEGAN}",
-        "Why: may go now.",
+        "Why: can be admitted now.",
         "Next: the next pass of upgrade.yml lets it through; where none is running, begin one.",
     ]
 
@@ -210,7 +210,7 @@ def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
     one.gated_at = 9_990
     assert told(one, "compute1")[1:] == [
         "It is upgrading since 1970-01-01 02:46:30 (10 seconds ago): its gate was opened then.",
-        "Why: the gate config_state/enable_puppet/host/compute1 is True; it has not started.",
+        "Why: admitted by gate config_state/enable_puppet/host/compute1 (True), not started yet.",
         "It is the host's turn, or that of the run of Ansible that drives it: no rule keeps it waiting.",
         "Next: it begins, upgrades, and reports. Until then it keeps its slot.",
     ]
@@ -249,7 +249,7 @@ def test_a_host_that_never_reported_and_a_fleet_without_a_version() -> None:
     assert told(one, "compute1") == [
         "compute1 has never reported a version.",
         "It is pending.",
-        "Why: never reported; no version is wanted yet: current_version is not set.",
+        "Why: never reported; there is no version to upgrade to: current_version is not set.",
         "An operator can change this: upgrade.yml -e version=X begins a rollout.",
         "Next: nothing, until that has changed. It is in no wave that is expected.",
     ]

@@ -118,7 +118,7 @@ def test_a_rollback_says_so() -> None:
     assert site.ledger is not None
     site.ledger = replace(site.ledger, rollback=True)
     ((_name, found),), _told = told_of(
-        site, [entry(1, "begin", by="bob", reason="the fleet is taken back: logins fail")]
+        site, [entry(1, "begin", by="bob", reason="the fleet is rolled back: logins fail")]
     )
     assert found["rollback"]
     assert found["text"].startswith(f"The rollback to {NEW} from {OLD} was begun by bob")
@@ -167,7 +167,7 @@ def test_an_approval_is_asked_for_once_and_again_where_it_was_not_wanted_meanwhi
 
 
 def test_a_stage_that_is_left_nobody_is_not_told() -> None:
-    last = [entry(8, "stage", stage="rest", reason="its turn has come"), entry(9, "complete")]
+    last = [entry(8, "stage", stage="rest", reason="stage rest began"), entry(9, "complete")]
     names = [name for name, _found in told_of(rollout(COMPLETE, compute=1).upgraded("compute1"), last)[0]]
     assert names == ["end"]
     with_hosts = [last[0], entry(9, "open"), entry(10, "complete")]

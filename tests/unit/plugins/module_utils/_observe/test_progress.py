@@ -120,9 +120,13 @@ def test_without_a_rollout_there_is_nothing_to_wait_for() -> None:
 
 def test_a_pause_is_told_with_its_reason_and_whether_hosts_finish() -> None:
     site = rollout(PAUSED, compute=2)
-    assert stands(site).notes == ("Nothing opens: the rollout is paused by ann: logins fail; resume.yml lets it go on",)
+    assert stands(site).notes == (
+        "No host is admitted: the rollout is paused by ann: logins fail; continue with resume.yml",
+    )
     at(site, "compute1", 9_000)
-    assert stands(site).notes[0].startswith("Nothing opens; hosts on their way finish: the rollout is paused by ann")
+    assert (
+        stands(site).notes[0].startswith("No host is admitted; hosts on their way finish: the rollout is paused by ann")
+    )
 
 
 def test_it_is_the_same_after_a_way_as_json() -> None:

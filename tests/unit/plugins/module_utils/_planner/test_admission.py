@@ -142,7 +142,7 @@ def test_an_admission_names_the_limit_with_the_fewest_free_slots_after_it() -> N
     _wave, after = admit(position({"a": 4}, rolling_rules={"global": 2, "fleet": 3}))
 
     (admission,) = admitted_hosts({"a": ("a1",)}, after)
-    assert admission.reason == "rolling_rules.global lets 2 of role a go at once"
+    assert admission.reason == "rolling_rules.global admits 2 of role a at once"
 
 
 def gates(site: Fleet, rules: dict[str, Any] | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:

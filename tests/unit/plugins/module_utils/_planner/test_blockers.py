@@ -67,7 +67,7 @@ def test_hosts_that_broke_on_the_way_are_taken_back_last_and_hold_nobody_up() ->
     assert plan.waves == (("compute1",), ("compute3",), ("compute2",))
     assert plan.hosts["compute2"].state == "pending"
     assert plan.hosts["compute2"].reason.startswith(
-        "was broken before this rollback, and goes once the others have been"
+        "was broken before this rollback, and is admitted after all other hosts"
     )
     assert plan.hosts["compute4"].state == "upgraded"
 

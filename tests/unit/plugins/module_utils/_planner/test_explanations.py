@@ -53,12 +53,12 @@ def without_gates() -> Fleet:
             "failed, service nova, step stop (attempt 3): no quorum",
         ),
         (fleet(compute=1).held(f"host/{HOST}"), HELD),
-        (fleet(compute=1).opened(HOST), f"the gate {GATE} is True; it has not started"),
-        (fleet(compute=1).gated(NEW, f"host/{HOST}"), f"the gate {GATE} is 2.0; it has not started"),
-        (without_gates(), "no gate is set, so it is open; it has not started"),
+        (fleet(compute=1).opened(HOST), f"admitted by gate {GATE} (True), not started yet"),
+        (fleet(compute=1).gated(NEW, f"host/{HOST}"), f"admitted by gate {GATE} (2.0), not started yet"),
+        (without_gates(), "no gate is set, so every host is admitted; not started yet"),
         (
             fleet(compute=1).opened(HOST).held(f"host/{HOST}"),
-            f"the gate {GATE} is True; it has not started and can't: {HELD}",
+            f"admitted by gate {GATE} (True), not started yet: {HELD}",
         ),
         (fleet(compute=1).started(HOST).opened(HOST), "started, has not ended"),
         (
@@ -71,8 +71,8 @@ def without_gates() -> Fleet:
         ),
         (
             fleet(compute=1).started(HOST, version="1.5"),
-            "says that it has started 1.5, and was not admitted; it keeps a slot and gets no gate: make sure that nothing is at "
-            "work there, then -e hosts=compute1 with retry.yml",
+            "reported the start of its upgrade to 1.5 but was not admitted; it keeps a slot and its gate stays closed: make sure that no upgrade runs "
+            "there, then run retry.yml -e hosts=compute1",
         ),
     ],
 )
@@ -81,16 +81,16 @@ def test_the_reason_for_each_state(site: Fleet, reason: str) -> None:
 
 
 def test_a_host_that_goes_now_says_so() -> None:
-    assert fleet(compute=1).plan().hosts[HOST].reason == "may go now"
+    assert fleet(compute=1).plan().hosts[HOST].reason == "can be admitted now"
 
 
 def test_a_host_that_never_reported_says_so_beside_its_reason() -> None:
     site = fleet(compute=2).silent("compute1", "compute2")
     plan = site.plan({"rolling_rules": {"global": 1}})
 
-    assert plan.hosts["compute1"].reason == "never reported; may go now"
+    assert plan.hosts["compute1"].reason == "never reported; can be admitted now"
     assert plan.hosts["compute2"].reason == (
-        "never reported; waits for a slot: rolling_rules.global lets 1 of role compute go at once, taken by compute1"
+        "never reported; waits for a slot: rolling_rules.global admits 1 of role compute at once, taken by compute1"
     )
 
 
@@ -98,13 +98,13 @@ def test_nothing_is_wanted() -> None:
     site = fleet(compute=1)
     site.current = None
 
-    assert site.plan().hosts[HOST].reason == "no version is wanted yet: current_version is not set"
+    assert site.plan().hosts[HOST].reason == "there is no version to upgrade to: current_version is not set"
 
 
 def test_outside_of_the_limit() -> None:
     plan = fleet(compute=1, controller=1).plan(limit=["controller"])
 
-    assert plan.hosts[HOST].reason == "outside of this call's limit"
+    assert plan.hosts[HOST].reason == "excluded by this run's limit"
 
 
 def test_a_gate_that_can_not_be_read_is_told_first() -> None:
@@ -112,30 +112,30 @@ def test_a_gate_that_can_not_be_read_is_told_first() -> None:
 
     assert site.plan(CLOSED).hosts[HOST].reason == (
         f"The gate {GATE} holds 'Flase', which is neither True, False nor a version. Set it with consul_enable_puppet, "
-        "or delete the key. the cap of role compute is 0: raise rolling_rules.global to let it go on"
+        "or delete the key. the cap of role compute is 0: raise rolling_rules.global"
     )
 
 
 @pytest.mark.parametrize(
     ("rolling", "reason"),
     [
-        ({"global": 0}, "the cap of role compute is 0: raise rolling_rules.global to let it go on"),
-        ({"roles": {"compute": 0}}, "the cap of role compute is 0: raise rolling_rules.roles.compute to let it go on"),
-        ({"roles": {"all": "0%"}}, "the cap of group all is 0: raise rolling_rules.roles.all to let it go on"),
-        ({"fleet": 0}, "the cap of the fleet is 0: raise rolling_rules.fleet to let it go on"),
-        ({"global": 1, "fleet": 0}, "the cap of the fleet is 0: raise rolling_rules.fleet to let it go on"),
+        ({"global": 0}, "the cap of role compute is 0: raise rolling_rules.global"),
+        ({"roles": {"compute": 0}}, "the cap of role compute is 0: raise rolling_rules.roles.compute"),
+        ({"roles": {"all": "0%"}}, "the cap of group all is 0: raise rolling_rules.roles.all"),
+        ({"fleet": 0}, "the cap of the fleet is 0: raise rolling_rules.fleet"),
+        ({"global": 1, "fleet": 0}, "the cap of the fleet is 0: raise rolling_rules.fleet"),
         (
             {"roles": {"compute": 1}},
-            "waits for a slot: rolling_rules.roles.compute lets 1 of role compute go at once, taken by compute1",
+            "waits for a slot: rolling_rules.roles.compute admits 1 of role compute at once, taken by compute1",
         ),
         (
             {"roles": {"all": 3}},
-            "waits for a slot: rolling_rules.roles.all lets 3 of group all go at once, "
+            "waits for a slot: rolling_rules.roles.all admits 3 of group all at once, "
             "taken by compute1, controller1, controller2",
         ),
         (
             {"fleet": 4},
-            "waits for a slot: rolling_rules.fleet lets 4 of the fleet go at once, "
+            "waits for a slot: rolling_rules.fleet admits 4 of the fleet at once, "
             "taken by compute1, compute2, controller1 and 1 more",
         ),
     ],
@@ -151,7 +151,7 @@ def test_a_failed_host_is_among_those_that_take_a_slot() -> None:
     plan = fleet(compute=2).failed("compute2").plan({"rolling_rules": {"global": 1}})
 
     assert plan.hosts[HOST].reason == (
-        "waits for a slot: rolling_rules.global lets 1 of role compute go at once, taken by compute2"
+        "waits for a slot: rolling_rules.global admits 1 of role compute at once, taken by compute2"
     )
 
 
@@ -159,7 +159,7 @@ def test_an_order_tells_which_hosts_are_waited_for_and_how_they_are() -> None:
     site = fleet(compute=1, controller=3, network=1).upgraded("controller1").failed("controller2").held("host/network1")
 
     assert site.plan({"role_order": {"compute": ["network", "controller"]}}).hosts[HOST].reason == (
-        "waits for role controller (2 hosts are not upgraded: controller2 failed, controller3 may go now) and "
+        "waits for role controller (2 hosts are not upgraded: controller2 failed, controller3 can be admitted now) and "
         "role network (1 host is not upgraded: network1 held), as role_order says"
     )
 
@@ -169,7 +169,7 @@ def test_an_order_counts_where_there_are_many() -> None:
 
     rules = {"role_order": {"compute": "controller"}, "rolling_rules": {"roles": {"controller": 4}}}
     assert site.plan(rules).hosts[HOST].reason == (
-        "waits for role controller (8 hosts are not upgraded: 1 failed, 1 upgrading, 2 may go now, 4 pending), "
+        "waits for role controller (8 hosts are not upgraded: 1 failed, 1 upgrading, 2 can be admitted now, 4 pending), "
         "as role_order says"
     )
 
@@ -185,7 +185,7 @@ def test_a_set_that_is_not_complete() -> None:
     site = fleet(compute=2, controller=5).opened("controller1", "controller2", "controller3", "controller4")
 
     assert reasons(site.plan({"rolling_rules": {"complete_sets": True}}), ["compute1", "compute2", "controller5"]) == {
-        "waits until the set under way is done, as complete_sets says: controller1, controller2, controller3 and 1 more"
+        "waits until the current set is done, as complete_sets says: controller1, controller2, controller3 and 1 more"
     }
 
 
@@ -202,7 +202,7 @@ def test_a_blocker_is_told_before_the_order_and_the_scope_before_the_blocker() -
 
     assert blocked_reason(inside, state, Blockers()) is None
     assert blocked_reason(inside, state, paused) == Reason("the rollout is paused", "paused")
-    assert blocked_reason(outside, state, paused) == Reason("outside of this call's limit", "limit")
+    assert blocked_reason(outside, state, paused) == Reason("excluded by this run's limit", "limit")
     nothing = blocked_reason(outside, state, Blockers(has_version=False))
     assert nothing is not None
     assert nothing.cause == "no_version"
@@ -222,7 +222,7 @@ def test_only_roles_with_a_waiting_host_are_explained_and_each_once() -> None:
         "web": ("order", "role_order.web"),
     }
     assert found["compute"].text.endswith("go at once, taken by compute1")
-    assert "compute1 may go now" in found["web"].text
+    assert "compute1 can be admitted now" in found["web"].text
 
 
 def test_a_hold_is_told_beside_the_state_of_a_host() -> None:

@@ -197,7 +197,7 @@ def test_a_host_that_runs_any_other_version_is_not_upgraded(version: str) -> Non
 
     assert opened(plan) == ["compute1"]
     assert plan.hosts["compute1"] == HostView(
-        "compute", None, "pending", version, "may go now", cause="may_go", blocks=True
+        "compute", None, "pending", version, "can be admitted now", cause="may_go", blocks=True
     )
 
 
@@ -209,7 +209,7 @@ def test_a_host_started_for_another_version_keeps_its_slot_and_gets_its_gate_bac
             "compute2",
             "compute",
             "upgrading",
-            "it was admitted and has started, and holds its slot already, so its gate opens again",
+            "it was admitted and has started, and holds its slot, so its gate opens again",
         ),
     )
     assert plan.host_gates == ("compute2",)
@@ -463,15 +463,15 @@ def test_each_opening_tells_what_lets_it_go() -> None:
             "compute1",
             "compute",
             "pending",
-            "rolling_rules.roles.compute lets 2 of role compute go at once; controller, network done",
+            "rolling_rules.roles.compute admits 2 of role compute at once; controller, network done",
         ),
         Admission(
             "compute2",
             "compute",
             "pending",
-            "rolling_rules.roles.compute lets 2 of role compute go at once; controller, network done",
+            "rolling_rules.roles.compute admits 2 of role compute at once; controller, network done",
         ),
-        Admission("web1", "web", "pending", "rolling_rules.fleet lets 3 of the fleet go at once"),
+        Admission("web1", "web", "pending", "rolling_rules.fleet admits 3 of the fleet at once"),
     )
     assert fleet(web=1).plan().admissions[0].reason == "nothing limits role web"
 
@@ -494,7 +494,7 @@ def test_obstacles_are_told_once_for_each_reason() -> None:
 
     assert blocked_hosts(plan, plan.hosts) == [
         "compute1, compute2, compute3, compute4, compute5 and 2 more (pending): waits for a slot: "
-        "rolling_rules.roles.compute lets 1 of role compute go at once, taken by compute8",
+        "rolling_rules.roles.compute admits 1 of role compute at once, taken by compute8",
         "compute8 (failed): failed: disk full",
     ]
 
@@ -510,10 +510,8 @@ def test_a_planner_that_knows_fewer_hosts_than_the_rollout_has_is_never_complete
 
     assert (plan.complete, plan.scope_done) == (False, False)
     assert plan.missing == (
-        "role compute: 2 of its 3 hosts are known here, because hosts that never reported are known by fleet only; "
-        "give the fleet that the rollout was given last",
-        "role network: 0 of its 1 host are known here, because hosts that never reported are known by fleet only; "
-        "give the fleet that the rollout was given last",
+        "role compute: 2 of its 3 hosts have reported or are named in fleet; give the whole fleet, as the last run did",
+        "role network: 0 of its 1 host have reported or are named in fleet; give the whole fleet, as the last run did",
     )
 
 

@@ -198,7 +198,7 @@ def test_groups_and_reasons_are_those_of_the_rules_in_the_ledger() -> None:
     found = look(there.snapshot())
     assert {facts["group"] for facts in found.hosts.values()} == {"hv"}
     assert found.hosts["compute2"]["reason"] == (
-        "waits for a slot: rolling_rules.global lets 1 of group hv go at once, taken by compute1"
+        "waits for a slot: rolling_rules.global admits 1 of group hv at once, taken by compute1"
     )
 
 
@@ -207,7 +207,7 @@ def test_rules_that_cannot_be_obeyed_are_a_warning(rules: dict[str, Any]) -> Non
     there = fleet(compute=1)
     there.ledger = Ledger(1, NEW, instructions=rules)
     (warning,) = look(there.snapshot()).warnings
-    assert warning.startswith("The rules in upgrade/ledger can't be obeyed, so nothing will be opened: instructions: ")
+    assert warning.startswith("The rules in upgrade/ledger can't be applied, so no host is admitted: instructions: ")
 
 
 @given(any_fleets(), st.sets(st.sampled_from(["compute1", "compute99", "consul", "x/y", "controller1"])))

@@ -101,7 +101,7 @@ def test_other_rules_change_the_ledger_alone() -> None:
     assert move.event == {
         "what": "rules",
         "instructions": LEDGER.instructions,
-        "reason": "other instructions were given",
+        "reason": "the instructions changed",
     }
     assert move.after == replace(snapshot, ledger=LEDGER)
 
@@ -111,7 +111,7 @@ def test_a_rollout_that_something_else_began_is_adopted() -> None:
         move = change_rules(KEYS, replace(OPEN_FLEET, ledger=found), LEDGER)
 
         assert move.event["what"] == "adopt"
-        assert move.event["reason"] == "current_version was set already, by something that keeps no ledger"
+        assert move.event["reason"] == "current_version was set already, by something other than a planner"
         assert move.after.ledger == LEDGER
 
 
@@ -139,7 +139,7 @@ def test_converging_opens_the_global_gate_and_removes_the_others_at_once() -> No
         Change(f"{GATES}host/compute1", "", None),
         Change(f"{GATES}global", "True", "True"),
     )
-    assert move.event == {"what": "converge", "reason": "every host is upgraded; the global gate opens for all"}
+    assert move.event == {"what": "converge", "reason": "every host is upgraded; the global gate opens"}
     assert move.after == replace(OPEN_FLEET, ledger=move.ledger, gates=CONVERGED)
 
 

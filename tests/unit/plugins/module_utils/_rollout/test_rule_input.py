@@ -72,7 +72,7 @@ def test_an_empty_file_says_nothing(file: Path, text: str) -> None:
 def test_a_file_without_a_mapping_is_refused(file: Path, text: str) -> None:
     file.write_text(text)
 
-    assert refusal(file) == "it holds no mapping of names to values"
+    assert refusal(file) == "it is not a mapping of names to values"
 
 
 def test_broken_json_is_told_with_its_line(file: Path) -> None:
@@ -97,7 +97,7 @@ def test_broken_yaml_is_told_with_its_line(file: Path) -> None:
 def test_a_key_that_stands_twice_is_refused_and_not_dropped(file: Path, text: str, where: str) -> None:
     file.write_text(text)
 
-    assert refusal(file) == f"{where}the key 'c' stands twice in one mapping; keep one of them"
+    assert refusal(file) == f"{where}duplicate key 'c' in one mapping; keep one of them"
 
 
 def test_yaml_may_override_what_it_merges_in(file: Path) -> None:

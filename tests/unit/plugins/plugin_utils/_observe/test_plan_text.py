@@ -15,7 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.plan_text 
     rule_lines,
 )
 
-PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; resume.yml lets it go on", "until": 0}
+PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; continue with resume.yml", "until": 0}
 
 
 def view(state: str, reason: str = "because") -> dict[str, Any]:
@@ -97,10 +97,10 @@ def test_stage_and_brake_stand_below_the_rules_and_the_brake_says_why_nobody_goe
         "Plan: to v2 from v1: 0 of 1 host upgraded",
         "Rules: none",
         "Stage canary",
-        "Nothing opens: the rollout is paused by ann; resume.yml lets it go on",
+        "No host is admitted: the rollout is paused by ann; continue with resume.yml",
         "",
         "wave  hosts  who",
-        " now      0  no one: the rollout is paused by ann; resume.yml lets it go on",
+        " now      0  no one: the rollout is paused by ann; continue with resume.yml",
         "   2      1  c1",
     ]
 
@@ -112,7 +112,7 @@ def test_what_an_abort_leaves_is_not_expected_to_go() -> None:
     assert plan_lines(result(hosts, [], **stopped)) == [
         "Plan: to v2 from v1: 0 of 2 hosts upgraded",
         "Rules: none",
-        f"Nothing opens: {reason}",
+        f"No host is admitted: {reason}",
         "Nothing is left to open.",
         "",
         "Not expected to go without an operator:",

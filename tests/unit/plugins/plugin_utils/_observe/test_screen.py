@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen imp
 from rich.console import Console
 
 NOW = 1000.0
-NOTE = "Nothing opens: the rollout is paused by ann: logins fail"
+NOTE = "No host is admitted: the rollout is paused by ann: logins fail"
 FOUND = RolloutProgress(
     version="2",
     came_from="1",

@@ -24,7 +24,7 @@ def result(hosts: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"version": "v2", "previous_version": "v1", "hosts": hosts, "waves": [], "instructions": {}, **more}
 
 
-PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; resume.yml lets it go on", "until": 0}
+PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; continue with resume.yml", "until": 0}
 
 
 def test_columns_are_aligned() -> None:
@@ -215,13 +215,13 @@ def test_a_composition_is_told_step_by_step() -> None:
         ({"stage": "canary", "wants_approval": True, "blocker": {}}, ["Stage canary; it waits for approval"]),
         (
             {"stage": "", "wants_approval": False, "blocker": PAUSED},
-            ["Nothing opens: the rollout is paused by ann; resume.yml lets it go on"],
+            ["No host is admitted: the rollout is paused by ann; continue with resume.yml"],
         ),
         (
             {"stage": "canary", "wants_approval": True, "blocker": PAUSED},
             [
                 "Stage canary; it waits for approval",
-                "Nothing opens: the rollout is paused by ann; resume.yml lets it go on",
+                "No host is admitted: the rollout is paused by ann; continue with resume.yml",
             ],
         ),
     ],
@@ -236,7 +236,7 @@ def test_an_exhausted_budget_says_once_that_nothing_opens() -> None:
     blocker = rollout_blocker(Snapshot(current_version="v2"), Instructions(), exhausted)
     shown = status_text.status_lines(result({}, **rollout_blockers(Plan(blocker=blocker))))
     assert shown[1] == (
-        "Nothing opens: the fleet has 1 failed or lost host (c1), and failure_rules.fleet stops it at 1; fix and retry it, "
+        "No host is admitted: the fleet has 1 failed or lost host (c1), and failure_rules.fleet stops it at 1; fix and retry it, "
         "or give all rules again with failure_rules.fleet raised"
     )
 

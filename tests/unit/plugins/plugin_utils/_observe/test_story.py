@@ -21,7 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story impo
 FOUND = RolloutProgress(
     "2", "1", "running", (RoleProgress("web", 2, 0, 1, 0, 1),), (), 0, (), None, 0, 0.0, False, False
 )
-PAUSED = "Nothing opens: the rollout is paused by ann"
+PAUSED = "No host is admitted: the rollout is paused by ann"
 
 
 def updates(found: RolloutProgress = FOUND, *warnings: str, **states: str) -> ProgressUpdate:
@@ -42,11 +42,11 @@ def test_changes_are_lines_and_the_count_stands_for_itself() -> None:
 
 
 def test_a_pass_that_was_made_before_the_first_look_is_told_with_it() -> None:
-    view = {"role": "web", "state": "upgrading", "reason": "let through now"}
+    view = {"role": "web", "state": "upgrading", "reason": "admitted"}
     story = ViewMessages({"version": "2", "hosts": {"web1": view}})
 
     assert story.message(updates(web1="upgraded"))["lines"] == [
-        "web1 is upgrading: let through now",
+        "web1 is upgrading: admitted",
         "web1 upgrading -> upgraded",
     ]
 

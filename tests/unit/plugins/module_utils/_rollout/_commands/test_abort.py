@@ -93,7 +93,7 @@ def test_the_history_says_of_each_gate_why_an_abort_wrote_it() -> None:
     ]
     assert abort._closed(KEYS, gates) == {
         "hosts": {
-            "compute1": "it has begun, so it keeps an open gate",
+            "compute1": "it has begun, so its gate stays open",
             "compute2": "the rollout was aborted",
         },
         "roles": {"compute": {"reason": "the rollout was aborted"}},

@@ -41,7 +41,7 @@ def test_any_of_them_will_do(whom: HoldTargets, scopes: list[tuple[str, str | No
 @pytest.mark.parametrize(
     ("whom", "code", "message"),
     [
-        (HoldTargets(), "no_target", "No one is named: give hosts, roles, or everything: true."),
+        (HoldTargets(), "no_target", "No target is given: give hosts, roles, or everything: true."),
         (HoldTargets(hosts=["a/b"]), "bad_name", "hosts: "),
         (HoldTargets(hosts=[""]), "bad_name", "hosts: "),
         (HoldTargets(roles=["web", "a/b"]), "bad_name", "roles: "),
