@@ -78,15 +78,15 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
     assert (one["host"]["cause"], one["host"]["rule"]) == ("cap", "rolling_rules.global")
     told = [re.sub(r"\d{4}-\S+ \S+ \(\d+ \w+ ago\)", "TIME", sentence) for sentence in one["host"]["explanation"]]
     assert told == [
-        "compute5 runs 1, as it reported at TIME. The fleet is to run 2.",
-        "It is pending since TIME: the rollout to 2 began then.",
+        "compute5 runs 1, as it reported at TIME. The target version is 2.",
+        "It has been pending since TIME, when the rollout to 2 began.",
         f"Why: waits for a slot: {slots}.",
         f"The rule is rolling_rules.global: 2, given by {current_user()} at TIME.",
         "An operator can change this: give all rules again to upgrade.yml with a higher rolling_rules.global.",
-        "Next: if all goes well it goes in wave 3 of 3, after 1 host of role compute and those that are under way.",
+        "Next: if all upgrades succeed, it is admitted in wave 3 of 3, after 1 host of role compute and the hosts in flight.",
     ]
     assert nobody["failure"]["message"].startswith(
-        "name: 'comptue5' has not reported, and the fleet that was given does not name it; did"
+        "name: 'comptue5' is unknown: it is neither in fleet nor in a report; did"
     )
     assert nobody["failure"]["code"] == "unknown_host"
     assert wrong["failure"]["code"] == "bad_role_pattern"

@@ -187,7 +187,7 @@ def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
         seen.wait_for(
             lambda screen: (
                 lines_of(screen, "2 from 1: 0 of 4 hosts upgraded, paused")
-                and "No host is admitted; hosts on their way finish: the rollout is paused by ann" in screen
+                and "No host is admitted; hosts in flight finish: the rollout is paused by ann" in screen
             )
         )
         say(store, "controller1", "upgraded")

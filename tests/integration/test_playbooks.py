@@ -174,15 +174,15 @@ def test_status_tells_one_host_its_story(play: Shipped, agent: Agent, consul: Ra
     assert done.returncode == 0, done.stdout
     story = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
     assert story[0].startswith("compute2 runs 2, as it reported at ")
-    assert story[0].endswith(" ago). That is the version of the fleet.")
-    assert story[1].startswith("It is upgraded since ")
-    assert story[2] == "Nothing is left to be done on it."
+    assert story[0].endswith(" ago). That is the target version.")
+    assert story[1].startswith("It has been upgraded since ")
+    assert story[2] == "It is done."
     words = [line.split("  ", 1)[1].split(":")[0] for line in story[3:]]
     assert words == ["begin 2", "open 2", "the host said", "the host said", "converge 2"]
 
     unknown = play("status", host="compute3")
     assert unknown.returncode != 0
-    assert "'compute3' has not reported" in unknown.stdout
+    assert "'compute3' is unknown" in unknown.stdout
 
 
 @pytest.mark.thorough

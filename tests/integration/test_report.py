@@ -74,7 +74,7 @@ def test_the_files_tell_what_consul_has_and_a_second_time_nothing_changes(
     told = json.loads(Path(did["files"][1]).read_text())
     phases = {one["host"]: one["phase"] for one in told["hosts"]}
     assert phases == {
-        "compute1": "failed", "compute2": "at work", "compute3": "let through", "compute4": "waits", "compute9": "waits",
+        "compute1": "failed", "compute2": "upgrading", "compute3": "admitted", "compute4": "waiting", "compute9": "waiting",
     }  # fmt: skip
     entries = history(consul)
     begun = max(event["at"] for event in entries if event["what"] == "begin")
@@ -93,7 +93,7 @@ def test_the_files_tell_what_consul_has_and_a_second_time_nothing_changes(
     (over,) = record(consul, "compute1")["former"]
     assert (over["version"], over["state"]) == ("2", "upgraded")
     assert [gone["failure"]["code"], nowhere["failure"]["code"]] == ["no_rollout", "bad_folder"]
-    assert "It has those to 3, 2." in gone["msg"]
+    assert "It has rollouts to 3, 2." in gone["msg"]
     assert would["diff"]["after_header"] == did["files"][1]
 
 

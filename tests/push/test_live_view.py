@@ -58,6 +58,6 @@ def test_bars_services_and_steps_and_failures_in_full_as_they_happen(site: Site)
     ended = site.end(site.start("upgrade", environ=LIVE, version="v1", instructions=CAPS, retry_failed=True))
     assert ended.code == 0, ended.stdout
     assert re.search("web1 (failed|upgrading) -> upgraded", ended.stdout), ended.stdout
-    assert "is at its tasks after the upgrade" in ended.stdout
+    assert "runs its tasks after the upgrade" in ended.stdout
     assert "4 of 4 hosts upgraded" in ended.stdout
     assert "\x1b" not in ended.stdout

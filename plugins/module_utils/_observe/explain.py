@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One host explained in sentences: where it is and since when, why, by which rule, who could change that, what comes next."""
+"""Explains one host in sentences: its state and since when, the reason, the rule, how an operator can change it, what comes next."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
 
-# Events that give a rollout its rules.
+# Entries of the history that set the rules of a rollout.
 _RULES_GIVEN = ("begin", "adopt", "rules")
 
-# What an operator could do, by the cause for which a host waits. {rule} is the key of the instructions.
+# What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
 _ORDER_AGAIN = "An operator can change this: give all rules again to upgrade.yml with another {rule}."
 _CHANGES: Mapping[str, str] = {
     explanations.NO_VERSION: "An operator can change this: upgrade.yml -e version=X begins a rollout.",
@@ -44,11 +44,11 @@ _CHANGES: Mapping[str, str] = {
 
 
 def explain(host: str, plan: Plan, snapshot: Snapshot, events: Iterable[Mapping[str, Any]] = ()) -> tuple[str, ...]:
-    """Return sentences on one host of a plan. Takes time linear in hosts.
+    """Return sentences that explain one host of a plan. Takes time linear in hosts.
 
-    :param plan: without a limit, as of now.
+    :param plan: the current plan without a limit.
     :param snapshot: what the plan was made from.
-    :param events: the history of the rollout, the newest first; it tells who gave the rules.
+    :param events: the history of the rollout, the newest first. It contains who gave the rules.
     """
     view = _with_rule(plan.hosts[host], snapshot)
     return tuple(
@@ -71,7 +71,7 @@ def _machines(host: str, snapshot: Snapshot) -> str:
 
 
 def _with_rule(view: HostView, snapshot: Snapshot) -> HostView:
-    """Return the view with the rule as it stands in the instructions, where an order may be that of the host's group."""
+    """Return the view with the rule's key in the instructions: an order may be set for the host's group instead of its role."""
     rules = snapshot.ledger.instructions if snapshot.ledger is not None else {}
     if view.cause == explanations.ORDER and view.group and not rule_line(rules, view.rule):
         return replace(view, rule=f"role_order.{view.group}")
@@ -93,17 +93,15 @@ def _when(at: float, now: float) -> str:
 
 
 def _where(host: str, view: HostView, snapshot: Snapshot) -> str:
-    wanted = snapshot.current_version
+    target = snapshot.current_version
     report = snapshot.reports.get(host)
     runs = f"{host} runs {view.version}" if view.version else f"{host} has never reported a version"
     if view.version and report is not None and report.version == view.version and report.at:
         runs += f", as it reported at {_when(report.at, snapshot.now)}"
-    if wanted is None:
+    if target is None:
         return f"{runs}."
     return (
-        f"{runs}. The fleet is to run {wanted}."
-        if view.version != wanted
-        else f"{runs}. That is the version of the fleet."
+        f"{runs}. The target version is {target}." if view.version != target else f"{runs}. That is the target version."
     )
 
 
@@ -112,30 +110,30 @@ def _since(host: str, view: HostView, snapshot: Snapshot) -> str:
     if found is None:
         return f"It is {view.state}."
     at, what = found
-    return f"It is {view.state} since {at if isinstance(at, str) else _when(at, snapshot.now)}: {what}."
+    return f"It has been {view.state} since {at if isinstance(at, str) else _when(at, snapshot.now)}, when {what}."
 
 
 def _beginning(host: str, view: HostView, snapshot: Snapshot) -> tuple[float | str, str] | None:
-    """Return when a host came into its state, and by what; None where nothing stored says so."""
+    """Return when a host entered its state, and by which event; None if that is not stored."""
     record, ledger = snapshot.records.get(host), snapshot.ledger
     current = snapshot.current_version
     times = record.times if record is not None and record.version == current else {}
     if view.state == states.HELD:
         hold = _hold(host, view, snapshot)
-        return (hold.at, "the hold was set then") if hold is not None and hold.at else None
+        return (hold.at, "the hold was set") if hold is not None and hold.at else None
     if view.state == states.FAILED and record is not None and record.state == FAILED and FAILED in times:
-        return times[FAILED], "it failed then"
+        return times[FAILED], "it reported the failure"
     if view.state in (states.UPGRADED, states.UPGRADING) and view.version == current and UPGRADED in times:
-        return times[UPGRADED], "it reported the version then"
+        return times[UPGRADED], "it reported the version"
     if view.state == states.UPGRADING and view.started and record is not None and STARTED in record.times:
-        return record.times[STARTED], "it said then that it had begun"
+        return record.times[STARTED], "it reported its start"
     gate = snapshot.gates.hosts.get(host) or snapshot.gates.roles.get(view.role)
     if view.state == states.UPGRADING and gate is not None and gate.at:
-        return gate.at, "its gate was opened then"
+        return gate.at, "its gate was opened"
     if view.state == states.PENDING and record is not None and record.state == RETRIED and RETRIED in times:
-        return times[RETRIED], "an operator put it back among those that wait"
+        return times[RETRIED], "an operator retried it"
     if view.state == states.PENDING and ledger is not None and ledger.version == current and ledger.since:
-        return ledger.since, f"the rollout to {current} began then"
+        return ledger.since, f"the rollout to {current} began"
     return None
 
 
@@ -174,7 +172,7 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state in (states.FAILED, states.LOST):
         return f"An operator can change this: fix the host, then retry.yml -e host={host}."
     if view.state == states.UPGRADING and not view.soaking:
-        return "It is the host's turn, or that of the run of Ansible that drives it: no rule keeps it waiting."
+        return "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish."
     return ""
 
 
@@ -190,32 +188,32 @@ def _held_by(hold: Hold, snapshot: Snapshot) -> str:
 
 def _next(host: str, view: HostView, plan: Plan) -> str:
     if view.state == states.UPGRADED:
-        return "Nothing is left to be done on it."
+        return "It is done."
     if view.state == states.UPGRADING:
         if view.soaking:
-            return "Next: it counts as upgraded, and gives its slot back, once that is over."
+            return "Next: once that is over, it counts as upgraded, and its slot is free."
         if view.held and not view.started:
-            return "Next: nothing, until then. It keeps its slot, as it was let through."
-        did = "says that it is done" if view.started else "begins, upgrades, and reports"
-        return f"Next: it {did}. Until then it keeps its slot."
+            return "Next: nothing until then. It keeps its slot, because it was admitted."
+        report = "reports the end of its upgrade" if view.started else "starts, upgrades and reports"
+        return f"Next: it {report}. Until then it keeps its slot."
     if view.state in (states.FAILED, states.LOST):
-        return "Next: nothing, until then. It keeps its slot, so that trouble does not spread."
+        return "Next: nothing until then. It keeps its slot, so that failures do not spread."
     if view.state == states.HELD:
-        return "Next: nothing, until then. It takes no slot."
+        return "Next: nothing until then. It takes no slot."
     if plan.missing:
-        return "Next: nothing, until the fleet is given whole: " + "; ".join(plan.missing) + "."
-    return _turn(host, view, plan.waves, plan.hosts)
+        return "Next: nothing until the whole fleet is given: " + "; ".join(plan.missing) + "."
+    return _wave_text(host, view, plan.waves, plan.hosts)
 
 
-def _turn(host: str, view: HostView, waves: Sequence[Sequence[str]], hosts: Mapping[str, HostView]) -> str:
+def _wave_text(host: str, view: HostView, waves: Sequence[Sequence[str]], hosts: Mapping[str, HostView]) -> str:
     before = 0
     for number, wave in enumerate(waves):
         if host in wave:
             if number == 0:
-                return "Next: the next pass of upgrade.yml lets it through; where none is running, begin one."
+                return "Next: the next pass of upgrade.yml admits it. If no run is active, start one."
             return (
-                f"Next: if all goes well it goes in wave {number + 1} of {len(waves)}, after "
-                f"{plural(before, 'host')} of role {view.role} and those that are under way."
+                f"Next: if all upgrades succeed, it is admitted in wave {number + 1} of {len(waves)}, after "
+                f"{plural(before, 'host')} of role {view.role} and the hosts in flight."
             )
         before += sum(1 for one in wave if hosts[one].role == view.role)
-    return "Next: nothing, until that has changed. It is in no wave that is expected."
+    return "Next: nothing until that changes. It is in no wave of the forecast."

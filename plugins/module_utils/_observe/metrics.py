@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where a fleet stands as numbers, for whoever draws curves and sounds alarms.
+"""The state of a fleet as metrics for dashboards and alerts.
 
-Times are unix seconds and not ages, so that the same standing gives the same text: ``time() - x`` is the age.
+Times are unix seconds and not ages, so that the same state gives the same text: ``time() - x`` is the age.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _STOPS = (PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK)
 
 @dataclass(slots=True)
 class AdmissionCounts:
-    """What the history of a rollout says of admissions.
+    """The admissions of a rollout, from its history.
 
-    :param hosts: hosts with a gate of their own, and when that was opened last.
-    :param roles: roles that were opened as a whole: how many hosts had to be, and when.
+    :param hosts: host -> when its own gate was last opened (unix seconds).
+    :param roles: role -> how many of its hosts the role's gate admitted, and when (unix seconds).
     """
 
     hosts: dict[str, int] = field(default_factory=dict)
     roles: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take in an entry of the history, the newest first; what is no opening is passed over."""
+        """Add an entry of the history, the newest first. Entries of other kinds are ignored."""
         if event.get("what") != "open":
             return
         at = event.get("at")
@@ -51,10 +51,10 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def fleet_gauges(snapshot: Snapshot, plan: Plan, admissions: AdmissionCounts, warnings: int) -> list[Gauge]:
-    """Return all that is told of a fleet. Takes time linear in hosts.
+    """Return all metrics of a fleet. Takes time linear in hosts.
 
     :param admissions: those of the current rollout.
-    :param warnings: how many things were found that somebody should look at.
+    :param warnings: the number of warnings.
     """
     return [*_rollout(snapshot, plan, warnings), *_admissions(plan, admissions), *_hosts(snapshot, plan, admissions)]
 
@@ -77,13 +77,13 @@ def _rollout(snapshot: Snapshot, plan: Plan, warnings: int) -> Iterable[Gauge]:
         "Whether the rollout can still go on: hosts are upgrading, or only time, an approval or a command is missing.",
         plan.can_move,
     )
-    yield _one("wants_approval", "Whether a stage is done, and somebody has to approve.", plan.wants_approval)
+    yield _one("wants_approval", "Whether a stage is done and needs an approval.", plan.wants_approval)
     yield Gauge(
         f"{_PREFIX}stopped",
-        "What keeps the whole rollout from opening anything now.",
+        "What blocks the whole rollout now.",
         [({"reason": code}, float(code == stopped)) for code in _STOPS],
     )
-    yield _one("warnings", "Things that were found and that somebody should look at; status.yml tells them.", warnings)
+    yield _one("warnings", "Warnings that status.yml prints.", warnings)
 
 
 def _admissions(plan: Plan, admissions: AdmissionCounts) -> Iterable[Gauge]:
@@ -97,11 +97,11 @@ def _admissions(plan: Plan, admissions: AdmissionCounts) -> Iterable[Gauge]:
     times = [*admissions.hosts.values(), *(at for _hosts, at in admissions.roles.values())]
     yield Gauge(
         f"{_PREFIX}opened_hosts",
-        "Hosts that this rollout has let through so far.",
+        "Hosts that this rollout has admitted so far.",
         [({"role": role}, count) for role, count in counts.items()],
     )
     if times:
-        yield _one("last_opening_timestamp_seconds", "When this rollout has let a host through last.", max(times))
+        yield _one("last_opening_timestamp_seconds", "When this rollout last admitted a host.", max(times))
 
 
 def _hosts(snapshot: Snapshot, plan: Plan, admissions: AdmissionCounts) -> Iterable[Gauge]:
@@ -121,27 +121,28 @@ def _hosts(snapshot: Snapshot, plan: Plan, admissions: AdmissionCounts) -> Itera
             broken.append(({"host": host, "role": view.role, "state": view.state, **where}, at))
     yield Gauge(
         f"{_PREFIX}hosts",
-        "Hosts of a role that are in a state.",
+        "Hosts of a role in each state.",
         [({"role": role, "state": state}, count) for (role, state), count in counts.items()],
     )
     yield Gauge(
         f"{_PREFIX}oldest_upgrading_timestamp_seconds",
-        "Since when the host that has been upgrading for the longest is.",
+        "Since when the host of a role that has been upgrading longest is upgrading.",
         [({"role": role}, at) for role, at in oldest.items()],
     )
     yield Gauge(
         f"{_PREFIX}broken_host_timestamp_seconds",
-        "Hosts that failed or are lost, and when they were heard of last; 0 where no one knows.",
+        "Hosts that failed or are lost, and when they last reported or were admitted; 0 if unknown.",
         broken,
     )
 
 
 def _since(snapshot: Snapshot, admissions: AdmissionCounts, host: str, view: HostView) -> int:
-    """Return the host's last word in this rollout, or when it was let through; 0 where neither is known."""
+    """Return when a host last reported in this rollout, else when it was admitted (unix seconds); 0 if unknown."""
     record = snapshot.records.get(host)
-    said = record.times.get(record.state, 0) if record is not None and record.version == snapshot.current_version else 0
+    is_current = record is not None and record.version == snapshot.current_version
+    reported = record.times.get(record.state, 0) if record is not None and is_current else 0
     _count, by_role = admissions.roles.get(view.role, (0, 0))
-    return said or admissions.hosts.get(host, by_role)
+    return reported or admissions.hosts.get(host, by_role)
 
 
 def _one(name: str, text: str, value: float, labels: Mapping[str, str] | None = None) -> Gauge:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is told of a rollout while it runs: which events there are, which were told, and what each has to say."""
+"""Notifications of a rollout: the events, which of them were sent, and the payload of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEGIN, STAGE, PAUSE, RESUME = "begin", "stage", "pause", "resume"
 FAILURE, WANTED, APPROVED, END = "failure", "approval_wanted", "approved", "end"
 EVENTS = (BEGIN, STAGE, PAUSE, RESUME, FAILURE, WANTED, APPROVED, END)
 
-# Of the hosts that failed, so many are told each with its error, and so many in the sentence; the others are counted.
+# How many failed hosts the payload has with their errors, and how many its sentence has. Other failed hosts are only counted.
 MOST_FAILURES = 50
 _MOST_IN_TEXT = 3
 _MOST_ERROR = 1000
@@ -32,13 +32,13 @@ _ENDS = ("complete", "converge", "abort")
 
 @dataclass(frozen=True, slots=True)
 class SentNotifications:
-    """What was told so far.
+    """What was sent so far.
 
-    :param epoch: the newest entry of the history that was.
-    :param broken: the hosts that were told as failed or lost, until they are upgraded or put back.
-    :param approval: the stage whose approval was asked for, empty where none is wanted.
-    :param stage: the stage that was told last, empty where none was.
-    :param ended: whether the end of the rollout at hand was told.
+    :param epoch: the newest entry of the history that was sent.
+    :param broken: the failed or lost hosts that were sent, until they are upgraded or retried.
+    :param approval: the stage whose missing approval was sent; empty if no approval is missing.
+    :param stage: the stage that was sent last; empty for none.
+    :param ended: whether the end of the current rollout was sent.
     """
 
     epoch: int = 0
@@ -52,35 +52,35 @@ class SentNotifications:
         return {**asdict(self), "broken": list(self.broken)}
 
     def without(self, hosts: Container[str]) -> SentNotifications:
-        """Return it as if these hosts had not been told as broken."""
+        """Return it without these hosts in ``broken``."""
         return replace(self, broken=tuple(host for host in self.broken if host not in hosts))
 
     @staticmethod
     def from_plain(data: Mapping[str, Any]) -> SentNotifications:
-        """Return what was stored.
+        """Return it from what :meth:`plain` returned.
 
-        :raises KeyError, ValueError, TypeError: if it is something else.
+        :raises KeyError, ValueError, TypeError: for any other data.
         """
-        told = SentNotifications(data["epoch"], tuple(data["broken"]), data["approval"], data["stage"], data["ended"])
-        texts = (*told.broken, told.approval, told.stage)
+        sent = SentNotifications(data["epoch"], tuple(data["broken"]), data["approval"], data["stage"], data["ended"])
+        texts = (*sent.broken, sent.approval, sent.stage)
         if (
-            not is_count(told.epoch)
-            or not isinstance(told.ended, bool)
+            not is_count(sent.epoch)
+            or not isinstance(sent.ended, bool)
             or not all(isinstance(one, str) for one in texts)
         ):
             raise ValueError("it is not what was written")
-        return told
+        return sent
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """An event to be told.
+    """An event to send.
 
     :param at: when it happened (unix seconds).
+    :param after: what has been sent once this event is sent.
     :param outcome: how the rollout ended: ``complete`` or ``aborted``; empty for other events.
-    :param cause: what paused it or let it go on: ``word`` of an operator, or ``budget``; empty for other events.
-    :param hosts: those that it is about.
-    :param after: what was told once this is.
+    :param cause: what paused or resumed it: ``word`` for an operator's command, or ``budget``; empty for other events.
+    :param hosts: the hosts that failed or are lost, for a failure.
     """
 
     event: str
@@ -96,9 +96,9 @@ class Notification:
 
 
 def everything_sent(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView]) -> SentNotifications:
-    """Return where nothing is left to tell: where the first run with a hook begins.
+    """Return the state in which everything has been sent. The first run with a hook begins with it.
 
-    :param hosts: what :func:`~.progress.watched` returns.
+    :param hosts: what :func:`~.progress.watched_hosts` returns.
     """
     ledger = snapshot.ledger
     over = ledger is not None and ledger.state in (COMPLETE, ABORTED)
@@ -108,11 +108,11 @@ def everything_sent(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView
 
 
 def caught_up(ledger: Ledger | None, entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return what of the untold entries a run that begins still tells, which are those of the rollout that is on its way.
+    """Return the entries that a new run still has to send: those of the rollout under way.
 
-    Of a rollout that began and ended without a hook, nothing is told.
+    Nothing is sent for a rollout that began and ended without a hook.
 
-    :param entries: those that were not told, the oldest first.
+    :param entries: the entries that were not sent, the oldest first.
     """
     begun = [at for at, entry in enumerate(entries) if entry.get("what") in _BEGINS]
     if not begun:
@@ -126,75 +126,75 @@ def pending_notifications(
     plan: Plan,
     hosts: Mapping[str, HostView],
     entries: Sequence[Mapping[str, Any]],
-    told: SentNotifications,
+    sent: SentNotifications,
 ) -> tuple[list[Notification], SentNotifications]:
-    """Return the events that are to be told now, in their order, and what was told after the last. Linear in hosts and entries.
+    """Return the events to send now, in order, and the state after the last one. Takes time linear in hosts and entries.
 
-    What an operator or a planner did is in the history. That a host failed or somebody's approval is wanted is not, so these
-    are told where they are so and were not told.
+    The history has what operators and planners did. It has no entry for a failed host or a missing approval, so these come from the
+    plan.
 
-    :param hosts: what :func:`~.progress.watched` returns.
-    :param entries: of the history, the oldest first, after ``told.epoch``.
+    :param hosts: what :func:`~.progress.watched_hosts` returns.
+    :param entries: entries of the history after ``sent.epoch``, the oldest first.
     """
     notifications: list[Notification] = []
     all_upgraded = all(view.state == UPGRADED for view in hosts.values())
     last_opening = max((int(entry["epoch"]) for entry in entries if entry.get("what") == "open"), default=0)
     for entry in entries:
-        told = replace(_forgotten(told, entry), epoch=max(told.epoch, int(entry["epoch"])))
-        notification = _of_entry(entry, told)
+        sent = replace(_forgotten(sent, entry), epoch=max(sent.epoch, int(entry["epoch"])))
+        notification = _of_entry(entry, sent)
         if notification is not None:
-            told = notification.after
-            # A stage for what those before it have left may have no one.
-            if notification.event != STAGE or not all_upgraded or told.epoch < last_opening:
+            sent = notification.after
+            # A stage whose hosts are all in earlier stages has nothing to do, so its beginning is not sent.
+            if notification.event != STAGE or not all_upgraded or sent.epoch < last_opening:
                 notifications.append(notification)
     at, version = snapshot.now, plan.version or ""
     broken = _broken(hosts)
-    known = set(told.broken)
+    known = set(sent.broken)
     updates = tuple(host for host in broken if host not in known)
-    # One that begins again by itself is still the one that was told.
-    kept = tuple(host for host in told.broken if host in hosts and hosts[host].state in (*BROKEN, UPGRADING))
-    told = replace(told, broken=(*kept, *updates))
+    # A failed host that starts again by itself stays in the list.
+    kept = tuple(host for host in sent.broken if host in hosts and hosts[host].state in (*BROKEN, UPGRADING))
+    sent = replace(sent, broken=(*kept, *updates))
     if updates:
-        notifications.append(Notification(FAILURE, at, version, told, hosts=updates))
+        notifications.append(Notification(FAILURE, at, version, sent, hosts=updates))
     wanted = _wanted(plan)
-    is_new = wanted not in ("", told.approval)
-    told = replace(told, approval=wanted)
+    is_new = wanted not in ("", sent.approval)
+    sent = replace(sent, approval=wanted)
     if is_new:
-        notifications.append(Notification(WANTED, at, version, told, stage=wanted))
-    return notifications, told
+        notifications.append(Notification(WANTED, at, version, sent, stage=wanted))
+    return notifications, sent
 
 
-def _forgotten(told: SentNotifications, entry: Mapping[str, Any]) -> SentNotifications:
-    """Return what was told, without what an entry makes news again."""
+def _forgotten(sent: SentNotifications, entry: Mapping[str, Any]) -> SentNotifications:
+    """Return what was sent, without what has to be sent again after an entry."""
     what = entry.get("what")
     if what in _BEGINS:
-        return SentNotifications(told.epoch)
+        return SentNotifications(sent.epoch)
     if what in ("retry", "forget"):
         hosts = entry.get("hosts")
-        return told.without(hosts) if isinstance(hosts, Mapping) else told
-    return replace(told, ended=False) if what == "open" else told
+        return sent.without(hosts) if isinstance(hosts, Mapping) else sent
+    return replace(sent, ended=False) if what == "open" else sent
 
 
-def _of_entry(entry: Mapping[str, Any], told: SentNotifications) -> Notification | None:
-    """Return the event that an entry of the history is, None where it is none."""
+def _of_entry(entry: Mapping[str, Any], sent: SentNotifications) -> Notification | None:
+    """Return the event for an entry of the history; None if no event is sent for it."""
     what = entry.get("what")
     reason = str(entry.get("reason") or "")
-    said = Notification(
-        "", float(entry.get("at") or 0), str(entry.get("version") or ""), told, by=_who(entry), reason=reason
+    plain = Notification(
+        "", float(entry.get("at") or 0), str(entry.get("version") or ""), sent, by=_who(entry), reason=reason
     )
     if what in _BEGINS:
-        return replace(said, event=BEGIN)
-    if what == "stage" and (stage := str(entry.get("stage") or "")) not in ("", told.stage):
-        return replace(said, event=STAGE, stage=stage, reason="", after=replace(told, stage=stage))
+        return replace(plain, event=BEGIN)
+    if what == "stage" and (stage := str(entry.get("stage") or "")) not in ("", sent.stage):
+        return replace(plain, event=STAGE, stage=stage, reason="", after=replace(sent, stage=stage))
     if what in ("pause", "resume"):
-        return replace(said, event=PAUSE if what == "pause" else RESUME, cause="word")
+        return replace(plain, event=PAUSE if what == "pause" else RESUME, cause="word")
     if what == "budget":
-        return replace(said, event=PAUSE if entry.get("keys") else RESUME, cause="budget")
+        return replace(plain, event=PAUSE if entry.get("keys") else RESUME, cause="budget")
     if what == "approve":
-        return replace(said, event=APPROVED, stage=str(entry.get("stage") or ""))
-    if what in _ENDS and not told.ended:
+        return replace(plain, event=APPROVED, stage=str(entry.get("stage") or ""))
+    if what in _ENDS and not sent.ended:
         outcome = ABORTED if what == "abort" else COMPLETE
-        return replace(said, event=END, outcome=outcome, after=replace(told, ended=True))
+        return replace(plain, event=END, outcome=outcome, after=replace(sent, ended=True))
     return None
 
 
@@ -213,9 +213,9 @@ def _wanted(plan: Plan) -> str:
 def payload(
     notification: Notification, snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView]
 ) -> dict[str, Any]:
-    """Return what a hook gets, as plain data. Texts are one line each, and do nothing on a terminal.
+    """Return the payload for a hook, as plain data. Texts are one line each and have no terminal control characters.
 
-    :param hosts: what :func:`~.progress.watched` returns; they are told as they are now, whenever the event was.
+    :param hosts: what :func:`~.progress.watched_hosts` returns. They are sent in their current state, even for an older event.
     """
     ledger = snapshot.ledger
     is_current = ledger is not None and ledger.version == notification.version
@@ -262,7 +262,7 @@ def _utc(at: float) -> str:
 
 
 def _text(found: Mapping[str, Any]) -> str:
-    """Return the sentence of an event."""
+    """Return the sentence for an event."""
     event, version = found["event"], found["version"]
     of = f"The {'rollback' if found['rollback'] else 'rollout'} to {version}"
     why = f": {found['reason']}" if found["reason"] else ""
@@ -273,16 +273,16 @@ def _text(found: Mapping[str, Any]) -> str:
     if event == STAGE:
         return f"{of}: stage {found['stage']} begins."
     if event == PAUSE:
-        return f"{of} was paused{by}{why}." if found["cause"] == "word" else f"{of} opens nothing more{why}."
+        return f"{of} was paused{by}{why}." if found["cause"] == "word" else f"{of} admits no more hosts{why}."
     if event == RESUME:
-        return f"{of} goes on{by}{why}." if found["cause"] == "word" else f"{of} goes on{why}."
+        return f"{of} was resumed{by}{why}." if found["cause"] == "word" else f"{of} continues{why}."
     if event == FAILURE:
         first = "; ".join(f"{one['host']} {one['error']}" for one in found["failures"][:_MOST_IN_TEXT])
         count = len(found["failures"]) + found["more_failures"]
         rest = f"; and {count - _MOST_IN_TEXT} more" if count > _MOST_IN_TEXT else ""
         return f"{of}: {plural(count, 'host')} failed or lost: {first}{rest}."
     if event == WANTED:
-        return f"{of}: stage {found['stage']} is done, and waits for approval."
+        return f"{of}: stage {found['stage']} is done and needs an approval."
     if event == APPROVED:
         return f"{of}: stage {found['stage']} was approved{by}{why}."
     how = f"was aborted{by}{why}" if found["outcome"] == ABORTED else "is complete"
@@ -290,19 +290,19 @@ def _text(found: Mapping[str, Any]) -> str:
 
 
 def _next(found: Mapping[str, Any]) -> str:
-    """Return what is to be done now, empty where that is nothing."""
+    """Return what the operator can do next; empty for nothing."""
     event = found["event"]
     if event == FAILURE:
         one = listing([failure["host"] for failure in found["failures"]])
         return f"Look at {one} with status.yml -e host=HOST, fix what is broken, and run retry.yml."
     if event == PAUSE:
         return (
-            "Run resume.yml to let it go on, or abort.yml to end it."
+            "Run resume.yml to continue it, or abort.yml to end it."
             if found["cause"] == "word"
-            else "Fix the hosts that failed, and run retry.yml; or give all rules again with a higher budget."
+            else "Fix the hosts that failed and run retry.yml, or give all rules again with a higher budget."
         )
     if event == WANTED:
-        return f"Look at the hosts with status.yml, and run approve.yml -e stage={found['stage']}, or abort.yml."
+        return f"Look at the hosts with status.yml, then run approve.yml -e stage={found['stage']} or abort.yml."
     if event == END and found["outcome"] == ABORTED:
         return "Begin it again with upgrade.yml -e restart=true, or go back with rollback.yml."
-    return "" if event == END else "Nothing: it goes on by itself. Watch it with status.yml -e follow=true."
+    return "" if event == END else "Nothing: the rollout continues by itself. Watch it with status.yml -e follow=true."

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The text format of OpenMetrics, as far as gauges go, in a form that readers of Prometheus' own format take too.
+"""The OpenMetrics text format for gauges, in a form that is valid in the Prometheus text format too.
 
-https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md, and node_exporter's textfile collector, which knows
-no type that Prometheus' format does not have.
+See https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md. The textfile collector of node_exporter supports
+only types of the Prometheus format.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ END = "# EOF\n"
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A number that goes up and down, once for each set of labels.
+    """A gauge with one sample for each set of labels.
 
-    :param samples: labels and the number.
+    :param samples: pairs of labels and value.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Gauge:
 
 
 def gauges_as_text(gauges: Iterable[Gauge]) -> str:
-    """Return the gauges as text; one without samples is left out."""
+    """Return the gauges as text. Gauges without samples are left out."""
     lines: list[str] = []
     for gauge in gauges:
         if gauge.samples:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout as it is watched: a row for each role, the hosts on their way, what stops it, and how long it may take."""
+"""The progress of a rollout: a row for each role, the hosts in flight, what blocks it, and the time left."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .._planner.blockers import BUDGET
 from .._planner.plan import HostView, Plan
 from .time_left import admitted_at, seconds_left
 
-# More than a terminal has rows; the others are counted.
+# More hosts in flight are only counted. A terminal has fewer rows.
 MOST_FLIGHTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class RoleProgress:
-    """How many hosts of a role are done, on their way, waiting (held ones too), and failed or lost."""
+    """Number of hosts of a role: done, upgrading, failed or lost, and waiting (including held hosts)."""
 
     role: str
     hosts: int
@@ -34,11 +34,11 @@ class RoleProgress:
 
 @dataclass(frozen=True, slots=True)
 class HostProgress:
-    """A host on its way.
+    """A host in flight.
 
-    :param service, step: where it is, as far as it says.
-    :param doing: the same in a word where it says neither.
-    :param since: when it was let through (unix seconds), None where that is not known.
+    :param service, step: where it is; empty if it has not reported that.
+    :param doing: a short text for a host that has reported neither.
+    :param since: when it was admitted (unix seconds); None if unknown.
     """
 
     host: str
@@ -51,15 +51,19 @@ class HostProgress:
 
 @dataclass(frozen=True, slots=True)
 class RolloutProgress:
-    """All that is shown, as plain values, so that it can be handed on as JSON.
+    """The progress of a rollout in plain values, which can be sent as JSON.
 
-    :param came_from: the version before, empty where no one knows.
-    :param state: of the ledger, empty where no rollout has begun.
-    :param notes: what stands above all hosts, a sentence each: the stage, and what keeps everything from going on.
-    :param flights: the hosts on their way, those that take longest first; ``more`` are not among them.
-    :param left: seconds that the rest may take, None where that can't be told; ``judged_by`` hosts that are done.
+    :param came_from: the previous version; empty if unknown.
+    :param state: the state of the ledger; empty if no rollout has begun.
+    :param bars: a row for each role.
+    :param flights: the hosts in flight, the longest first.
+    :param more: number of hosts in flight that are not in ``flights``.
+    :param notes: sentences on the whole rollout: the stage, and what blocks it.
+    :param left: seconds that the rest may take; None if unknown.
+    :param judged_by: number of finished hosts from which ``left`` is estimated.
     :param at: when it was read (unix seconds).
-    :param over: whether the rollout is over; ``done`` once it is complete, and tasks after the upgrade may follow.
+    :param over: whether the rollout is over.
+    :param done: whether it is complete. Tasks after the upgrade may follow.
     """
 
     version: str
@@ -77,14 +81,14 @@ class RolloutProgress:
 
     @staticmethod
     def from_plain(data: Mapping[str, Any]) -> RolloutProgress:
-        """Return it from what :func:`dataclasses.asdict` made of it."""
+        """Return it from what :func:`dataclasses.asdict` returned."""
         bars = tuple(RoleProgress(**one) for one in data["bars"])
         flights = tuple(HostProgress(**one) for one in data["flights"])
         return RolloutProgress(**{**data, "bars": bars, "flights": flights, "notes": tuple(data["notes"])})
 
 
 def watched_hosts(snapshot: Snapshot, plan: Plan) -> dict[str, HostView]:
-    """Return the hosts as they are watched: one that is at its tasks after the upgrade is on its way again."""
+    """Return host -> view for progress: hosts that run their tasks after the upgrade count as upgrading again."""
     return {host: _watched(view, snapshot.records.get(host), plan.version) for host, view in plan.hosts.items()}
 
 
@@ -92,7 +96,7 @@ def _watched(view: HostView, record: HostRecord | None, version: str | None) -> 
     if view.state != UPGRADED or record is None or not record.readable or record.version != version:
         return view
     if record.post in (POST_OPEN, POST_STARTED):
-        return replace(view, state=UPGRADING, reason=f"is at its tasks after the upgrade{record.where()}")
+        return replace(view, state=UPGRADING, reason=f"runs its tasks after the upgrade{record.where()}")
     if record.post == POST_FAILED:
         error = record.error or "no error was given"
         return replace(view, state=FAILED, reason=f"failed after the upgrade{record.where()}: {error}")
@@ -100,14 +104,14 @@ def _watched(view: HostView, record: HostRecord | None, version: str | None) -> 
 
 
 def rollout_progress(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView], soak: int = 0) -> RolloutProgress:
-    """Return what there is to show. Takes time linear in hosts, but for those on their way, which are sorted.
+    """Return the progress of a rollout. Takes time linear in hosts, except for sorting the hosts in flight.
 
     :param hosts: what :func:`watched_hosts` returns.
     :param soak: ``health.soak`` of the rules (seconds).
     """
     ledger = snapshot.ledger
     moving = {host: admitted_at(snapshot, host, view.role) for host, view in hosts.items() if view.state == UPGRADING}
-    # Tasks after the upgrade have no time of their own in the record.
+    # The record has no times for the tasks after the upgrade.
     moving = {host: since if plan.hosts[host].state == UPGRADING else None for host, since in moving.items()}
     left, judged_by = seconds_left(snapshot, plan, soak, moving)
     order = sorted(moving, key=lambda host: (moving[host] is None, moving[host] or 0.0))
@@ -135,7 +139,7 @@ def rollout_progress(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostVie
 
 
 def _bars(hosts: Mapping[str, HostView]) -> tuple[RoleProgress, ...]:
-    # The hosts come in natural order, and so do the roles, nearly always.
+    # Roles appear in the order of their first host. Hosts are in natural order.
     counts: dict[str, dict[str, int]] = {}
     for view in hosts.values():
         what = "failed" if view.state in BROKEN else view.state if view.state in (UPGRADED, UPGRADING) else "waiting"
@@ -155,12 +159,12 @@ def _bars(hosts: Mapping[str, HostView]) -> tuple[RoleProgress, ...]:
 
 
 def _flight(host: str, view: HostView, record: HostRecord | None, since: float | None) -> HostProgress:
-    is_said = record is not None and record.readable and (view.started or record.post is not None)
-    service = (record.service if record is not None and is_said else None) or ""
-    step = (record.step if record is not None and is_said else None) or ""
+    has_reported = record is not None and record.readable and (view.started or record.post is not None)
+    service = (record.service if record is not None and has_reported else None) or ""
+    step = (record.step if record is not None and has_reported else None) or ""
     if view.soaking:
         return HostProgress(host, view.role, "", "", view.reason, since)
-    doing = "at work" if is_said else "let through"
+    doing = "upgrading" if has_reported else "admitted"
     return HostProgress(host, view.role, service, step, doing, since)
 
 
@@ -169,18 +173,18 @@ def _notes(plan: Plan, *, moves: bool) -> list[str]:
     if plan.stage:
         notes.append(f"Stage {plan.stage}" + ("; it waits for approval" if plan.wants_approval else ""))
     if plan.blocker is not None:
-        # As a budget's own reason says it already.
+        # The note begins with the same words.
         reason = (
             plan.blocker.reason.removeprefix("no more hosts are admitted: ")
             if plan.blocker.code == BUDGET
             else plan.blocker.reason
         )
-        notes.append(f"No host is admitted{'; hosts on their way finish' if moves else ''}: {reason}")
+        notes.append(f"No host is admitted{'; hosts in flight finish' if moves else ''}: {reason}")
     return notes
 
 
 def segments(row: RoleProgress, width: int) -> tuple[int, int, int, int]:
-    """Return how many of ``width`` cells are done, upgrading, failed and waiting; whatever there is has one at least.
+    """Return how many of ``width`` cells are done, upgrading, failed and waiting. Each count above 0 gets at least one cell.
 
     :param width: 4 or more.
     """
@@ -189,6 +193,6 @@ def segments(row: RoleProgress, width: int) -> tuple[int, int, int, int]:
     if not total:
         return 0, 0, 0, width
     cells = [max(1, count * width // total) if count else 0 for count in counts]
-    # What rounding leaves or lacks is the largest part's.
+    # The largest part takes the rounding difference.
     cells[max(range(4), key=lambda at: cells[at])] += width - sum(cells)
     return cells[0], cells[1], cells[2], cells[3]

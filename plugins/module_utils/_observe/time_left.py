@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How long a rollout may still take, judged by the hosts that are done."""
+"""Estimates how long a rollout may still take, from the hosts that are done."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .._planner.plan import Plan
 
 
 def admitted_at(snapshot: Snapshot, host: str, role: str) -> float | None:
-    """Return when a host was let through in the rollout under way, or else when it said that it began (unix seconds).
+    """Return when a host was admitted in the current rollout, else when it reported its start (unix seconds); None if unknown.
 
-    The gate is the planner's word and the start is the host's: where they contradict each other, a clock is wrong, and the
-    host's own times at least have one clock.
+    The gate's time is from a planner's clock, the start from the host's clock. If the gate is later than the start, one clock is wrong.
+    Then the start is returned, so that both times of a duration are from the host's clock.
     """
     record = snapshot.records.get(host)
     started = None
@@ -28,21 +28,20 @@ def admitted_at(snapshot: Snapshot, host: str, role: str) -> float | None:
         gate = snapshot.gates.answer(host, role, snapshot.current_version)
     except UpgradeError:
         return started
-    let_through = gate.at if gate.is_open and gate.at else None
-    return let_through if started is None or (let_through is not None and let_through <= started) else started
+    opened = gate.at if gate.is_open and gate.at else None
+    return opened if started is None or (opened is not None and opened <= started) else started
 
 
 def seconds_left(
     snapshot: Snapshot, plan: Plan, soak: int, moving: Mapping[str, float | None]
 ) -> tuple[float | None, int]:
-    """Return how many seconds the rest may take, and by how many hosts that is judged; None where none has shown it yet.
+    """Return how many seconds the rest may take, and from how many finished hosts that is estimated; None if unknown.
 
-    A host takes as long as the middle one of those of its role that are done, or of all where its role has none. The waves
-    that the planner expects go one after the other. What no one can know is not in it: approvals, soaks of stages, hosts
-    that fail, and the hours outside of windows.
+    A host takes the median time of the finished hosts of its role, or of all finished hosts if its role has none. The waves of the
+    forecast run one after another. Approvals, soaks of stages, failures and closed windows are not included.
 
-    :param soak: seconds that a host has to be well before it counts.
-    :param moving: the hosts on their way, and since when.
+    :param soak: seconds for which a host has to be healthy before it counts as upgraded.
+    :param moving: host in flight -> since when (unix seconds); None if unknown.
     """
     took: dict[str, list[float]] = {}
     for host, view in plan.hosts.items():
@@ -72,12 +71,12 @@ def seconds_left(
 
 
 def _took(snapshot: Snapshot, host: str, role: str, record: HostRecord) -> float | None:
-    """Return how long a host had its slot, None where it was done before the rollout began or no time is known."""
+    """Return for how many seconds a host had its slot; None if it was done before the rollout began, or a time is unknown."""
     ended, ledger = record.times.get(UPGRADED), snapshot.ledger
     if ended is None or not record.readable or record.version != snapshot.current_version or ledger is None:
         return None
     began = admitted_at(snapshot, host, role)
-    # Without the index of its beginning, one that is from before it can't be told.
+    # A ledger without the index of its beginning can't tell older records from newer ones.
     if began is None or ended < began or (ledger.begun_index is not None and record.index <= ledger.begun_index):
         return None
     return float(ended - began)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looking, and touching nothing: what `consul_upgrade_info` tells."""
+"""Reads the state of a fleet for `consul_upgrade_info`, and writes nothing."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .._rules.instructions import Instructions, parse
 from .._state.layout import refuse_to_plan
 from .._state.store import Store
 
-# Of the history before the current rollout, so much is told with the story of a host: a hold may have been set then.
+# How many older entries of the history the story of a host includes. A hold may be older than the rollout.
 MOST_EARLIER = 50
 
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """What there is to see.
+    """The state of a fleet.
 
-    :param history: the newest first.
-    :param story: of the host that was asked for: what there is to say of it in sentences, its record, the entries of the history that touched it in the current
-        rollout and shortly before that, and whether the history has older ones.
+    :param history: entries, the newest first.
+    :param story: for the requested host: its record, its explanation in sentences, the entries on it in the current rollout and shortly
+        before that, and whether the history has older ones. None if no host was requested.
     """
 
     snapshot: Snapshot
@@ -51,11 +51,11 @@ def read_fleet(
     history: int = 0,
     name: str | None = None,
 ) -> FleetView:
-    """Return where the fleet stands, what the next pass would open, and what is in the history.
+    """Return the state of the fleet, what the next pass would admit, and entries of the history.
 
     :param fleet: host -> role.
-    :param history: how many entries of the history to bring; 0 costs no request.
-    :param name: a host whose whole story is wanted.
+    :param history: how many entries of the history to read; 0 costs no request.
+    :param name: a host to explain.
     :raises UpgradeError: ``unknown_host``, or what :meth:`Store.snapshot` raises.
     """
     snapshot = store.snapshot()
@@ -68,7 +68,7 @@ def read_fleet(
     if name is not None and name not in members:
         raise UpgradeError(
             "unknown_host",
-            f"name: {name!r} has not reported, and the fleet that was given does not name it{did_you_mean(name, members) or '.'}",
+            f"name: {name!r} is unknown: it is neither in fleet nor in a report{did_you_mean(name, members) or '.'}",
         )
     newest = 0
     if history or name is not None:
@@ -88,7 +88,7 @@ def read_fleet(
 
 
 def _on_layout(store: Store, snapshot: Snapshot) -> list[str]:
-    """Return why planners are refused, where the layout of the keys or its migration is the reason."""
+    """Return why planners are refused because of the layout of the keys or its migration; empty if they are not."""
     try:
         refuse_to_plan(store.keys, snapshot)
     except UpgradeError as error:
@@ -104,7 +104,7 @@ def _touches(event: Mapping[str, Any], host: str, role: str) -> bool:
 
 
 def _plan(store: Store, snapshot: Snapshot, members: Mapping[str, str]) -> tuple[Plan, list[str]]:
-    """Return the plan and warnings; one that opens nothing where the rules can't be obeyed."""
+    """Return the plan and warnings. If the rules can't be applied, the plan admits no host."""
     try:
         rules = parse(snapshot.ledger.instructions if snapshot.ledger is not None else {})
     except UpgradeError as error:
@@ -127,7 +127,7 @@ def _no_plan(
 
 
 def _current(store: Store, newest: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return the entries of the current rollout and some that are older, and whether there are still older ones."""
+    """Return the entries of the current rollout and some older ones, and whether there are more."""
     events: list[dict[str, Any]] = []
     earlier = None
     for event in store.history(newest):

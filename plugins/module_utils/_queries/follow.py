@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Following a rollout to its end, from Consul alone, without a word to it."""
+"""Follows a rollout to its end by reading Consul. Nothing is written."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ from .._state.legacy_keys import LegacyKeys
 from .._state.store import Store
 from .fleet_info import FleetView, read_fleet
 
-# A caller hears something at least so often, to see to its own (seconds).
+# The caller gets control back at least this often (seconds).
 _LONGEST_SILENCE = 5.0
-# A look costs time in proportion to the hosts, and a large fleet changes all the time. So there are no more of them than these
-# seconds let, and they take a tenth of the time at most.
+# A read takes time in proportion to the hosts, and a large fleet changes all the time. So this is the shortest pause between two reads
+# (seconds), and reads take at most a tenth of the time.
 _LEAST_PAUSE = 0.5
 _SHARE = 10
-# A complete rollout whose gates are not open yet may go on with tasks after the upgrade. This is for how long nothing may
-# happen before it is taken to be over (seconds).
+# Tasks after the upgrade may follow a complete rollout whose gates are not open yet. It counts as over after this time without a change
+# (seconds).
 _NOTHING_FOLLOWS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressUpdate:
-    """What a look found, the newest of Consul's indexes in it, and what it had to pass over."""
+    """The result of one read.
+
+    :param hosts: what :func:`watched_hosts` returns.
+    :param index: the newest Consul index of the read.
+    """
 
     progress: RolloutProgress
     hosts: Mapping[str, HostView]
@@ -45,15 +49,14 @@ class ProgressUpdate:
 def follow(
     settings: Settings, fleet: Mapping[str, str] | None = None, patience: float = _NOTHING_FOLLOWS
 ) -> Iterator[ProgressUpdate | Unreachable | None]:
-    """Yield what there is to see, now and after each change, until the rollout is over.
+    """Yield the progress of a rollout, now and after each change, until it is over.
 
-    A look is one request, and one more where the rules ask for checks. Between them five blocking queries wait, on a
-    connection each.
+    A read is one request, and one more if the rules require checks. Between reads, five blocking queries wait on a connection each.
 
     :param fleet: host -> role, for hosts that never reported.
-    :param patience: seconds without news after which a complete rollout is over, though its gates are not open.
-    :returns: what was found, why Consul can't be reached (it is asked again then), or None where nothing has happened.
-    :raises UpgradeError: what :func:`read_fleet` raises, but for ``unreachable``.
+    :param patience: seconds without a change after which a complete rollout counts as over, though its gates are not open.
+    :returns: the progress; the error if Consul can't be reached, before the next try; or None if nothing has changed.
+    :raises UpgradeError: what :func:`read_fleet` raises, except ``unreachable``.
     """
     store = Store(settings)
     keys = store.keys
@@ -74,7 +77,7 @@ def _followed(
             view = read_fleet(store, fleet=fleet)
         except Unreachable as error:
             yield error
-            # Each of the queries that wait fails by itself, and not each is worth a look.
+            # All blocking queries fail, and each would cause a read.
             time.sleep(_LEAST_PAUSE)
             watch.wait(mark, _LONGEST_SILENCE)
             continue
@@ -92,7 +95,7 @@ def _followed(
             yield None
             if wake_at is not None and time.time() > wake_at:
                 break
-        # What comes in meanwhile is seen in one look.
+        # One read covers all changes during this pause.
         time.sleep(max(0.0, began + pause - time.monotonic()))
 
 
@@ -105,7 +108,7 @@ def _update(view: FleetView) -> ProgressUpdate:
     try:
         soak = parse(snapshot.ledger.instructions).health.soak if snapshot.ledger is not None else 0
     except UpgradeError:
-        # A warning tells of it.
+        # view.warnings has this error.
         soak = 0
     hosts = watched_hosts(snapshot, plan)
     return ProgressUpdate(rollout_progress(snapshot, plan, hosts, soak), hosts, snapshot.index, view.warnings)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fleet as Consul knows it: the nodes of its catalog and the hosts that reported, as one list of plain facts."""
+"""The hosts of a fleet with their facts, from the nodes of Consul's catalog and the hosts that reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .._state.store import Store
 IGNORE, GROUP, FAIL = "ignore", "group", "fail"
 LAN, WAN, NAME = "lan", "wan", "name"
 
-# Consul's own check of whether a node's agent is there.
+# Consul's own health check of a node's agent.
 _SERF = "serfHealth"
 
 Facts = dict[str, Any]
@@ -30,13 +30,13 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class InventoryOptions:
-    """What an inventory file asks for.
+    """The options of an inventory file.
 
-    :param roles: host -> role. Wins over what Consul tells.
-    :param role_meta: the key of a node's metadata that holds its role, empty for none.
-    :param role_pattern: places by their names those that are left; None for the pattern of the ledger.
-    :param planes: role -> plane, for all roles that the fleet has; None where no one says which these are.
-    :param unplaced: what becomes of hosts without a role: ``ignore``, ``group`` or ``fail``.
+    :param roles: host -> role. Overrides Consul's metadata and the pattern.
+    :param role_meta: the key of a node's metadata that holds its role; empty for none.
+    :param role_pattern: derives the roles of other hosts from their names; None for the pattern of the ledger.
+    :param planes: role -> plane, for all roles of ``upgrade_roles``; None if that is not set.
+    :param unplaced: what to do with hosts without a role: ``ignore``, ``group`` or ``fail``.
     :param address: which address of a node to use: ``lan``, ``wan``, or ``name`` for none.
     """
 
@@ -50,11 +50,11 @@ class InventoryOptions:
 
 @dataclass(frozen=True, slots=True)
 class FleetSurvey:
-    """What there is, as plain data.
+    """The hosts of a fleet as plain data.
 
-    :param hosts: host -> its facts, in natural order. The role of a host that has none is None.
+    :param hosts: host -> its facts, in natural order. The role is None for a host without one.
     :param left_out: nodes of the catalog that are not part of the fleet.
-    :param warnings: sentences on what is odd.
+    :param warnings: sentences about roles and rules.
     """
 
     hosts: dict[str, Facts]
@@ -62,31 +62,31 @@ class FleetSurvey:
     warnings: list[str] = field(default_factory=list)
 
 
-def survey_fleet(store: Store, wanted: InventoryOptions) -> FleetSurvey:
-    """Return all hosts with their facts. Three requests, at any number of hosts.
+def survey_fleet(store: Store, options: InventoryOptions) -> FleetSurvey:
+    """Return all hosts with their facts. Three requests for any number of hosts.
 
     :raises UpgradeError: what :meth:`Store.snapshot`, :meth:`ConsulClient.nodes` and :func:`combine` raise.
     """
     snapshot = store.snapshot()
-    return combine(snapshot, store.client.nodes(), store.client.health(_SERF), wanted, store.keys.ledger)
+    return combine(snapshot, store.client.nodes(), store.client.health(_SERF), options, store.keys.ledger)
 
 
 def combine(
     snapshot: Snapshot,
     catalog: Iterable[Mapping[str, Any]],
     health: Mapping[str, str],
-    wanted: InventoryOptions,
+    options: InventoryOptions,
     ledger_key: str = "upgrade/ledger",
 ) -> FleetSurvey:
-    """Return the facts of every host that the catalog, the reports or ``wanted.roles`` name.
+    """Return the facts of every host that is in the catalog, the reports or ``options.roles``.
 
-    :param catalog: nodes as Consul's ``/v1/catalog/nodes`` gives them.
+    :param catalog: nodes as Consul's ``/v1/catalog/nodes`` returns them.
     :param health: node -> status of its serf check.
-    :param ledger_key: where the ledger stands, for messages.
+    :param ledger_key: the key of the ledger, for messages.
     :raises UpgradeError: ``bad_name``, ``bad_role_pattern``, ``bad_roles``, ``unplaced_hosts``.
     """
     nodes = {str(node["Node"]): node for node in catalog}
-    members, without, warnings = _place(snapshot, nodes, wanted)
+    members, without, warnings = _place(snapshot, nodes, options)
     plan, rules = _plan(snapshot, members, ledger_key, warnings)
     states = read_states(snapshot, members, rules.health)
     reported = snapshot.reports
@@ -94,91 +94,95 @@ def combine(
     left_out: list[str] = []
     for host in in_order({*members, *without}):
         if host in members:
-            facts = _facts(plan, states[host], (wanted.planes or {}).get(members[host]))
-        elif wanted.unplaced == GROUP:
+            facts = _facts(plan, states[host], (options.planes or {}).get(members[host]))
+        elif options.unplaced == GROUP:
             facts = _no_facts(reported[host].version if host in reported else None)
         else:
             left_out.append(host)
             continue
-        hosts[host] = facts | _node_facts(nodes.get(host), health.get(host), wanted.address)
+        hosts[host] = facts | _node_facts(nodes.get(host), health.get(host), options.address)
     return FleetSurvey(hosts, left_out, warnings)
 
 
 def _place(
-    snapshot: Snapshot, nodes: Mapping[str, Mapping[str, Any]], wanted: InventoryOptions
+    snapshot: Snapshot, nodes: Mapping[str, Mapping[str, Any]], options: InventoryOptions
 ) -> tuple[dict[str, str], list[str], list[str]]:
     """Return host -> role in natural order, the hosts without a role, and warnings."""
-    given = _given_roles(wanted)
+    given = _given_roles(options)
     ledger = snapshot.ledger
     pattern = compile_role_pattern(
-        wanted.role_pattern or (ledger.role_pattern if ledger else None) or DEFAULT_ROLE_PATTERN
+        options.role_pattern or (ledger.role_pattern if ledger else None) or DEFAULT_ROLE_PATTERN
     )
     seen = {*snapshot.reports, *snapshot.records}
     roles: dict[str, str] = {}
     without: list[str] = []
     unknown: dict[str, list[str]] = {}
-    strangers: dict[str, list[str]] = {}
+    unreported_nodes: dict[str, list[str]] = {}
     for host in in_order({*nodes, *seen, *given}):
-        told = None if host in given else _told_role(host, nodes.get(host), wanted.role_meta)
-        role = given.get(host) or told or role_by_name(host, pattern)
+        declared = None if host in given else _declared_role(host, nodes.get(host), options.role_meta)
+        role = given.get(host) or declared or role_by_name(host, pattern)
         if role is None or not (host in seen or _can_report(host)):
             without.append(host)
-        elif wanted.planes is None or role in wanted.planes:
+        elif options.planes is None or role in options.planes:
             roles[host] = role
         elif host in seen:
             roles[host] = role
             unknown.setdefault(role, []).append(host)
         else:
             without.append(host)
-            if told:
-                strangers.setdefault(role, []).append(host)
+            if declared:
+                unreported_nodes.setdefault(role, []).append(host)
     rules = (
-        f"neither roles nor the key {wanted.role_meta!r} of its node's metadata nor role_pattern {pattern.pattern!r}"
+        f"neither roles nor the key {options.role_meta!r} of its node's metadata nor role_pattern {pattern.pattern!r}"
     )
-    _refuse_unplaced(without, seen, wanted, rules)
-    return roles, without, _warnings(unknown, strangers, wanted)
+    _refuse_unplaced(without, seen, options, rules)
+    return roles, without, _warnings(unknown, unreported_nodes, options)
 
 
 def _warnings(
-    unknown: Mapping[str, list[str]], strangers: Mapping[str, list[str]], wanted: InventoryOptions
+    unknown: Mapping[str, list[str]], unreported_nodes: Mapping[str, list[str]], options: InventoryOptions
 ) -> list[str]:
-    """Return what is odd about roles that are not in upgrade_roles, of hosts that reported and of nodes that did not."""
+    """Return warnings on roles that are not in upgrade_roles.
 
-    def unreported(role: str) -> str:
-        return f"The role {role!r} is not in upgrade_roles{did_you_mean(role, wanted.planes or ()) or '.'}"
+    :param unknown: role -> hosts that have reported.
+    :param unreported_nodes: role -> nodes of the catalog that have not.
+    """
+
+    def problem(role: str) -> str:
+        return f"The role {role!r} is not in upgrade_roles{did_you_mean(role, options.planes or ()) or '.'}"
 
     return [
-        f"{unreported(role)} Hosts that reported have it, so they belong to the fleet, and the planner will take their role from "
-        f"their names: {listing(hosts)}. Add it there, or correct it."
+        f"{problem(role)} Hosts with that role have reported, so they belong to the fleet, and planners derive their roles from "
+        f"their names: {listing(hosts)}. Add the role to upgrade_roles, or correct it."
         for role, hosts in unknown.items()
     ] + [
-        f"{unreported(role)} Nodes have it by the key {wanted.role_meta!r} of their metadata, and are not part of the fleet: "
+        f"{problem(role)} Nodes with that role in the key {options.role_meta!r} of their metadata are not part of the fleet: "
         f"{listing(hosts)}."
-        for role, hosts in strangers.items()
+        for role, hosts in unreported_nodes.items()
     ]
 
 
-def _given_roles(wanted: InventoryOptions) -> dict[str, str]:
+def _given_roles(options: InventoryOptions) -> dict[str, str]:
     given = {}
-    for host, role in wanted.roles.items():
+    for host, role in options.roles.items():
         name = check_name("host", host, "roles")
         given[name] = check_name("role", role, f"roles.{host}")
-        if wanted.planes is not None and role not in wanted.planes:
+        if options.planes is not None and role not in options.planes:
             raise UpgradeError(
                 "bad_roles",
-                f"roles.{host}: {role!r} is not in upgrade_roles{did_you_mean(given[name], wanted.planes) or '.'} "
-                f"Known are: {listing(in_order(wanted.planes), 10) or 'none'}.",
+                f"roles.{host}: {role!r} is not in upgrade_roles{did_you_mean(given[name], options.planes) or '.'} "
+                f"Known are: {listing(in_order(options.planes), 10) or 'none'}.",
             )
     return given
 
 
-def _told_role(host: str, node: Mapping[str, Any] | None, key: str) -> str | None:
+def _declared_role(host: str, node: Mapping[str, Any] | None, key: str) -> str | None:
     role = ((node or {}).get("Meta") or {}).get(key) if key else None
     return check_name("role", role, f"the key {key!r} of the metadata of node {host!r}") if role else None
 
 
 def _can_report(host: str) -> bool:
-    """Return whether a node can ever be part of the fleet: no key is for one whose name can't be part of it."""
+    """Return whether a node can be part of the fleet, because its name can be part of a key."""
     try:
         check_name("host", host, "catalog")
     except UpgradeError:
@@ -186,20 +190,20 @@ def _can_report(host: str) -> bool:
     return True
 
 
-def _refuse_unplaced(without: list[str], seen: set[str], wanted: InventoryOptions, rules: str) -> None:
+def _refuse_unplaced(without: list[str], seen: set[str], options: InventoryOptions, rules: str) -> None:
     reported = [host for host in without if host in seen]
-    if reported and wanted.unplaced != GROUP:
+    if reported and options.unplaced != GROUP:
         raise UpgradeError(
             "unplaced_hosts",
-            f"No role for {listing(reported)}: the host reported to Consul, and {rules} tells one. Name it in roles "
+            f"No role for {listing(reported)}: the host reported to Consul, and {rules} gives one. Name it in roles "
             "(host: role), set unplaced to group, or remove its keys if it is gone.",
             hosts=reported,
         )
-    if without and wanted.unplaced == FAIL:
-        among = " that is in upgrade_roles" if wanted.planes is not None else ""
+    if without and options.unplaced == FAIL:
+        among = " that is in upgrade_roles" if options.planes is not None else ""
         raise UpgradeError(
             "unplaced_hosts",
-            f"No role for {listing(without)}: the node is in Consul's catalog, and {rules} tells one{among}. Name it in roles "
+            f"No role for {listing(without)}: the node is in Consul's catalog, and {rules} gives one{among}. Name it in roles "
             "(host: role), or set unplaced to ignore or group.",
             hosts=without,
         )
@@ -208,7 +212,7 @@ def _refuse_unplaced(without: list[str], seen: set[str], wanted: InventoryOption
 def _plan(
     snapshot: Snapshot, members: Mapping[str, str], ledger_key: str, warnings: list[str]
 ) -> tuple[Plan, Instructions]:
-    """Return the plan under the rules of the ledger, and these; under none where they can't be obeyed."""
+    """Return the plan under the rules of the ledger, and these rules; without rules if they can't be applied."""
     if snapshot.ledger is not None:
         try:
             rules = parse(snapshot.ledger.instructions)

@@ -12,7 +12,7 @@ from .fleet_info import FleetView
 
 
 def metrics_text(store: Store, view: FleetView) -> str:
-    """Return the metrics of what was seen: a request for each 64 entries that the history of the current rollout has.
+    """Return the metrics of a fleet as text. One request for each 64 entries of the current rollout's history.
 
     :raises UpgradeError: what :meth:`Store.history` raises.
     """

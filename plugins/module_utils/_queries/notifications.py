@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is to be told of a rollout, read from Consul, and the key that remembers what was: one run tells it at a time."""
+"""Reads the notifications to send from Consul, and stores what was sent. A lock lets one run at a time send them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from .fleet_info import FleetView, read_fleet
 
 @dataclass(frozen=True, slots=True)
 class RolloutView:
-    """A look at the fleet.
+    """One read of the fleet.
 
-    :param hosts: as they are watched.
+    :param hosts: what :func:`watched_hosts` returns.
     """
 
     view: FleetView
@@ -47,22 +47,22 @@ class RolloutView:
 
     @property
     def epoch(self) -> int:
-        """The newest entry of the history, 0 where there is none."""
+        """The epoch of the ledger; 0 without a ledger."""
         ledger = self.view.snapshot.ledger
         return ledger.epoch if ledger is not None else 0
 
     @property
     def everything_sent(self) -> SentNotifications:
-        """Where nothing is left to tell."""
+        """The state in which everything has been sent."""
         return everything_sent(self.view.snapshot, self.view.plan, self.hosts)
 
     def payload(self, notification: Notification) -> dict[str, Any]:
-        """Return what a hook gets of an event."""
+        """Return the payload for a hook."""
         return payload(notification, self.view.snapshot, self.view.plan, self.hosts)
 
 
 def read_rollout(store: Store, fleet: Mapping[str, str] | None) -> RolloutView:
-    """Look at the fleet: what :func:`read_fleet` costs.
+    """Read the fleet. Costs the requests of :func:`read_fleet`.
 
     :raises UpgradeError: what :func:`read_fleet` raises.
     """
@@ -71,51 +71,53 @@ def read_rollout(store: Store, fleet: Mapping[str, str] | None) -> RolloutView:
 
 
 def new_notifications(
-    store: Store, sight: RolloutView, told: SentNotifications
+    store: Store, rollout: RolloutView, sent: SentNotifications
 ) -> tuple[list[Notification], SentNotifications]:
-    """Return what is to be told, and what was told after that: a request for each 64 entries that are new.
+    """Return the notifications to send, and what has been sent after them. One request for each 64 new entries.
 
     :raises UpgradeError: what :meth:`Store.events` raises.
     """
-    if told.epoch > sight.epoch:
-        # Consul was put back to an earlier time, so what was told is of another history.
-        return [], sight.everything_sent
-    return pending_notifications(sight.view.snapshot, sight.view.plan, sight.hosts, _entries(store, sight, told), told)
+    if sent.epoch > rollout.epoch:
+        # Consul was restored to an earlier time, so what was sent belongs to another history.
+        return [], rollout.everything_sent
+    return pending_notifications(
+        rollout.view.snapshot, rollout.view.plan, rollout.hosts, _entries(store, rollout, sent), sent
+    )
 
 
-def _entries(store: Store, sight: RolloutView, told: SentNotifications) -> list[dict[str, Any]]:
-    return store.events_after(told.epoch, sight.epoch)
+def _entries(store: Store, rollout: RolloutView, sent: SentNotifications) -> list[dict[str, Any]]:
+    return store.events_after(sent.epoch, rollout.epoch)
 
 
-def initial_state(store: Store, sight: RolloutView, *, dry: bool = False) -> SentNotifications:
-    """Return what counts as told to a run that begins: what was, and what came before the rollout that is on its way.
+def initial_state(store: Store, rollout: RolloutView, *, dry: bool = False) -> SentNotifications:
+    """Return what counts as sent for a new run: what was sent, and everything before the rollout under way.
 
-    Where no run ever had a hook, it is all that happened so far, and that is written down. Three requests, and one more for each
-    64 entries that are new.
+    If no run has had a hook yet, everything so far counts as sent, and that is stored. Three requests, and one more for each 64 new
+    entries.
 
     :param dry: write nothing.
     :raises UpgradeError: what :meth:`ConsulClient.write` raises.
     """
     key = store.keys.notified
     entry = store.client.get(key)
-    told = _decoded(entry)
-    if told is None:
-        told = sight.everything_sent
+    sent = _decoded(entry)
+    if sent is None:
+        sent = rollout.everything_sent
         with contextlib.suppress(Conflict):
-            # Otherwise another run was faster, which has seen what there was too.
+            # On a conflict, another run has stored it.
             if not dry:
                 index = entry.modify_index if entry is not None else 0
-                store.client.write([compare_and_put(key, _encoded(told), index)])
-        return told
-    entries = _entries(store, sight, told)
-    kept = caught_up(sight.view.snapshot.ledger, entries)
+                store.client.write([compare_and_put(key, _encoded(sent), index)])
+        return sent
+    entries = _entries(store, rollout, sent)
+    kept = caught_up(rollout.view.snapshot.ledger, entries)
     if len(kept) == len(entries):
-        return told
-    return SentNotifications(int(kept[0]["epoch"]) - 1) if kept else sight.everything_sent
+        return sent
+    return SentNotifications(int(kept[0]["epoch"]) - 1) if kept else rollout.everything_sent
 
 
 def read_sent(store: Store) -> SentNotifications | None:
-    """Return what was told so far, None where that was never noted or can't be read: one request.
+    """Return what was sent so far; None if that was never stored or can't be read. One request.
 
     :raises UpgradeError: what :meth:`ConsulClient.get` raises.
     """
@@ -123,20 +125,20 @@ def read_sent(store: Store) -> SentNotifications | None:
 
 
 class SentKey:
-    """The key that remembers what was told, and its lock. Not for use by several threads."""
+    """The key that stores what was sent, and its lock. Not thread-safe."""
 
     def __init__(self, store: Store) -> None:
-        """Prepare it; nothing is sent yet."""
+        """Prepare it without a request."""
         self._store = store
         self._key = store.keys.notified
         self._over = threading.Event()
         self._session = ""
         self._holder: Mapping[str, Any] = {}
 
-    def take(self, told: SentNotifications) -> SentNotifications | None:
-        """Lock the key; return what was told so far, None where another run has it, which tells what there is then.
+    def take(self, sent: SentNotifications) -> SentNotifications | None:
+        """Lock the key; return what was sent so far, or None if another run has the lock and sends the notifications.
 
-        :param told: what counts as told in any case.
+        :param sent: what counts as sent even if the key has less.
         :raises UpgradeError: what :meth:`ConsulClient.write` raises.
         """
         if not self._session:
@@ -146,7 +148,7 @@ class SentKey:
             threading.Thread(target=self._renew, args=(self._session,), daemon=True).start()
         entry = self._store.client.get(self._key)
         found = _decoded(entry)
-        found = told if found is None or found.epoch < told.epoch else found
+        found = sent if found is None or found.epoch < sent.epoch else found
         index = entry.modify_index if entry is not None else 0
         pid = os.getpid()
         self._holder = asdict(
@@ -160,20 +162,20 @@ class SentKey:
             return None
         except UpgradeError as error:
             if "session" in error.message:
-                # Consul has ended it meanwhile, as after being away; the next try opens another one.
+                # Consul has ended the session, such as after an outage. The next try opens another one.
                 self._session = ""
                 return None
             raise
         return found
 
-    def note(self, told: SentNotifications) -> bool:
-        """Write down what was told; return False where the lock is not this run's any more.
+    def note(self, sent: SentNotifications) -> bool:
+        """Store what was sent; return False if this run has lost the lock.
 
         :raises UpgradeError: what :meth:`ConsulClient.write` raises.
         """
         try:
             self._store.client.write(
-                [check_lock(self._key, self._session), put(self._key, _encoded(told, self._holder))]
+                [check_lock(self._key, self._session), put(self._key, _encoded(sent, self._holder))]
             )
         except Conflict:
             self._session = ""
@@ -184,12 +186,12 @@ class SentKey:
         """End the session, and with it the lock."""
         self._over.set()
         if self._session:
-            # Where that fails, it ends by itself soon.
+            # Otherwise the session expires.
             with contextlib.suppress(UpgradeError):
                 self._store.client.close_session(self._session)
 
     def _end_the_dead(self, entry: KVEntry | None) -> None:
-        """Let a run that died on this machine let go at once, and not only when its session has run out."""
+        """End the session of the lock's holder if that process of this machine is dead, without waiting until it expires."""
         holder = decode_holder(entry.value) if entry is not None else None
         if holder is not None and holder.is_dead:
             self._store.client.close_session(holder.session)
@@ -197,14 +199,14 @@ class SentKey:
     def _renew(self, session: str) -> None:
         client = ConsulClient(self._store.settings)
         while not self._over.wait(RENEW_EVERY):
-            # The next write tells whether the lock is still ours.
+            # After an error, the next write shows whether this run still has the lock.
             with contextlib.suppress(UpgradeError):
                 if not client.renew_session(session):
                     return
 
 
-def _encoded(told: SentNotifications, more: Mapping[str, Any] | None = None) -> str:
-    return json.dumps({**told.plain(), **(more or {})}, sort_keys=True)
+def _encoded(sent: SentNotifications, more: Mapping[str, Any] | None = None) -> str:
+    return json.dumps({**sent.plain(), **(more or {})}, sort_keys=True)
 
 
 def _decoded(entry: KVEntry | None) -> SentNotifications | None:

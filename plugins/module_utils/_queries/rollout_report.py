@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout read from Consul as a whole, and its report in files."""
+"""Reads a whole rollout from Consul and makes the files of its report."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .._state.store import Store
 def read_rollout_report(
     store: Store, version: str | None = None, fleet: Mapping[str, str] | None = None, role_pattern: str | None = None
 ) -> dict[str, Any]:
-    """Return a rollout as plain data: a request for the fleet, and one for each 64 entries of the history back to its beginning.
+    """Return the report on a rollout as plain data. One request for the fleet, and one for each 64 entries back to its beginning.
 
-    :param version: of the rollout; the last one to it is taken. None for the one in the ledger.
+    :param version: the target of the rollout; of several, the last one is used. None for the last rollout.
     :param fleet: host -> role.
     :raises UpgradeError: ``no_rollout``, and what :meth:`Store.snapshot` raises.
     """
@@ -54,16 +54,16 @@ def read_rollout_report(
         versions.append(found)
         events, is_newest, until = [], False, at_of(event)
     if not versions:
-        raise UpgradeError("no_rollout", f"{store.keys.history} has no rollout, so there is none to tell of.")
+        raise UpgradeError("no_rollout", f"{store.keys.history} has no rollout to report.")
     raise UpgradeError(
         "no_rollout",
         f"version: the history has no rollout to {version!r}{did_you_mean(version or '', versions) or '.'} "
-        f"It has those to {', '.join(dict.fromkeys(versions))}.",
+        f"It has rollouts to {', '.join(dict.fromkeys(versions))}.",
     )
 
 
 def report_files(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return name -> text of the report's files: a page, the same as JSON, and a line for each host as CSV."""
+    """Return name -> text of the report's files: an HTML page, the data as JSON, and a line for each host as CSV."""
     name = "rollout-" + re.sub(r"[^A-Za-z0-9._-]", "_", found["version"])
     return {
         f"{name}.html": html_page(found),
@@ -73,5 +73,5 @@ def report_files(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def paths_in(folder: str, files: Mapping[str, str]) -> dict[str, str]:
-    """Return path -> text."""
+    """Return path -> text of files in a folder."""
     return {str(Path(folder) / name): text for name, text in files.items()}

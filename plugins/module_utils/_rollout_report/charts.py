@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The pictures of a report: SVG without script, every text escaped. Each is told in words too, for those who do not see it."""
+"""The charts of a report: SVG without script, with every text escaped and a text alternative for each chart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .host import BROKE, DONE, OPEN, PHASES, WAITS, WORKS
 
 _LEFT, _WIDTH = 180, 1000
 _CLASSES = {WAITS: "w", OPEN: "o", WORKS: "k", BROKE: "f", DONE: "d"}
-# Textures and numbers tell what colours do.
+# Textures and numbers repeat what colours show.
 _PATTERNS = (
     '<defs><pattern id="po" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<rect width="8" height="8" class="o"/><rect width="1.5" height="8" fill="var(--bg)"/></pattern>'
@@ -23,37 +23,37 @@ _PATTERNS = (
     '<rect width="5" height="2" fill="var(--bg)"/></pattern></defs>'
 )
 _FILLS = {OPEN: ' style="fill:url(#po)"', BROKE: ' style="fill:url(#pf)"'}
-# So many colours of steps there are; of more steps, those that share one differ by their numbers.
+# The number of colours for steps. More steps share colours and differ by their numbers.
 STEP_COLOURS = 6
-# A number is written on a bar that is so wide at least.
+# The least width of a bar with a number.
 _NUMBER_WIDTH = 14
-# Of so many hosts at most each piece of a bar says what it is when one points at it, and of more the whole bar.
-_MOST_TOLD = 400
+# Up to this many hosts, each piece of a bar has a tooltip. With more hosts, only the whole bar has one.
+_MOST_TOOLTIPS = 400
 _IN_A_ROW = 6
 
 
 def time_text(at: float) -> str:
-    """Return a time (unix seconds) in words."""
+    """Return a time (unix seconds) as UTC text."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) + " UTC"
 
 
 def duration_text(seconds: float) -> str:
-    """Return in words how long something lasts."""
+    """Return a duration (seconds) as text, such as ``2 min 5 s``."""
     hours, rest = divmod(int(seconds), 3600)
     return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
 
 
-def numbers_of(told: Mapping[str, Any]) -> dict[str, int]:
-    """Return step -> the number and the colour that it has in this report; a service without steps counts as one."""
-    names = dict.fromkeys(one["step"] or one["service"] for one in told["steps"])
+def numbers_of(report: Mapping[str, Any]) -> dict[str, int]:
+    """Return step -> its number in this report, from 1; its colour follows from that. A service without steps counts as a step."""
+    names = dict.fromkeys(one["step"] or one["service"] for one in report["steps"])
     return {name: at for at, name in enumerate(names, 1)}
 
 
-def timeline(told: Mapping[str, Any]) -> str:
-    """Return what colours and numbers mean, and a bar for each host, by role and in the order in which they were let through."""
-    numbers = numbers_of(told)
-    hosts = sorted(told["hosts"], key=lambda one: (one["role"], one["phases"][0][2], one["phase"] == WAITS))
-    height = 16 if len(hosts) <= 40 else 7 if len(hosts) <= _MOST_TOLD else 2
+def timeline(report: Mapping[str, Any]) -> str:
+    """Return the legend, and a bar for each host, by role and in the order of their admission."""
+    numbers = numbers_of(report)
+    hosts = sorted(report["hosts"], key=lambda one: (one["role"], one["phases"][0][2], one["phase"] == WAITS))
+    height = 16 if len(hosts) <= 40 else 7 if len(hosts) <= _MOST_TOOLTIPS else 2
     shown, y, role = [], 14.0, None
     for one in hosts:
         if one["role"] != role:
@@ -65,31 +65,37 @@ def timeline(told: Mapping[str, Any]) -> str:
             shown.append(f'<text x="12" y="{y + 12:g}">{escape(short(one["host"]))}</text>')
         error = f": {one['error']}" if one["error"] else ""
         shown.append(f"<g><title>{escape(one['host'] + ': ' + one['phase'] + error)}</title>")
-        shown += _bar(told, one, numbers, y, height, tells=len(hosts) <= _MOST_TOLD)
+        shown += _bar(report, one, numbers, y, height, has_tooltips=len(hosts) <= _MOST_TOOLTIPS)
         shown.append("</g>")
         y += height
-    body = f"{_PATTERNS}{_axis(told)}{''.join(shown)}"
+    body = f"{_PATTERNS}{_axis(report)}{''.join(shown)}"
     return f'{_legend(numbers)}<svg viewBox="0 0 1200 {y + 8:g}" role="img" aria-label="hosts over time">{body}</svg>'
 
 
 def _bar(
-    told: Mapping[str, Any], one: Mapping[str, Any], numbers: Mapping[str, int], y: float, height: int, *, tells: bool
+    report: Mapping[str, Any],
+    one: Mapping[str, Any],
+    numbers: Mapping[str, int],
+    y: float,
+    height: int,
+    *,
+    has_tooltips: bool,
 ) -> Iterator[str]:
     for phase, start, end, service, step in one["phases"]:
-        left = _x(told, start)
-        width = max(_x(told, end) - left, 0.8)
+        left = _x(report, start)
+        width = max(_x(report, end) - left, 0.8)
         number = numbers.get(step or service, 0) if phase == WORKS else 0
         # Thin bars have no room for a texture.
         fill = _FILLS.get(phase, "") if height > 2 else ""
-        said = ""
-        if tells:
+        tooltip = ""
+        if has_tooltips:
             at = " ".join(filter(None, (service, step)))
             words = f"{one['host']}: {phase}{f', {at}' if at else ''}, from {time_text(start)}, {duration_text(end - start)}"
             error = f": {one['error']}" if phase == BROKE and one["error"] else ""
-            said = f"<title>{escape(words + error)}</title>"
+            tooltip = f"<title>{escape(words + error)}</title>"
         yield (
             f'<rect x="{left:.1f}" y="{y:g}" width="{width:.1f}" height="{height - (height > 2)}" class="{_kind(phase, number)}"{fill}>'
-            f"{said}</rect>"
+            f"{tooltip}</rect>"
         )
         if number and height > 10 and width >= _NUMBER_WIDTH:
             yield f'<text x="{left + 3:.1f}" y="{y + 11.5:g}" class="n">{number}</text>'
@@ -100,7 +106,7 @@ def _kind(phase: str, number: int) -> str:
 
 
 def short(name: str) -> str:
-    """Return a name as there is room for it beside a bar."""
+    """Return a name, truncated to the room beside a bar."""
     return name if len(name) <= 24 else f"{name[:23]}\u2026"
 
 
@@ -122,32 +128,35 @@ def _swatches(row: Iterable[tuple[str, str, str]], y: int) -> str:
     )
 
 
-def _x(told: Mapping[str, Any], at: float) -> float:
-    begun, end = float(told["begun"]), float(told["end"])
+def _x(report: Mapping[str, Any], at: float) -> float:
+    begun, end = float(report["begun"]), float(report["end"])
     return _LEFT + (at - begun) / max(1.0, end - begun) * _WIDTH
 
 
-def _axis(told: Mapping[str, Any]) -> str:
-    span = told["end"] - told["begun"]
-    # Month to minute; of what took less than ten of these, hour to second.
+def _axis(report: Mapping[str, Any]) -> str:
+    span = report["end"] - report["begun"]
+    # Month to minute; hour to second for less than ten minutes.
     shown = slice(5, 16) if span >= 600 else slice(11, 19)
     return "".join(
         f'<text x="{_LEFT + _WIDTH * part / 4:g}" y="10" text-anchor="{"start" if not part else "end" if part == 4 else "middle"}">'
-        f"{time_text(told['begun'] + span * part / 4)[shown]}</text>"
+        f"{time_text(report['begun'] + span * part / 4)[shown]}</text>"
         for part in range(5)
     )
 
 
-def curve(told: Mapping[str, Any], name: str) -> str:
-    """Return how many hosts of a part of the fleet were down over time, and its cap."""
-    steps, cap = told["concurrency"][name], told["caps"].get(name)
+def curve(report: Mapping[str, Any], name: str) -> str:
+    """Return the chart of how many hosts of a part of the fleet were down over time, and its cap."""
+    steps, cap = report["concurrency"][name], report["caps"].get(name)
     most = max([down for _at, down in steps] or [0])
     top = max(most, cap or 0, 1)
-    points, before = [f"{_x(told, told['begun']):.1f},70"], 0
+    points, before = [f"{_x(report, report['begun']):.1f},70"], 0
     for at, down in steps:
-        points += [f"{_x(told, at):.1f},{70 - before / top * 60:.1f}", f"{_x(told, at):.1f},{70 - down / top * 60:.1f}"]
+        points += [
+            f"{_x(report, at):.1f},{70 - before / top * 60:.1f}",
+            f"{_x(report, at):.1f},{70 - down / top * 60:.1f}",
+        ]
         before = down
-    points.append(f"{_x(told, told['end']):.1f},{70 - before / top * 60:.1f}")
+    points.append(f"{_x(report, report['end']):.1f},{70 - before / top * 60:.1f}")
     line = ""
     if cap is not None:
         y = 70 - cap / top * 60

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One host's way through a rollout, as the report shows it: what it did from when to when.
+"""The phases of one host in a rollout, for the report.
 
-What no one wrote down is not guessed.
+Times that are not stored are not guessed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 from .._fleet.failures import Failure
 from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, HostRecord, VersionReport
 
-# What a host is doing, in the order in which it comes to it.
-WAITS, OPEN, WORKS, BROKE, DONE = PHASES = ("waits", "let through", "at work", "failed", "upgraded")
-# In these it may be down.
+# The phases of a host, in their order.
+WAITS, OPEN, WORKS, BROKE, DONE = PHASES = ("waiting", "admitted", "upgrading", "failed", "upgraded")
+# The phases in which a host may be down.
 DOWN = (OPEN, WORKS, BROKE)
 _PHASE_OF = {RETRIED: WAITS, STARTED: WORKS, FAILED: BROKE, UPGRADED: DONE}
 
 
 class Phase(NamedTuple):
-    """What a host does from ``start`` to ``end`` (unix seconds), and at which step it works."""
+    """A phase of a host from ``start`` to ``end`` (unix seconds), with the service and step of an upgrade."""
 
     phase: str
     start: int
@@ -31,7 +31,7 @@ class Phase(NamedTuple):
     step: str = ""
 
 
-class _Turn(NamedTuple):
+class _Change(NamedTuple):
     at: int
     phase: str
     service: str = ""
@@ -50,32 +50,35 @@ def host_report(
     published: int | None = None,
     at_last: int | None = None,
 ) -> dict[str, Any]:
-    """Return a host's part of the chronicle as plain data.
+    """Return a host's part of the report as plain data.
 
-    :param opened: when it was admitted (unix seconds), and ``put_back`` the retries: ``at``, ``by`` and ``reason`` of each.
-    :param record: its record of this rollout, ``report`` what it reported, None where it is of another or not known.
-    :param begun: when the rollout began, and ``end`` where it ends in the report (unix seconds).
+    :param opened: when it was admitted (unix seconds).
+    :param put_back: its retries: ``at``, ``by`` and ``reason`` of each.
+    :param record: its record of this rollout; None if there is none.
+    :param report: its report of this rollout's version; None if there is none.
+    :param begun: when the rollout began (unix seconds).
+    :param end: where it ends in the report (unix seconds).
     :param published: when planners published that it is upgraded.
-    :param at_last: when every host was upgraded. Of one whose end no one wrote down it is the latest time that it can have been.
+    :param at_last: when every host was upgraded: the latest possible end of a host whose end is not stored.
     """
-    said = list(_turns(record)) if record is not None else []
+    recorded = list(_changes(record)) if record is not None else []
     now = _PHASE_OF[record.state] if record is not None else None
-    turns = sorted(
-        (*(_Turn(one["at"], WAITS) for one in put_back), *(_Turn(at, OPEN) for at in opened), *said),
-        # Within a second, what its record says last comes last.
+    changes = sorted(
+        (*(_Change(one["at"], WAITS) for one in put_back), *(_Change(at, OPEN) for at in opened), *recorded),
+        # Within a second, the current state of the record comes last.
         key=lambda one: (one.at, one.phase == now, PHASES.index(one.phase), bool(one.service or one.step)),
     )
-    if report is not None and not any(one.phase == DONE for one in turns):
-        # It stands there since before the rollout began, or tells by that alone that it is done.
-        turns.append(_Turn(int(report.at or begun), DONE))
-    is_shown = any(one.phase == DONE for one in turns)
-    for at, tells in ((published, True), (at_last, False)):
-        if at is not None and record is None and not any(one.phase == DONE for one in turns):
-            turns.append(_Turn(at, DONE))
-            is_shown = tells
-    last = {one.phase: min(max(one.at, begun), end) for one in turns}
-    phases = _phases([one._replace(at=min(max(one.at, begun), end)) for one in turns], begun, end)
-    is_known = is_shown or phases[-1].phase != DONE
+    if report is not None and not any(one.phase == DONE for one in changes):
+        # The report is older than the rollout, or it is all that is stored of the host's end.
+        changes.append(_Change(int(report.at or begun), DONE))
+    is_exact = any(one.phase == DONE for one in changes)
+    for at, exact in ((published, True), (at_last, False)):
+        if at is not None and record is None and not any(one.phase == DONE for one in changes):
+            changes.append(_Change(at, DONE))
+            is_exact = exact
+    last = {one.phase: min(max(one.at, begun), end) for one in changes}
+    phases = _phases([one._replace(at=min(max(one.at, begun), end)) for one in changes], begun, end)
+    is_known = is_exact or phases[-1].phase != DONE
     return {
         "host": host,
         "role": role,
@@ -95,14 +98,14 @@ def host_report(
 
 
 def _failures(record: HostRecord) -> list[Failure]:
-    """Return the failures that a record has, the last one also where it was written by a release that kept no others."""
+    """Return the failures of a record, including the last one of a record from a release that did not store failures."""
     found, at = list(record.failures), record.times.get(FAILED)
     has_failed = record.state == FAILED
     if (at is not None or has_failed) and not any(one.at == (at or 0) for one in found):
         where = (record.service or "", record.step or "", record.error or "") if has_failed else ()
         found.append(Failure(at or 0, record.attempt if has_failed else 0, *where))
     elif has_failed:
-        # All of the error that the host failed with last.
+        # The record may have more of the last error than the failure.
         found[-1] = found[-1]._replace(error=record.error or found[-1].error)
     return sorted(found)
 
@@ -122,28 +125,28 @@ def incidents(one: Mapping[str, Any]) -> list[tuple[int, str, str, str]]:
     return sorted([*failed, *retried])
 
 
-def _turns(record: HostRecord) -> Iterator[_Turn]:
-    """Yield what a record says of its host."""
+def _changes(record: HostRecord) -> Iterator[_Change]:
+    """Yield the changes of phase that a record contains."""
     for state, at in record.times.items():
         if state in _PHASE_OF:
-            yield _Turn(at, _PHASE_OF[state])
+            yield _Change(at, _PHASE_OF[state])
     failed = {one.at for one in record.failures}
     for at in failed - {record.times.get(FAILED)}:
-        yield _Turn(at, BROKE)
+        yield _Change(at, BROKE)
     known = {*record.times.values(), *failed}
     for one in record.trail:
         if one.service or one.step:
-            yield _Turn(one.at, WORKS, one.service, one.step)
+            yield _Change(one.at, WORKS, one.service, one.step)
         elif one.at not in known:
-            # Tags left the rest for later, or it failed and was tried again: of each state the last time is written down alone.
-            yield _Turn(one.at, OPEN)
+            # Tags left the rest to a later run, or the host failed and was retried: the record has only the last time of each state.
+            yield _Change(one.at, OPEN)
 
 
-def _phases(turns: Sequence[_Turn], begun: int, end: int) -> list[Phase]:
+def _phases(changes: Sequence[_Change], begun: int, end: int) -> list[Phase]:
     found: list[Phase] = []
-    now = _Turn(begun, WAITS)
-    for one in turns:
-        # A step counts that took no whole second.
+    now = _Change(begun, WAITS)
+    for one in changes:
+        # A step counts even if it took less than a second.
         if one.at > now.at or now.service or now.step:
             found.append(Phase(now.phase, now.at, one.at, now.service, now.step))
         now = one

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout as one HTML page: no script, nothing from elsewhere, and every text escaped."""
+"""A rollout as one HTML page without scripts or external resources. Every text is escaped."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .._common.names import plural
 from .charts import curve, duration_text, numbers_of, time_text, timeline
 from .host import BROKE, DONE, incidents
 
-# Without colours they differ by how light they are: failed, upgraded, at work, let through, waits, from one end to the other; on a
-# dark page the first is the brightest. Steps are between these, and black is read on each of them.
+# Phases also differ in lightness, in the order failed, upgraded, upgrading, admitted, waiting; on a dark page, failed is the
+# brightest. The colours of steps are in between, and black text is readable on each of them.
 _STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1a1a1a;--line:#ccc;--w:#f9f9f9;--o:#c6e2f5;--k:#6b9fd8;--f:#8e0d0d;--d:#2e7d32}
 @media (prefers-color-scheme:dark){:root{--bg:#16181c;--fg:#e8e8e8;--line:#444;--w:#25282d;--o:#34495e;--k:#6b9fd8;--f:#ffd8d2;
@@ -33,28 +33,30 @@ svg text.n{fill:#000;font-weight:bold}
 p{margin:.3em 0}
 """
 
-# What the history calls otherwise.
-_STATES = {"abort": "aborted", "converge": "complete", "left": "left for another one"}
+# Texts for states that have another name in the history.
+_STATES = {"abort": "aborted", "converge": "complete", "left": "replaced by another rollout"}
 
 
-def html_page(told: Mapping[str, Any]) -> str:
-    """Return the page.
+def html_page(report: Mapping[str, Any]) -> str:
+    """Return the HTML page of a report.
 
-    :param told: what :func:`chronicle.chronicle` returns.
+    :param report: what :func:`~.rollout.rollout_report` returns.
     """
-    title = f"Rollout to {told['version']}" + (f" from {told['previous_version']}" if told["previous_version"] else "")
-    broken = sum(one["phase"] == BROKE for one in told["hosts"])
-    failures = sum(len(one["failures"]) for one in told["hosts"])
-    retries = sum(len(one["retries"]) for one in told["hosts"])
-    rows = sorted((at, one["host"], one["role"], *more) for one in told["hosts"] for at, *more in incidents(one))
-    done = sum(one["phase"] == DONE for one in told["hosts"])
+    title = f"Rollout to {report['version']}" + (
+        f" from {report['previous_version']}" if report["previous_version"] else ""
+    )
+    broken = sum(one["phase"] == BROKE for one in report["hosts"])
+    failures = sum(len(one["failures"]) for one in report["hosts"])
+    retries = sum(len(one["retries"]) for one in report["hosts"])
+    rows = sorted((at, one["host"], one["role"], *more) for one in report["hosts"] for at, *more in incidents(one))
+    done = sum(one["phase"] == DONE for one in report["hosts"])
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(_STATES.get(told['state'], told['state']))}, begun {time_text(told['begun'])}, until {time_text(told['end'])} "
-        f"({duration_text(told['end'] - told['begun'])}): {done} of {plural(len(told['hosts']), 'host')} upgraded, "
+        f"<p>{escape(_STATES.get(report['state'], report['state']))}, begun {time_text(report['begun'])}, until {time_text(report['end'])} "
+        f"({duration_text(report['end'] - report['begun'])}): {done} of {plural(len(report['hosts']), 'host')} upgraded, "
         f"{broken} failed now; {plural(failures, 'failure')} and {plural(retries, 'retry', 'retries')} in all</p>",
-        _section("Hosts over time", timeline(told)),
-        _section("Down at once, and the caps", "".join(curve(told, name) for name in told["concurrency"])),
+        _section("Hosts over time", timeline(report)),
+        _section("Hosts down at once, and the caps", "".join(curve(report, name) for name in report["concurrency"])),
         _section(
             "Failures and retries",
             _table(
@@ -64,9 +66,9 @@ def html_page(told: Mapping[str, Any]) -> str:
         )
         if rows
         else "",
-        _section("How long hosts took", _took(told)),
-        _section("Who did what when", _table(("when", "who", "what", "why"), [_word(one) for one in told["words"]])),
-        _section("Rules", f"<pre>{escape(json.dumps(told['rules'], indent=2, ensure_ascii=False))}</pre>"),
+        _section("How long hosts took", _took(report)),
+        _section("Who did what when", _table(("when", "who", "what", "why"), [_word(one) for one in report["words"]])),
+        _section("Rules", f"<pre>{escape(json.dumps(report['rules'], indent=2, ensure_ascii=False))}</pre>"),
     ]
     csp = "default-src 'none'; style-src 'unsafe-inline'"
     return (
@@ -81,7 +83,10 @@ def _section(title: str, body: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int = 99) -> str:
-    """Return a table, with numbers in its columns from one on; texts of its cells are escaped here."""
+    """Return a table. The texts of its cells are escaped here.
+
+    :param numbers_from: index of the first column with numbers.
+    """
 
     def cells(tag: str, row: Sequence[str]) -> str:
         kinds = (' class="n"' if at >= numbers_from else "" for at in range(len(row)))
@@ -95,15 +100,15 @@ def _word(one: Mapping[str, Any]) -> tuple[str, ...]:
     return time_text(one["at"]), one["who"], one["what"], one["text"]
 
 
-def _took(told: Mapping[str, Any]) -> str:
+def _took(report: Mapping[str, Any]) -> str:
     rows = [
         (role, str(one["hosts"]), duration_text(one["median"]), duration_text(one["longest"]))
         if one["hosts"]
         else (role, "0", "-", "-")
-        for role, one in told["durations"].items()
+        for role, one in report["durations"].items()
     ]
-    found = _table(("role", "hosts that went", "median", "longest"), rows, numbers_from=1)
-    numbers = numbers_of(told)
+    found = _table(("role", "hosts upgraded", "median", "longest"), rows, numbers_from=1)
+    numbers = numbers_of(report)
     steps = [
         (
             one["role"],
@@ -115,7 +120,17 @@ def _took(told: Mapping[str, Any]) -> str:
             str(one["failed"]),
             str(one["at"]),
         )
-        for one in told["steps"]
+        for one in report["steps"]
     ]
-    head = ("role", "service", "step", "no.", "hosts that went on", "median", "longest", "failed there", "are there")
+    head = (
+        "role",
+        "service",
+        "step",
+        "no.",
+        "hosts that finished it",
+        "median",
+        "longest",
+        "failed in it",
+        "in it now",
+    )
     return found + (_table(head, steps, numbers_from=3) if steps else "")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout from its beginning to its end, made from the history and the hosts' records: what a report shows."""
+"""The data of a rollout report, from the history and the records of hosts."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def rollout_report(
     is_current: bool,
     is_whole: bool = True,
 ) -> dict[str, Any]:
-    """Return a rollout as plain data. Takes time linear in hosts and entries, but for sorting.
+    """Return the report on a rollout as plain data. Takes time linear in hosts and entries, except for sorting.
 
-    :param events: its entries of the history, the oldest first; the first one began it.
+    :param events: its entries of the history, the oldest first, beginning with the one that began it.
     :param members: host -> role of the fleet.
-    :param until: unix seconds, where a rollout that did not come to its end ends in the report: now, or where the next one began.
-    :param is_current: whether it is the one in the ledger.
-    :param is_whole: whether fleet, records and reports are those of this rollout. If not, its hosts are those that it let through.
+    :param until: the end of a rollout without an end of its own: now, or the beginning of the next one (unix seconds).
+    :param is_current: whether it is the last rollout of the history.
+    :param is_whole: whether fleet, records and reports belong to this rollout. If not, its hosts are those that it admitted.
     """
     first, last = events[0], events[-1]
     version, begun = str(first.get("version", "")), at_of(first)
@@ -102,7 +102,7 @@ def _former_rollout(record: HostRecord | None, version: str, begun: int, end: in
 
 
 def at_of(event: Mapping[str, Any]) -> int:
-    """Return when an entry of the history was written (unix seconds), 0 where it does not say so."""
+    """Return when an entry of the history was written (unix seconds); 0 if it has no valid time."""
     at = event.get("at")
     return int(at) if isinstance(at, (int, float)) and 0 <= at < LATEST else 0
 
@@ -159,7 +159,7 @@ def _word(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limits(rules: Mapping[str, Any], counts: Mapping[str, int]) -> Mapping[str, Sequence[Limit]]:
-    """Return role -> the caps over it; nothing for rules that can't be obeyed."""
+    """Return role -> its caps; empty for rules that can't be applied."""
     try:
         parsed = parse(rules)
         return limits_by_role(parsed, resolve(parsed, counts), counts)
@@ -168,7 +168,7 @@ def _limits(rules: Mapping[str, Any], counts: Mapping[str, int]) -> Mapping[str,
 
 
 def _parts(limits: Mapping[str, Sequence[Limit]], counts: Mapping[str, int]) -> dict[str, list[str]]:
-    """Return the parts of a fleet that have a cap or could have one, with their roles: all of it, groups, each role."""
+    """Return part -> its roles, for every part of a fleet that can have a cap: the fleet, groups with a cap, each role."""
     found: dict[str, list[str]] = {"the fleet": list(counts)}
     for role in counts:
         for limit in limits.get(role, ()):

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a report counts: how many hosts were down, and how long hosts and steps took."""
+"""The statistics of a report: how many hosts were down, and how long hosts and steps took."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .host import BROKE, DONE, DOWN, OPEN, WAITS, WORKS
 
 
 def concurrency(hosts: Iterable[Mapping[str, Any]]) -> list[list[int]]:
-    """Return from which time on (unix seconds) how many hosts were down: let through and not upgraded.
+    """Return pairs of a time (unix seconds) and the number of hosts that were down from then on: admitted and not upgraded.
 
-    :param hosts: as :func:`chronicle_host.host_told` returns them.
+    :param hosts: what :func:`~.host.host_report` returns for each host.
     """
     steps: dict[int, int] = {}
     for one in hosts:
@@ -31,7 +31,7 @@ def concurrency(hosts: Iterable[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def durations(hosts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return in seconds how long hosts that are upgraded were down, as far as it is known when they were done."""
+    """Return how long upgraded hosts were down (seconds): their number, median and longest. Hosts with an unknown end are left out."""
     return _summed(
         [
             sum(end - start for phase, start, end, *_step in one["phases"] if phase in DOWN)
@@ -44,9 +44,9 @@ def durations(hosts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def step_durations(hosts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return for each step of each role's services how long it took hosts that went on from it, in seconds.
+    """Return for each role, service and step how long it took the hosts that finished it (seconds).
 
-    Beside these it tells how many hosts failed at it, and how many are at it. In the order in which steps were first begun.
+    Each also has the number of hosts that failed in it, and that are in it now. Steps are in the order in which they first began.
     """
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for one in hosts:

@@ -21,8 +21,8 @@ from fleets import NEW, OLD, Fleet, fleet
 
 BEGUN = 9_000
 GIVEN = [{"what": "begin", "who": "ann@ops", "at": BEGUN}]
-BEGAN = "since 1970-01-01 02:30:00 (16 minutes ago): the rollout to 2.0 began then."
-FROM_OLD = "{} runs 1.0, as it reported at 1970-01-01 00:00:01 (2 hours ago). The fleet is to run 2.0."
+BEGAN = "since 1970-01-01 02:30:00 (16 minutes ago), when the rollout to 2.0 began."
+FROM_OLD = "{} runs 1.0, as it reported at 1970-01-01 00:00:01 (2 hours ago). The target version is 2.0."
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +49,11 @@ def test_a_host_that_waits_for_a_slot_is_told_its_rule_who_gave_it_and_its_wave(
     one = under(fleet(compute=4).opened("compute1"), {"rolling_rules": {"roles": {"compute": 1}}})
     assert told(one, "compute4") == [
         FROM_OLD.format("compute4"),
-        f"It is pending {BEGAN}",
+        f"It has been pending {BEGAN}",
         "Why: waits for a slot: rolling_rules.roles.compute admits 1 of role compute at once, taken by compute1.",
         "The rule is rolling_rules.roles.compute: 1, given by ann@ops at 1970-01-01 02:30:00 (16 minutes ago).",
         "An operator can change this: give all rules again to upgrade.yml with a higher rolling_rules.roles.compute.",
-        "Next: if all goes well it goes in wave 4 of 4, after 2 hosts of role compute and those that are under way.",
+        "Next: if all upgrades succeed, it is admitted in wave 4 of 4, after 2 hosts of role compute and the hosts in flight.",
     ]
 
 
@@ -61,9 +61,9 @@ def test_a_host_that_may_go_is_let_through_by_the_next_pass() -> None:
     one = under(fleet(compute=1), {})
     assert told(one, "compute1") == [
         FROM_OLD.format("compute1"),
-        f"It is pending {BEGAN}",
+        f"It has been pending {BEGAN}",
         "Why: can be admitted now.",
-        "Next: the next pass of upgrade.yml lets it through; where none is running, begin one.",
+        "Next: the next pass of upgrade.yml admits it. If no run is active, start one.",
     ]
 
 
@@ -128,16 +128,16 @@ def test_a_spent_budget_is_an_operators_to_mend(rules: dict[str, Any], change: s
     one = under(fleet(compute=3).failed("compute1"), rules)
     sentences = told(one, "compute2")
     assert f"An operator can change this: {change}." in sentences
-    assert sentences[-1] == "Next: nothing, until that has changed. It is in no wave that is expected."
+    assert sentences[-1] == "Next: nothing until that changes. It is in no wave of the forecast."
 
 
 def test_a_pause_is_ended_by_resume_and_an_abort_by_an_operator_alone() -> None:
     paused = told(under(fleet(compute=1), {}, state=PAUSED), "compute1")
     assert "An operator can change this: resume.yml." in paused
-    assert paused[-1].startswith("Next: if all goes well it goes in wave ")
+    assert paused[-1].startswith("Next: if all upgrades succeed, it is admitted in wave ")
     aborted = told(under(fleet(compute=1), {}, state=ABORTED), "compute1")
     assert "Only an operator can change this." in aborted
-    assert aborted[-1] == "Next: nothing, until that has changed. It is in no wave that is expected."
+    assert aborted[-1] == "Next: nothing until that changes. It is in no wave of the forecast."
 
 
 def test_a_stage_that_wants_approval_names_the_playbook() -> None:
@@ -155,19 +155,19 @@ def test_a_stage_that_wants_approval_names_the_playbook() -> None:
 def test_a_held_host_is_told_how_its_hold_ends(place: str, argument: str) -> None:
     one = under(fleet(compute=1).held(place), {})
     sentences = told(one, "compute1")
-    assert "It is held since noon: the hold was set then." in sentences
+    assert "It has been held since noon, when the hold was set." in sentences
     assert f"An operator can change this: unhold.yml -e {argument}." in sentences
-    assert sentences[-1] == "Next: nothing, until then. It takes no slot."
+    assert sentences[-1] == "Next: nothing until then. It takes no slot."
 
 
 def test_a_failed_host_keeps_its_slot_until_it_is_mended() -> None:
     one = under(fleet(compute=1).failed("compute1"), {})
     one.records["compute1"] = replace(one.records["compute1"], times={"failed": 9_940}, service="nova", step="stop")
     assert told(one, "compute1")[1:] == [
-        "It is failed since 1970-01-01 02:45:40 (60 seconds ago): it failed then.",
+        "It has been failed since 1970-01-01 02:45:40 (60 seconds ago), when it reported the failure.",
         "Why: failed, service nova, step stop: disk full.",
         "An operator can change this: fix the host, then retry.yml -e host=compute1.",
-        "Next: nothing, until then. It keeps its slot, so that trouble does not spread.",
+        "Next: nothing until then. It keeps its slot, so that failures do not spread.",
     ]
 
 
@@ -202,23 +202,23 @@ def test_a_held_host_that_was_let_through_does_not_begin() -> None:
     one = under(fleet(compute=1).opened("compute1").held("host/compute1"), {})
     sentences = told(one, "compute1")
     assert "An operator can change this: unhold.yml -e host=compute1." in sentences
-    assert sentences[-1] == "Next: nothing, until then. It keeps its slot, as it was let through."
+    assert sentences[-1] == "Next: nothing until then. It keeps its slot, because it was admitted."
 
 
 def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
     one = under(fleet(compute=1).opened("compute1"), {})
     one.gated_at = 9_990
     assert told(one, "compute1")[1:] == [
-        "It is upgrading since 1970-01-01 02:46:30 (10 seconds ago): its gate was opened then.",
+        "It has been upgrading since 1970-01-01 02:46:30 (10 seconds ago), when its gate was opened.",
         "Why: admitted by gate config_state/enable_puppet/host/compute1 (True), not started yet.",
-        "It is the host's turn, or that of the run of Ansible that drives it: no rule keeps it waiting.",
-        "Next: it begins, upgrades, and reports. Until then it keeps its slot.",
+        "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish.",
+        "Next: it starts, upgrades and reports. Until then it keeps its slot.",
     ]
     one.records["compute1"] = HostRecord(NEW, STARTED, "nova", "stop", times={STARTED: 9_995})
     assert told(one, "compute1")[1] == (
-        "It is upgrading since 1970-01-01 02:46:35 (5 seconds ago): it said then that it had begun."
+        "It has been upgrading since 1970-01-01 02:46:35 (5 seconds ago), when it reported its start."
     )
-    assert told(one, "compute1")[-1] == "Next: it says that it is done. Until then it keeps its slot."
+    assert told(one, "compute1")[-1] == "Next: it reports the end of its upgrade. Until then it keeps its slot."
 
 
 def test_a_host_that_soaks_and_one_that_is_done() -> None:
@@ -226,12 +226,14 @@ def test_a_host_that_soaks_and_one_that_is_done() -> None:
     one.records["compute1"] = HostRecord(NEW, UPGRADED, times={UPGRADED: 9_999})
     one.reported_at["compute1"] = 9_999
     sentences = told(one, "compute1")
-    assert sentences[1] == "It is upgrading since 1970-01-01 02:46:39 (1 second ago): it reported the version then."
-    assert sentences[-1] == "Next: it counts as upgraded, and gives its slot back, once that is over."
+    assert (
+        sentences[1] == "It has been upgrading since 1970-01-01 02:46:39 (1 second ago), when it reported the version."
+    )
+    assert sentences[-1] == "Next: once that is over, it counts as upgraded, and its slot is free."
     assert told(under(one, {}), "compute1") == [
-        "compute1 runs 2.0, as it reported at 1970-01-01 02:46:39 (1 second ago). That is the version of the fleet.",
-        "It is upgraded since 1970-01-01 02:46:39 (1 second ago): it reported the version then.",
-        "Nothing is left to be done on it.",
+        "compute1 runs 2.0, as it reported at 1970-01-01 02:46:39 (1 second ago). That is the target version.",
+        "It has been upgraded since 1970-01-01 02:46:39 (1 second ago), when it reported the version.",
+        "It is done.",
     ]
 
 
@@ -239,7 +241,7 @@ def test_a_retried_host_waits_since_then() -> None:
     one = under(fleet(compute=1), {})
     one.records["compute1"] = HostRecord(NEW, RETRIED, times={RETRIED: 9_970})
     assert told(one, "compute1")[1] == (
-        "It is pending since 1970-01-01 02:46:10 (30 seconds ago): an operator put it back among those that wait."
+        "It has been pending since 1970-01-01 02:46:10 (30 seconds ago), when an operator retried it."
     )
 
 
@@ -251,14 +253,14 @@ def test_a_host_that_never_reported_and_a_fleet_without_a_version() -> None:
         "It is pending.",
         "Why: never reported; there is no version to upgrade to: current_version is not set.",
         "An operator can change this: upgrade.yml -e version=X begins a rollout.",
-        "Next: nothing, until that has changed. It is in no wave that is expected.",
+        "Next: nothing until that changes. It is in no wave of the forecast.",
     ]
 
 
 def test_a_fleet_that_is_not_given_whole_opens_nothing() -> None:
     one = under(fleet(compute=2), {}, members={"compute": 3})
     assert told(one, "compute1")[-1].startswith(
-        "Next: nothing, until the fleet is given whole: role compute: 2 of its 3"
+        "Next: nothing until the whole fleet is given: role compute: 2 of its 3"
     )
 
 

@@ -58,9 +58,9 @@ def test_hosts_on_their_way_say_where_they_are_the_longest_first() -> None:
     site.opened("compute3")
 
     assert [(one.host, one.service, one.step, one.doing, one.since) for one in stands(site).flights] == [
-        ("compute2", "nginx", "stop", "at work", 9_800),
-        ("compute1", "", "", "at work", 9_900),
-        ("compute3", "", "", "let through", None),
+        ("compute2", "nginx", "stop", "upgrading", 9_800),
+        ("compute1", "", "", "upgrading", 9_900),
+        ("compute3", "", "", "admitted", None),
     ]
 
 
@@ -124,9 +124,7 @@ def test_a_pause_is_told_with_its_reason_and_whether_hosts_finish() -> None:
         "No host is admitted: the rollout is paused by ann: logins fail; continue with resume.yml",
     )
     at(site, "compute1", 9_000)
-    assert (
-        stands(site).notes[0].startswith("No host is admitted; hosts on their way finish: the rollout is paused by ann")
-    )
+    assert stands(site).notes[0].startswith("No host is admitted; hosts in flight finish: the rollout is paused by ann")
 
 
 def test_it_is_the_same_after_a_way_as_json() -> None:

@@ -221,7 +221,7 @@ def test_only_roles_with_a_waiting_host_are_explained_and_each_once() -> None:
         "compute": ("cap", "rolling_rules.roles.compute"),
         "web": ("order", "role_order.web"),
     }
-    assert found["compute"].text.endswith("go at once, taken by compute1")
+    assert found["compute"].text.endswith("at once, taken by compute1")
     assert "compute1 can be admitted now" in found["web"].text
 
 

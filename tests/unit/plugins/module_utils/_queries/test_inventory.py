@@ -114,7 +114,7 @@ def test_a_node_without_a_role_is_ignored_grouped_or_refused() -> None:
     assert error.details == {"hosts": ["consul", "db"]}
     assert error.message == (
         "No role for consul, db: the node is in Consul's catalog, and neither roles nor the key 'role' of its node's metadata "
-        r"nor role_pattern '([a-z]+)(\\d+)(-.*)?' tells one. Name it in roles (host: role), or set unplaced to ignore or group."
+        r"nor role_pattern '([a-z]+)(\\d+)(-.*)?' gives one. Name it in roles (host: role), or set unplaced to ignore or group."
     )
 
 
@@ -124,12 +124,12 @@ def test_where_the_roles_are_known_nodes_of_others_are_none_of_the_fleet() -> No
     assert roles(found) == {"compute1": "compute"}
     assert found.left_out == ["consul1", "gw"]
     assert found.warnings == [
-        "The role 'computer' is not in upgrade_roles; did you mean 'compute'? Nodes have it by the key 'role' of their "
-        "metadata, and are not part of the fleet: gw."
+        "The role 'computer' is not in upgrade_roles; did you mean 'compute'? Nodes with that role in the key 'role' of their "
+        "metadata are not part of the fleet: gw."
     ]
     assert roles(look(nobody(), *catalog)) == {"compute1": "compute", "consul1": "consul", "gw": "computer"}
     assert (
-        "tells one that is in upgrade_roles. Name it"
+        "gives one that is in upgrade_roles. Name it"
         in refusal(nobody(), *catalog, planes=PLANES, unplaced="fail").message
     )
 
@@ -144,8 +144,8 @@ def test_a_host_that_reported_is_never_left_out() -> None:
     assert roles(found) == {"enigma": "tools", "network1": "network"}
     assert found.hosts["network1"]["plane"] is None
     assert found.warnings == [
-        "The role 'network' is not in upgrade_roles. Hosts that reported have it, so they belong to the fleet, and the planner "
-        "will take their role from their names: network1. Add it there, or correct it."
+        "The role 'network' is not in upgrade_roles. Hosts with that role have reported, so they belong to the fleet, and planners "
+        "derive their roles from their names: network1. Add the role to upgrade_roles, or correct it."
     ]
     grouped = look(there, unplaced="group").hosts["enigma"]
     assert (grouped["role"], grouped["version"]) == (None, OLD)

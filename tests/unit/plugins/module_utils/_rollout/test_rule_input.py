@@ -192,7 +192,7 @@ def test_inline_rules_and_those_of_a_file_add_up(file: Path) -> None:
         (
             {"rolling_rules": {"global": 10, "fleet": 3}},
             "rolling_rules: {global: 1, fleet: 4}",
-            "The same goes for rolling_rules.global. Nothing is changed",
+            "They also differ in rolling_rules.global. Nothing is changed",
         ),
     ],
 )

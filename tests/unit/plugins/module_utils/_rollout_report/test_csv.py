@@ -18,7 +18,7 @@ FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 def host(name: str, **more: Any) -> dict[str, Any]:
     """Return a host as a chronicle has it."""
-    told = {"host": name, "role": "web", "phase": "waits", "end_known": True, "phases": [["waits", 1, 2, "", ""]]}
+    told = {"host": name, "role": "web", "phase": "waiting", "end_known": True, "phases": [["waiting", 1, 2, "", ""]]}
     told |= {"admitted": [], "began": None, "ended": None, "failures": [], "retries": []}
     return {**told, "attempt": 1, "service": "", "step": "", "error": "", **more}
 

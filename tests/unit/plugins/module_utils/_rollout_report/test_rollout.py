@@ -49,13 +49,13 @@ def test_each_host_goes_through_its_phases() -> None:
     hosts = {one["host"]: one for one in told()["hosts"]}
 
     assert {name: [phase[:3] for phase in one["phases"]] for name, one in hosts.items()} == {
-        "controller1": [["waits", 100, 110], ["let through", 110, 115], ["at work", 115, 140], ["upgraded", 140, 250]],
-        "compute1": [["waits", 100, 150], ["let through", 150, 160], ["at work", 160, 170], ["failed", 170, 250]],
+        "controller1": [["waiting", 100, 110], ["admitted", 110, 115], ["upgrading", 115, 140], ["upgraded", 140, 250]],
+        "compute1": [["waiting", 100, 150], ["admitted", 150, 160], ["upgrading", 160, 170], ["failed", 170, 250]],
         "compute2": [
-            ["waits", 100, 150], ["let through", 150, 175], ["failed", 175, 180], ["waits", 180, 190],
-            ["let through", 190, 195], ["at work", 195, 250],
+            ["waiting", 100, 150], ["admitted", 150, 175], ["failed", 175, 180], ["waiting", 180, 190],
+            ["admitted", 190, 195], ["upgrading", 195, 250],
         ],
-        "compute3": [["waits", 100, 250]],
+        "compute3": [["waiting", 100, 250]],
     }  # fmt: skip
     assert (hosts["compute1"]["service"], hosts["compute1"]["step"], hosts["compute1"]["error"]) == (
         "nova",
@@ -95,14 +95,14 @@ def test_steps_and_how_long_they_took() -> None:
 
     hosts = {one["host"]: one["phases"] for one in found["hosts"]}
     assert hosts["controller1"] == [
-        ["waits", 100, 110, "", ""], ["let through", 110, 115, "", ""], ["at work", 115, 118, "db", "stop"],
-        ["at work", 118, 118, "db", "upgrade"], ["at work", 118, 140, "web", "upgrade"], ["upgraded", 140, 250, "", ""],
+        ["waiting", 100, 110, "", ""], ["admitted", 110, 115, "", ""], ["upgrading", 115, 118, "db", "stop"],
+        ["upgrading", 118, 118, "db", "upgrade"], ["upgrading", 118, 140, "web", "upgrade"], ["upgraded", 140, 250, "", ""],
     ]  # fmt: skip
     assert hosts["compute1"][2:] == [
-        ["at work", 160, 163, "nova", "stop"], ["let through", 163, 165, "", ""], ["at work", 165, 190, "nova", "start"],
+        ["upgrading", 160, 163, "nova", "stop"], ["admitted", 163, 165, "", ""], ["upgrading", 165, 190, "nova", "start"],
         ["failed", 190, 250, "", ""],
     ]  # fmt: skip
-    assert hosts["compute2"][-1] == ["at work", 200, 250, "nova", "stop"]
+    assert hosts["compute2"][-1] == ["upgrading", 200, 250, "nova", "stop"]
     rows = [tuple(one.values()) for one in found["steps"]]
     assert rows == [
         ("compute", "nova", "stop", 1, 3, 3, 0, 1),
@@ -170,7 +170,7 @@ def test_of_a_former_rollout_nothing_is_guessed() -> None:
     left = rollout_report(EVENTS, MEMBERS, later, {}, 390, is_current=False, is_whole=False)
     assert (left["state"], left["end"]) == ("left", 390)
     assert {one["host"]: one["phase"] for one in left["hosts"]} == dict.fromkeys(
-        ("controller1", "compute1", "compute2"), "let through"
+        ("controller1", "compute1", "compute2"), "admitted"
     )
 
     events = [
@@ -204,11 +204,11 @@ def test_of_a_former_rollout_hosts_tell_what_they_keep_of_it() -> None:
     found = rollout_report(EVENTS, MEMBERS, later, {}, 390, is_current=False, is_whole=False)
     hosts = {one["host"]: one for one in found["hosts"]}
     assert hosts["controller1"]["phases"] == [
-        ["waits", 100, 110, "", ""], ["let through", 110, 115, "", ""], ["at work", 115, 116, "", ""],
-        ["at work", 116, 130, "nova", "stop"], ["at work", 130, 140, "nova", "start"], ["upgraded", 140, 390, "", ""],
+        ["waiting", 100, 110, "", ""], ["admitted", 110, 115, "", ""], ["upgrading", 115, 116, "", ""],
+        ["upgrading", 116, 130, "nova", "stop"], ["upgrading", 130, 140, "nova", "start"], ["upgraded", 140, 390, "", ""],
     ]  # fmt: skip
     assert (hosts["compute1"]["phase"], hosts["compute1"]["error"]) == ("failed", "no space")
-    assert hosts["compute2"]["phase"] == "let through"
+    assert hosts["compute2"]["phase"] == "admitted"
     assert found["durations"]["controller"] == {"hosts": 1, "median": 30, "longest": 30}
     assert [(one["role"], one["step"]) for one in found["steps"]] == [("controller", "stop"), ("controller", "start")]
 

@@ -26,8 +26,8 @@ FOUND = RolloutProgress(
     state="running",
     bars=(RoleProgress("compute", 8, 2, 2, 1, 3), RoleProgress("controller", 2, 2, 0, 0, 0)),
     flights=(
-        HostProgress("compute3", "compute", "nginx", "stop", "at work", 935.0),
-        HostProgress("c9", "compute", "", "", "let through", None),
+        HostProgress("compute3", "compute", "nginx", "stop", "upgrading", 935.0),
+        HostProgress("c9", "compute", "", "", "admitted", None),
     ),
     more=0,
     notes=(),
@@ -54,7 +54,7 @@ def test_bars_hosts_and_what_is_left() -> None:
         "compute     ██████▓▓▓▓▓▓XXX░░░░░░░░░░░  2/8  2 upgrading  3 waiting  1 failed",
         "controller  ██████████████████████████  2/2",
         "compute3  1:05  nginx, step stop",
-        "c9              let through",
+        "c9              admitted",
     ]
 
 

@@ -133,7 +133,7 @@ def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str
         **view("compute", "upgraded", "v2", "runs v2"),
         "name": "c1",
         "group": group,
-        "explanation": ["c1 runs v2.", "Nothing is left to be done on it."],
+        "explanation": ["c1 runs v2.", "It is done."],
         "record": {"version": "v2", "times": {"upgraded": 30, "started": 20}},
         "events": [
             {"epoch": 3, "at": 30, "what": "converge", "version": "v2", "reason": "all done"},
@@ -142,7 +142,7 @@ def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str
         ],
     }
     lines = status_text.host_lines(host)
-    assert lines[:4] == [f"c1 {shown}: upgraded", "  c1 runs v2.", "  Nothing is left to be done on it.", ""]
+    assert lines[:4] == [f"c1 {shown}: upgraded", "  c1 runs v2.", "  It is done.", ""]
     assert [line.split("  ")[2] for line in lines[4:]] == [
         "begin v2: ann asked for v2 (epoch 1)",
         "open v2: a slot was free (epoch 2)",

@@ -95,7 +95,7 @@ def test_warnings_are_told_once() -> None:
 
 
 def test_nothing_in_it_acts_on_a_terminal() -> None:
-    flight = HostProgress("web\x1b[2J", "web", "ng\x9binx", "st\nop", "at work", None)
+    flight = HostProgress("web\x1b[2J", "web", "ng\x9binx", "st\nop", "upgrading", None)
     message = ViewMessages().message(
         updates(replace(FOUND, flights=(flight,), notes=("a\x07b",)), "c\rd", web1="failed")
     )

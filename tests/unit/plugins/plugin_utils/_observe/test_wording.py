@@ -49,12 +49,12 @@ def test_how_long_a_host_takes(seconds: float, expected: str) -> None:
 
 
 def test_where_a_host_is() -> None:
-    flight = HostProgress("web1", "web", "nginx", "stop", "at work", None)
+    flight = HostProgress("web1", "web", "nginx", "stop", "upgrading", None)
 
     assert where(flight) == "nginx, step stop"
     assert where(replace(flight, step="")) == "nginx"
     assert where(replace(flight, service="")) == "step stop"
-    assert where(replace(flight, service="", step="")) == "at work"
+    assert where(replace(flight, service="", step="")) == "upgrading"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_headline(found: RolloutProgress, left: float | None, expected: str)
 
 
 def test_how_it_ended() -> None:
-    flight = HostProgress("web1", "web", "", "", "let through", None)
+    flight = HostProgress("web1", "web", "", "", "admitted", None)
 
     assert ending(replace(FOUND, state="complete")) == "The rollout to 2 is complete."
     assert ending(replace(FOUND, state="aborted")) == "The rollout to 2 was aborted."

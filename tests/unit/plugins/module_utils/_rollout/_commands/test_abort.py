@@ -103,9 +103,9 @@ def test_the_history_says_of_each_gate_why_an_abort_wrote_it() -> None:
     assert abort._close_in_turn(KEYS, [*gates, *everywhere], places=1) == [gates[:2], gates[2:], everywhere]
 
 
-def test_whom_a_gate_of_many_lets_through_is_looked_at_before_that_is_closed() -> None:
+def test_records_of_hosts_that_a_shared_gate_admits_are_compared_before_it_closes() -> None:
     site = fleet(compute=4, web=2).gated("True", "role/compute", "global").started("compute1").opened("compute4")
-    exposed = abort._let_through_by_many(site.snapshot(), site.members)
+    exposed = abort._admitted_by_shared_gates(site.snapshot(), site.members)
     assert exposed == {"compute2": "compute", "compute3": "compute", "web1": "web", "web2": "web"}
     places = (("role", "compute"), ("global",), ("host", "web1"))
     role, everywhere, host = (Change(KEYS.gate(*place), "True", "False") for place in places)
