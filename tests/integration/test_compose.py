@@ -191,7 +191,7 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(run: Runner, roles
     played = run([compose(other, roles), compose(one, roles), compose(tmp_path / "file", roles)])
     assert [task["failure"]["code"] for task in played] == ["bad_folder"] * 3
     assert played[0]["failure"]["message"] == (
-        f"folder: {other} holds other things than a composition (letter.txt for one). Give a folder of its own."
+        f"folder: {other} has files that belong to no composition, such as letter.txt. Give another folder."
     )
     assert "(node/notes.txt for one)" in played[1]["msg"]
     assert f"folder: {tmp_path / 'file'} can't be written: File exists." in played[2]["msg"]
@@ -217,7 +217,9 @@ def test_what_is_refused_says_so_and_writes_nothing(run: Runner, roles: Roles, t
         f"{roles.folder}/bad/tasks/upgrade_tasks.yml:1: there is no step 'step6'."
     )
     assert f"upgrade_roles.node.services[0]: no role 'nowhere' is in {roles.folder}, " in played[1]["msg"]
-    assert "db has tasks that one host runs for all, and no host has it: node has none." in played[3]["msg"]
+    assert (
+        "db has tasks that one host runs for all, but no role with this service has a host: node." in played[3]["msg"]
+    )
     assert played[0]["failure"]["details"] == {"where": f"{roles.folder}/bad/tasks/upgrade_tasks.yml:1"}
     assert not one.exists()
 
@@ -240,7 +242,7 @@ def test_an_operators_role_goes_before_that_of_the_collection_and_the_first_fold
     full = {"node": {"services": ["convoy.upgrade.status"]}}
     (found,) = run([compose(tmp_path / "one", names["given"], upgrade_roles=full)])
     assert re.match(
-        r".*: the role 'convoy.upgrade.status' in .*/roles/status is no service: it has neither", found["msg"]
+        r".*: the role 'convoy.upgrade.status' in .*/roles/status is not a service: it has neither", found["msg"]
     )
 
 
@@ -313,9 +315,7 @@ def test_tags_that_choose_nothing_are_an_error(roles: Roles, tmp_path: Path) -> 
         done = ansible(tmp_path, play, *arguments)
         assert done.returncode == code, (arguments, done.stdout)
         if code:
-            told = (
-                f"{' '.join(arguments)}: no task of any service is left, so nothing would be done. The tags there are: "
-            )
+            told = f"{' '.join(arguments)}: these tags select no task of any service, so nothing would be done. The known tags are "
             assert told in " ".join(done.stdout.split()), done.stdout
             assert "db, once, post_upgrade, saying, step2, step3, stop, upgrade, web, web-2." in done.stdout
 

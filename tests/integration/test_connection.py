@@ -79,7 +79,8 @@ def test_every_module_says_that_nobody_answers(run: Runner) -> None:
             "Consul at http://127.0.0.1:1 can't be reached: Connection refused. "
             "Is its agent running, and are host, port and scheme (or CONSUL_HTTP_ADDR) right?"
         )
-        assert result["failure"] == {"code": "unreachable", "message": result["msg"], "details": {}}
+        assert (result["failure"]["code"], result["failure"]["details"]) == ("unreachable", {})
+        assert result["msg"] == f"[unreachable] {result['failure']['message']}"
 
 
 def test_a_name_that_nobody_has() -> None:

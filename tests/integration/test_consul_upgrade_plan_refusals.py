@@ -71,7 +71,7 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
         assert not result["changed"]
     assert played[3]["failure"] == {
         "code": "unknown_limit",
-        "message": played[3]["msg"],
+        "message": played[3]["msg"].removeprefix("[unknown_limit] "),
         "details": {"name": "comptue"},
     }
     assert consul.tree() == before

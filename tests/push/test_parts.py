@@ -87,7 +87,7 @@ def test_a_canary_goes_through_both_planes_and_a_rollback_goes_the_other_way(sit
 @pytest.mark.thorough
 def test_tags_choose_steps_and_what_is_left_is_done_later(fleet: Site) -> None:
     shown = fleet.play("upgrade", "--tags", "step7", version="v1", code=2)
-    assert "--tags step7: no task of any service is left, so nothing would be done." in shown
+    assert "--tags step7: these tags select no task of any service, so nothing would be done." in shown
     assert fleet.consul.tree() == {}
 
     fleet.play("controlplane", version="v1")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The composition: which tasks each role's hosts run, in which order. Nothing is written here."""
+"""The composition: the tasks that the hosts of each role run, in order. Nothing is written here."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _FOLDER = re.compile(r"[\w-]+")
 
 @dataclass(frozen=True, slots=True)
 class ComposedRole:
-    """A role of the fleet, composed.
+    """A role of the fleet with its tasks.
 
-    :param services: in the order in which they go within a step: the role's own name for each, and what it is.
-    :param units: in the order in which they run; those of the step validate first, those after the upgrade last.
-    :param dropped: sentences on tasks that are left out, as another service of the role brings them too.
+    :param services: pairs of entry and service, in their order within a step.
+    :param units: task groups in the order in which they run: the step validate first, the tasks after the upgrade last.
+    :param dropped: sentences on tasks that are left out, because another service of the role has the same task.
     """
 
     name: str
@@ -41,15 +41,15 @@ class ComposedRole:
     dropped: tuple[str, ...]
 
     def of_step(self, step: str) -> list[TaskGroup]:
-        """Return the units of a step."""
-        return [unit for unit in self.units if unit.step == step]
+        """Return the task groups of a step."""
+        return [group for group in self.units if group.step == step]
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """All roles that have services, and the order among all roles.
+    """All roles that have services, and the order between all roles.
 
-    :param hosts: role -> number of its hosts, as far as that is known.
+    :param among: the order between roles.
     """
 
     roles: Mapping[str, ComposedRole]
@@ -57,7 +57,7 @@ class Composition:
     warnings: tuple[str, ...] = field(default=())
 
     def plain(self) -> dict[str, Any]:
-        """Return it as data, without the tasks themselves."""
+        """Return it as plain data, without the tasks themselves."""
         return {
             "roles": {
                 role.name: {
@@ -69,7 +69,7 @@ class Composition:
                         if service.points or service.meta.provider
                     },
                     "ways": {entry.name: version_rules_of(entry, service).plain() for entry, service in role.services},
-                    "units": [unit.plain() for unit in role.units],
+                    "units": [group.plain() for group in role.units],
                     "dropped": list(role.dropped),
                 }
                 for role in self.roles.values()
@@ -81,7 +81,7 @@ class Composition:
                 if found
             },
             "lockstep": [list(group) for group in self.among.lockstep],
-            # Not named warnings, which Ansible takes out of results.
+            # Ansible removes the key ``warnings`` from results.
             "remarks": list(self.warnings),
         }
 
@@ -97,12 +97,12 @@ def compose(
     places: Sequence[str],
     hosts: Mapping[str, int] | None = None,
 ) -> Composition:
-    """Read every service that the roles name, and put their tasks in order.
+    """Read all services of the roles and return their tasks in order.
 
     :param find: finds the folder of an Ansible role by its name.
-    :param places: where it looks, for messages.
-    :param hosts: role -> number of hosts; None where that is not known.
-    :raises UpgradeError: ``bad_upgrade_roles``, ``bad_service``; nothing is composed then.
+    :param places: where it searches, for messages.
+    :param hosts: role -> number of hosts; None if unknown.
+    :raises UpgradeError: ``bad_upgrade_roles``, ``bad_service``.
     """
     check_roles(upgrade_roles)
     for role in upgrade_roles:
@@ -124,7 +124,7 @@ def compose(
         role: _role(role, needs[role].plane, services, requires.by_use) for role, services in listed.items() if services
     }
     for one in composed.values():
-        if not any(unit.step in STEPS[1:] for unit in one.units):
+        if not any(group.step in STEPS[1:] for group in one.units):
             names = ", ".join(entry.name for entry, _service in one.services)
             warnings.append(
                 f"upgrade_roles.{one.name}: none of its services ({names}) has a task between {STEPS[1]} and "
@@ -141,7 +141,7 @@ def _listed(
 ) -> list[tuple[ServiceEntry, Service]]:
     where = f"upgrade_roles.{role}.services"
     if not isinstance(services, Sequence) or isinstance(services, str):
-        raise refusal(where, f"{services!r} is no list of services.")
+        raise refusal(where, f"{services!r} is not a list of services.")
     uses: dict[str, tuple[ServiceEntry, Service]] = {}
     for at, value in enumerate(services):
         entry = read_entry(value, f"{where}[{at}]")
@@ -151,7 +151,7 @@ def _listed(
         if before is not None and before[0] != entry:
             raise refusal(
                 f"{where}[{at}]",
-                f"the role has {entry.name!r} already, and they are not the same. Give one of them a name of its own.",
+                f"the role has another service {entry.name!r} already. Give one of them a name of its own.",
             )
         uses[entry.name] = (entry, found[entry.role])
     return list(uses.values())
@@ -159,7 +159,7 @@ def _listed(
 
 @dataclass(frozen=True, slots=True)
 class _Requires:
-    """What each use of a service requires, by the names that the roles have for them."""
+    """The services that each use of a service requires, by their names in the roles."""
 
     by_use: Mapping[str, Sequence[str]]
     warnings: Sequence[str]
@@ -175,8 +175,8 @@ def _requires(
             if other.path != service.path:
                 raise refusal(
                     f"upgrade_roles.{role}",
-                    f"{entry.name!r} is {service.path} here and {other.path} in another role, so that what requires it "
-                    "could mean either. Give one of them a name of its own.",
+                    f"{entry.name!r} is {service.path} here and {other.path} in another role, so requires would be ambiguous. "
+                    "Give one of them a name of its own.",
                 )
     by_name: dict[str, list[str]] = {}
     for name, service in uses.items():
@@ -198,7 +198,7 @@ def _requires(
                     f"{did_you_mean(required, by_name) or '.'}",
                 )
             else:
-                warnings[f"{at}: {name} requires {required}, which no role has; it waits for nothing."] = None
+                warnings[f"{at}: {name} requires {required}, which no role has, so it has no effect."] = None
     refuse_cycle(by_use, where)
     return _Requires(by_use, list(warnings))
 
@@ -243,7 +243,7 @@ def _role(
                     dropped.append(
                         f"{piece.where}: left out of {entry.name}, as {duplicate[0].name} has the same task ({duplicate[2].where})."
                     )
-            # What a service has twice itself is meant.
+            # A task that one service has twice is intended.
             if not is_provider:
                 seen += [(entry, service, piece) for piece in kept]
             units += task_groups(step, entry.name, kept, provider=is_provider and step != POST)
@@ -251,21 +251,21 @@ def _role(
 
 
 def _refuse_too_many(roles: Mapping[str, ComposedRole]) -> None:
-    """Refuse roles of which a host's record, or a provider's key, could not hold all that is finished.
+    """Refuse roles whose task groups have too many names for a host's record or a provider's key.
 
-    The units of a provider are among those of each role that has it.
+    The task groups of a provider belong to each role that has it.
     """
     for role in roles.values():
-        upgrade = [unit.name for unit in role.units if unit.step in STEPS[1:]]
-        after = [unit.name for unit in role.units if unit.step == POST]
+        upgrade = [group.name for group in role.units if group.step in STEPS[1:]]
+        after = [group.name for group in role.units if group.step == POST]
         for names in (upgrade, after):
             length = sum(map(len, names))
             if length > MOST_DONE:
                 raise refusal(
                     f"upgrade_roles.{role.name}",
-                    f"the names of its {len(names)} units, such as {names[0]}, have {length} characters together, and a record of "
-                    f"what is finished on a host holds {MOST_DONE}. Take away points that no host comes from any more, or spread "
-                    "the services over several roles.",
+                    f"the names of its {len(names)} task groups, such as {names[0]}, have {length} characters in total, and a host's "
+                    f"record has room for {MOST_DONE}. Remove checkpoints that no host needs any more, or spread the services over "
+                    "several roles.",
                 )
 
 
@@ -279,6 +279,6 @@ def _refuse_once_nowhere(roles: Mapping[str, ComposedRole], hosts: Mapping[str, 
         if not any(hosts.get(role) for role in names):
             raise refusal(
                 f"upgrade_roles.{names[0]}",
-                f"{name} has tasks that one host runs for all, and no host has it: {listing(in_order(names))} has none. "
-                "Give the role a host, or take the service away.",
+                f"{name} has tasks that one host runs for all, but no role with this service has a host: {listing(in_order(names))}. "
+                "Add a host to the role, or remove the service.",
             )

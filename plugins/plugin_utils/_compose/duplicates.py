@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tasks that two services of a role bring in the same words: they are run once."""
+"""Finds identical tasks of two services of a role. They run once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 from .._services.service import Service, ServiceEntry
 from .._services.task_file import TaskPiece
 
-# Their arguments may name files or handlers of the role, so two of them that read alike need not do the same. Nor do
-# tasks that tell Ansible what to do now, such as to run the handlers.
+# Identical tasks with these keys may differ in effect: their arguments may name files or handlers of the role, or they control Ansible
+# itself, such as to run handlers.
 _OWN = frozenset(
     f"{prefix}{name}"
     for prefix in ("", "ansible.builtin.", "ansible.legacy.")
@@ -32,13 +32,13 @@ Use = tuple[ServiceEntry, Service, TaskPiece]
 
 
 def are_duplicates(one: Use, other: Use) -> bool:
-    """Return whether two tasks do the same, as far as their words and the variables of their services tell."""
+    """Return whether two tasks do the same, judged by their text and the variables of their services."""
     content = _content(one[2].data)
     if content != _content(other[2].data) or one[2].once != other[2].once:
         return False
     if one[1].path == other[1].path and one[0].vars == other[0].vars:
         return True
-    # With variables or files of two services, the same words may mean two things.
+    # With variables or files of two services, the same text may mean different things.
     if "{{" in content or "{%" in content or _names_own(one[2].data):
         return False
     words = set(_WORD.findall(content))
@@ -46,7 +46,7 @@ def are_duplicates(one: Use, other: Use) -> bool:
 
 
 def _variables(entry: ServiceEntry, service: Service) -> set[str]:
-    """Return the names of the variables that a service brings along, for conditions, which have no braces."""
+    """Return the names of a service's variables. Conditions use them without braces."""
     files = (file for name in ("defaults", "vars") for file in (service.path / name).rglob("*.y*ml"))
     found = {name for file in files for name in _TOP_KEY.findall(file.read_text(encoding="utf-8", errors="replace"))}
     return found | set(entry.vars)

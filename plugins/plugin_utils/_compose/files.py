@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files of a composition: what an operator reads, compares with the last one, and keeps."""
+"""The files of a composition, which operators can read, compare and keep."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .task_groups import TaskGroup
 _NOT_COPIED = frozenset(("meta", "tests", "molecule", "__pycache__", ".git"))
 _HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; the next composition replaces it.\n"
 
-# The entry point of a role's argument specs by which its upgrade tasks are checked.
+# The entry point of a role's argument specs for its upgrade tasks.
 _ENTRY_POINT = "upgrade_tasks"
 
 
 def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
-    """Return path below the folder -> content. The same composition gives the same files, byte for byte.
+    """Return path below the folder -> content. The same composition gives identical files.
 
-    :param folder: where they will be, for the playbooks that are run by hand.
+    :param folder: the folder that they will be written to, for the playbooks that operators run.
     """
     files: dict[str, bytes] = {}
     for role in composition.roles.values():
@@ -38,7 +38,7 @@ def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
             files[f"{role.name}/{file_of(step)}.yml"] = _text(_step_file(role, step))
         for entry, service in role.services:
             files |= _service_files(role, entry, service)
-    # By the names of its files it is known later what may be deleted.
+    # The list of files shows the next composition which files it may delete.
     sign = {**composition.plain(), "files": sorted((*files, SIGN))}
     files[SIGN] = _text(json.dumps(sign, indent=2, sort_keys=True) + "\n")
     return dict(sorted(files.items()))
@@ -55,74 +55,74 @@ def _playbook(role: ComposedRole, folder: str) -> str:
     ]
     return (
         f"---\n{_HEAD}#\n# ansible-playbook -i INVENTORY {role.name}.yml -e version=X\n#\n"
-        f"# Each host that is let through goes through these, in this order:\n{order}{_yaml(play)}"
+        f"# Each admitted host runs these files, in this order:\n{order}{_yaml(play)}"
     )
 
 
 def _step_file(role: ComposedRole, step: str) -> str:
     title = "After the upgrade" if step == POST else f"Step {STEPS.index(step)}, {step},"
     text = f"---\n{_HEAD}# {title} of the role {role.name}.\n"
-    units = role.of_step(step)
-    on_path = [unit for unit in units if unit.point]
+    groups = role.of_step(step)
+    on_path = [group for group in groups if group.point]
     own = []
     for entry, service in role.services:
-        mine = [unit for unit in units if unit.service == entry.name and not unit.point]
+        mine = [group for group in groups if group.service == entry.name and not group.point]
         if not mine and step == STEPS[0] and _argument_specs(service) is not None:
-            # It checks nothing itself, and its variables are checked all the same.
+            # A service without validate tasks still has its variables checked.
             mine = [TaskGroup(f"{step}/{entry.name}", step, entry.name, once=False, tags=(), pieces=())]
         own += mine
     services = {entry.name: service for entry, service in role.services}
-    return text + ("".join(_unit_text(role, services[unit.service], unit) for unit in (*on_path, *own)) or "[]\n")
+    return text + ("".join(_group_text(role, services[group.service], group) for group in (*on_path, *own)) or "[]\n")
 
 
-def _unit_text(role: ComposedRole, service: Service, unit: TaskGroup) -> str:
+def _group_text(role: ComposedRole, service: Service, group: TaskGroup) -> str:
     sources = "".join(
         f"#   {_source(service, piece.where)} {' '.join(str(piece.data.get('name', '')).split())}".rstrip() + "\n"
-        for piece in unit.pieces
+        for piece in group.pieces
     )
-    at = f" at {unit.point}" if unit.point else ""
-    return f"\n# {unit.service}{at}, of the role {service.role}:\n{sources}{_yaml(_unit_tasks(role, service, unit))}"
+    at = f" at {group.point}" if group.point else ""
+    return f"\n# {group.service}{at}, of the role {service.role}:\n{sources}{_yaml(_group_tasks(role, service, group))}"
 
 
-def _unit_tasks(role: ComposedRole, service: Service, unit: TaskGroup) -> list[dict[str, Any]]:
-    entry = next(entry for entry, _service in role.services if entry.name == unit.service)
-    tags = [*tags_of(unit.step), unit.service]
+def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list[dict[str, Any]]:
+    entry = next(entry for entry, _service in role.services if entry.name == group.service)
+    tags = [*tags_of(group.step), group.service]
     tasks: dict[str, Any] = {
-        "name": f"{unit.step.capitalize()} {_called(unit)}",
+        "name": f"{group.step.capitalize()} {_called(group)}",
         "ansible.builtin.import_role": {
-            "name": f"{{{{ upgrade_composed }}}}/{role.name}/services/{unit.service}",
-            "tasks_from": _tasks_file(unit),
+            "name": f"{{{{ upgrade_composed }}}}/{role.name}/services/{group.service}",
+            "tasks_from": _tasks_file(group),
         },
     }
-    before = "{{ upgrade_providers['" + unit.service + "'] }}"
+    before = "{{ upgrade_providers['" + group.service + "'] }}"
     variables = {
         **entry.vars,
-        **({"upgrade_point": unit.point} if unit.point else {}),
-        **({"upgrade_version_before": before} if unit.provider else {}),
+        **({"upgrade_point": group.point} if group.point else {}),
+        **({"upgrade_version_before": before} if group.provider else {}),
     }
     if variables:
         tasks["vars"] = variables
-    if unit.step == STEPS[0]:
-        # Nothing has begun yet, so there is nothing to record.
-        way = {"when": f"'{checkpoint_name(unit.service, unit.point)}' in upgrade_way"} if unit.point else {}
-        return [{**tasks, **way, "tags": tags}]
-    told = {"driver": "{{ upgrade_daemon }}", "unit": unit.name}
-    every = dict.fromkeys(tuple(dict.fromkeys((*tags, *leaf))) for piece in unit.pieces for leaf in piece.leaves)
+    if group.step == STEPS[0]:
+        # The step validate runs before the upgrade and is not recorded.
+        condition = {"when": f"'{checkpoint_name(group.service, group.point)}' in upgrade_way"} if group.point else {}
+        return [{**tasks, **condition, "tags": tags}]
+    options = {"driver": "{{ upgrade_daemon }}", "unit": group.name}
+    every = dict.fromkeys(tuple(dict.fromkeys((*tags, *leaf))) for piece in group.pieces for leaf in piece.leaves)
     begin: dict[str, Any] = {
-        "name": f"Begin {unit.name}",
-        "convoy.upgrade.push_step": {**told, "task_tags": [list(one) for one in every]},
+        "name": f"Begin {group.name}",
+        "convoy.upgrade.push_step": {**options, "task_tags": [list(one) for one in every]},
         "register": "upgrade_unit",
         "tags": ["always"],
     }
     found = [begin, {**tasks, "when": "upgrade_unit.run", "tags": tags}]
     if (service.path / "handlers").is_dir():
-        found.append({"name": f"Handlers of {unit.service}", "ansible.builtin.meta": "flush_handlers", "tags": tags})
-    # Others wait for it, or a run after this one must not do it again.
-    if unit.once or unit.point or unit.provider:
+        found.append({"name": f"Handlers of {group.service}", "ansible.builtin.meta": "flush_handlers", "tags": tags})
+    # Other hosts wait for its end, or a later run must not repeat it.
+    if group.once or group.point or group.provider:
         found.append(
             {
-                "name": f"End {unit.name}",
-                "convoy.upgrade.push_step": {**told, "state": "done"},
+                "name": f"End {group.name}",
+                "convoy.upgrade.push_step": {**options, "state": "done"},
                 "when": "upgrade_unit.run",
                 "tags": ["always"],
             }
@@ -140,23 +140,21 @@ def _service_files(role: ComposedRole, entry: ServiceEntry, service: Service) ->
     for source in ("upgrade_tasks.yml", "post_upgrade_tasks.yml", *(point.file for point in service.points)):
         files.pop(f"{folder}/tasks/{source}", None)
     specs = _argument_specs(service)
-    for unit in role.units:
-        if unit.service == entry.name:
-            head = f"---\n{_HEAD}# {unit.name}, of the role {service.role}.\n\n"
-            body = "\n".join(f"# {_source(service, piece.where)}\n{piece.text}" for piece in unit.pieces)
-            composed = f"tasks/{_tasks_file(unit)}.yml"
+    for group in role.units:
+        if group.service == entry.name:
+            head = f"---\n{_HEAD}# {group.name}, of the role {service.role}.\n\n"
+            body = "\n".join(f"# {_source(service, piece.where)}\n{piece.text}" for piece in group.pieces)
+            composed = f"tasks/{_tasks_file(group)}.yml"
             _refuse_taken(service, composed)
             files[f"{folder}/{composed}"] = _text(head + body)
     collection = service.role.rpartition(".")[0]
     meta = {"dependencies": [], **({"collections": [collection]} if collection else {})}
     files[f"{folder}/meta/main.yml"] = _text(f"---\n{_HEAD}{_yaml(meta)}")
     if specs is not None:
-        # Checked along with everything else before a host is touched.
+        # The variables are checked in the step validate, before any host is changed.
         first = file_of(STEPS[0])
         _refuse_taken(service, f"tasks/{first}.yml")
-        files.setdefault(
-            f"{folder}/tasks/{first}.yml", _text(f"---\n{_HEAD}# It checks its variables and nothing else.\n[]\n")
-        )
+        files.setdefault(f"{folder}/tasks/{first}.yml", _text(f"---\n{_HEAD}# Only the variables are checked.\n[]\n"))
         files[f"{folder}/meta/argument_specs.yml"] = _text(f"---\n{_HEAD}{_yaml({'argument_specs': {first: specs}})}")
     return files
 
@@ -168,7 +166,7 @@ def _is_left_out(inside: Path) -> bool:
 def _refuse_taken(service: Service, composed: str) -> None:
     if (service.path / composed).is_file():
         raise refusal(
-            str(service.path / composed), "a composed file has this name, so it would be lost. Give it another one."
+            str(service.path / composed), "a composed file has this name and would overwrite it. Rename this file."
         )
 
 
@@ -185,13 +183,13 @@ def _argument_specs(service: Service) -> Any:
     return None
 
 
-def _tasks_file(unit: TaskGroup) -> str:
-    name = file_of(unit.step) + (f"_to_{unit.point}" if unit.point else "")
-    return name + (f"_{unit.number}" if unit.number > 1 else "")
+def _tasks_file(group: TaskGroup) -> str:
+    name = file_of(group.step) + (f"_to_{group.point}" if group.point else "")
+    return name + (f"_{group.number}" if group.number > 1 else "")
 
 
-def _called(unit: TaskGroup) -> str:
-    return f"{unit.service} to {unit.point}" if unit.point else unit.service
+def _called(group: TaskGroup) -> str:
+    return f"{group.service} to {group.point}" if group.point else group.service
 
 
 def _source(service: Service, where: str) -> str:
@@ -204,10 +202,10 @@ def _text(text: str) -> bytes:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Indents lists in mappings, as people do."""
+    """Indents lists in mappings."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002  the base's signature
-        """Indent always."""
+        """Always indent."""
         super().increase_indent(flow, False)
 
 
@@ -216,5 +214,5 @@ def _yaml(data: Any) -> str:
 
 
 def _plain(data: Any) -> Any:
-    """Return data without the types that Ansible puts on its strings and containers."""
+    """Return data without Ansible's own types for strings and containers."""
     return json.loads(json.dumps(data, default=str))

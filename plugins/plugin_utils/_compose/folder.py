@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The folder that a composition is written to."""
+"""Compares and writes the folder of a composition."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from ...module_utils._common.errors import UpgradeError
 
-# By this file a folder is known to be a composition, and none of somebody's own things.
+# A folder with this file is a composition. It lists the other files.
 SIGN = "composition.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A file before and after; None where it is not there."""
+    """A file before and after; None if it does not exist."""
 
     path: str
     before: bytes | None
@@ -27,16 +27,17 @@ class Difference:
 
 
 def compare(folder: Path, files: Mapping[str, bytes]) -> list[Difference]:
-    """Return in which files a folder differs from what it should hold.
+    """Return the files in which a folder differs from a composition.
 
-    :raises UpgradeError: ``bad_folder`` for a folder with other things in it.
+    :param files: path below the folder -> content.
+    :raises UpgradeError: ``bad_folder`` for a folder with other files in it.
     """
     before = _read(folder)
     strange = sorted(before.keys() - _listed(before.get(SIGN, b"")))
     if strange:
         raise UpgradeError(
             "bad_folder",
-            f"folder: {folder} holds other things than a composition ({strange[0]} for one). Give a folder of its own.",
+            f"folder: {folder} has files that belong to no composition, such as {strange[0]}. Give another folder.",
         )
     return [
         Difference(path, before.get(path), files.get(path))
@@ -46,7 +47,7 @@ def compare(folder: Path, files: Mapping[str, bytes]) -> list[Difference]:
 
 
 def write(folder: Path, differences: list[Difference]) -> None:
-    """Make a folder hold what it should.
+    """Write the differences to a folder.
 
     :raises UpgradeError: ``bad_folder``.
     """
@@ -57,7 +58,7 @@ def write(folder: Path, differences: list[Difference]) -> None:
             if one.after is None:
                 path.unlink()
                 _remove_empty(path.parent, folder)
-        # The file that names all others is written first, so that what is interrupted is known as a composition.
+        # SIGN is written first, so that an interrupted composition is still recognized as one.
         for one in sorted(differences, key=lambda one: one.path != SIGN):
             path = folder / one.path
             if one.after is not None:
@@ -70,7 +71,7 @@ def write(folder: Path, differences: list[Difference]) -> None:
 
 
 def write_new(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make a folder again, with these files and nothing else."""
+    """Replace a folder by one with only these files."""
     shutil.rmtree(folder, ignore_errors=True)
     write(folder, [Difference(path, None, content) for path, content in files.items()])
 
@@ -79,7 +80,7 @@ def _read(folder: Path) -> dict[str, bytes]:
     if not folder.is_dir():
         return {}
     inside = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    # A folder may be under version control, and Python leaves things beside modules that were run from it.
+    # Files of version control and of Python's cache are ignored.
     return {
         str(name): path.read_bytes()
         for name, path in inside.items()

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fleet as the inventory has it: `upgrade_roles` names the roles, and groups of the same names their hosts."""
+"""The fleet from the inventory: `upgrade_roles` names the roles, and groups of the same names have their hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str
 
     :param upgrade_roles: role -> its plane and services.
     :param groups: Ansible's ``groups``.
-    :raises UpgradeError: ``bad_upgrade_roles`` for a host in two of the roles, or where no role has a host.
+    :raises UpgradeError: ``bad_upgrade_roles`` for a host in two of the roles, or if no role has a host.
     """
     check_roles(upgrade_roles)
     fleet: dict[str, str] = {}
@@ -32,7 +32,7 @@ def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str
                 raise UpgradeError(
                     "bad_upgrade_roles",
                     f"upgrade_roles: the host {host!r} is in the groups {fleet[host]!r} and {role!r} of the inventory. "
-                    "A host has one role; take it out of one of them.",
+                    "A host has one role. Remove it from one of them.",
                 )
             fleet[host] = role
     if not fleet and upgrade_roles:
@@ -46,7 +46,7 @@ def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str
 
 
 def plane_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the ``role_order`` that follows from the planes: roles of the data plane wait for the control plane's.
+    """Return the ``role_order`` from the planes: roles of the data plane wait for all roles of the control plane.
 
     :raises UpgradeError: ``bad_upgrade_roles``.
     """
@@ -58,7 +58,7 @@ def plane_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def roles_of_plane(upgrade_roles: Mapping[str, Any], plane: str) -> list[str]:
-    """Return the roles of a plane; those without one go with the data plane.
+    """Return the roles of a plane. Roles without a plane belong to the data plane.
 
     :raises UpgradeError: ``bad_upgrade_roles``.
     """
@@ -68,18 +68,18 @@ def roles_of_plane(upgrade_roles: Mapping[str, Any], plane: str) -> list[str]:
 
 
 def check_roles(upgrade_roles: object) -> None:
-    """Refuse what does not map roles to their plane and services.
+    """Check that ``upgrade_roles`` maps roles to their plane and services.
 
     :raises UpgradeError: ``bad_upgrade_roles``.
     """
     if not isinstance(upgrade_roles, Mapping):
         raise UpgradeError(
-            "bad_upgrade_roles", f"upgrade_roles: {upgrade_roles!r} does not map roles to what they are."
+            "bad_upgrade_roles", f"upgrade_roles: {upgrade_roles!r} does not map roles to their plane and services."
         )
     for role, what in upgrade_roles.items():
         where = f"upgrade_roles.{role}"
         if what is not None and not isinstance(what, Mapping):
-            raise UpgradeError("bad_upgrade_roles", f"{where}: {what!r} is no mapping with a plane and services.")
+            raise UpgradeError("bad_upgrade_roles", f"{where}: {what!r} is not a mapping with a plane and services.")
         for key in what or ():
             if key not in _KEYS:
                 raise UpgradeError(
@@ -90,5 +90,5 @@ def check_roles(upgrade_roles: object) -> None:
         if plane is not None and plane not in PLANES:
             raise UpgradeError(
                 "bad_upgrade_roles",
-                f"{where}.plane: {plane!r} is no plane{did_you_mean(str(plane), PLANES) or '.'} Planes are: {', '.join(PLANES)}.",
+                f"{where}.plane: {plane!r} is not a plane{did_you_mean(str(plane), PLANES) or '.'} Planes are: {', '.join(PLANES)}.",
             )

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What of a composition the tags on the command line choose."""
+"""The tasks of a composition that the tags on the command line select."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .composition import Composition
 
 
 def is_selected(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -> bool:
-    """Return whether Ansible would run a task with these tags: its own rule, with its special tags.
+    """Return whether Ansible would run a task with these tags. Follows Ansible's rules, including its special tags.
 
     :param only: ``ansible_run_tags``.
     :param skip: ``ansible_skip_tags``.
@@ -36,7 +36,7 @@ def is_selected(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -
 
 
 def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[str]) -> None:
-    """Refuse tags that choose no task, as nothing would happen without a word.
+    """Refuse tags that select no task, because the run would silently do nothing.
 
     :raises UpgradeError: ``no_such_tag``.
     """
@@ -44,9 +44,9 @@ def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[s
         return
     known: dict[str, None] = {}
     for role in composition.roles.values():
-        for unit in role.units:
-            for leaf in (leaf for piece in unit.pieces for leaf in piece.leaves):
-                tags = (*tags_of(unit.step), unit.service, *leaf)
+        for group in role.units:
+            for leaf in (leaf for piece in group.pieces for leaf in piece.leaves):
+                tags = (*tags_of(group.step), group.service, *leaf)
                 if is_selected(tags, only, skip):
                     return
                 known |= dict.fromkeys(tags)
@@ -54,6 +54,6 @@ def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[s
     given = " ".join(f"{name} {','.join(in_order(tags))}" for name, tags in options if tags)
     raise UpgradeError(
         "no_such_tag",
-        f"{given}: no task of any service is left, so nothing would be done. The tags there are: "
+        f"{given}: these tags select no task of any service, so nothing would be done. The known tags are "
         f"{listing(in_order(known), 40)}.",
     )

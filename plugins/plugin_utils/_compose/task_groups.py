@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The units of an upgrade: what a service does in a step."""
+"""Task groups: what one service does in one step."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .._services.task_file import TaskPiece
 
 @dataclass(frozen=True, slots=True)
 class TaskGroup:
-    """What of a service belongs to one step: the piece of an upgrade that is begun, and recorded, as a whole.
+    """The tasks of a service in one step. They are begun and recorded together.
 
     :param name: unique in its role, such as ``upgrade/nginx``.
     :param service: the service's name in the role.
     :param once: whether one host per version runs it for all.
-    :param tags: those of all its tasks.
-    :param number: which one of the service's units of this step and point it is.
-    :param point: the version to which it brings a host on its path; empty for what every host goes through.
-    :param provider: whether it belongs to a provider, so that one host runs it, on the way of the provider.
+    :param tags: the tags of all its tasks.
+    :param pieces: its tasks.
+    :param number: its number among the service's task groups of this step and checkpoint, from 1.
+    :param point: the checkpoint of an upgrade path that it upgrades to; empty for tasks that every host runs.
+    :param provider: whether it belongs to a provider, so that one host runs it for the provider's upgrade.
     """
 
     name: str
@@ -38,7 +39,7 @@ class TaskGroup:
     provider: bool = False
 
     def plain(self) -> dict[str, Any]:
-        """Return what of it is written down."""
+        """Return it as plain data, with the number of its tasks in place of them."""
         return {
             "name": self.name,
             "step": self.step,
@@ -54,17 +55,17 @@ class TaskGroup:
 def task_groups(
     step: str, service: str, pieces: Sequence[TaskPiece], *, point: str = "", provider: bool = False
 ) -> list[TaskGroup]:
-    """Return a service's units of a step: one, or more where tasks for one host stand among those for all."""
+    """Return a service's task groups of a step: one, or more if tasks with and without ``once`` alternate."""
     whose = checkpoint_name(service, point) if point else service
-    groups: list[list[TaskPiece]] = []
+    parts: list[list[TaskPiece]] = []
     for piece in pieces:
-        if groups and groups[-1][0].once == piece.once:
-            groups[-1].append(piece)
+        if parts and parts[-1][0].once == piece.once:
+            parts[-1].append(piece)
         else:
-            groups.append([piece])
-    units = []
-    for number, group in enumerate(groups, 1):
-        tags = dict.fromkeys((*tags_of(step), service, *(tag for piece in group for tag in piece.tags)))
+            parts.append([piece])
+    groups = []
+    for number, part in enumerate(parts, 1):
+        tags = dict.fromkeys((*tags_of(step), service, *(tag for piece in part for tag in piece.tags)))
         name = f"{step}/{whose}" + (f"/{number}" if number > 1 else "")
-        units.append(TaskGroup(name, step, service, group[0].once, tuple(tags), tuple(group), number, point, provider))
-    return units
+        groups.append(TaskGroup(name, step, service, part[0].once, tuple(tags), tuple(part), number, point, provider))
+    return groups

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What goes before what: services within a step of a role, and roles among each other."""
+"""The order of services within a role, and the order between roles."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .inventory_roles import PLANES
 
 @dataclass(frozen=True, slots=True)
 class RoleNeeds:
-    """What a role has, for the order among roles.
+    """What decides the order of a role.
 
-    :param plane: controlplane, dataplane or None.
-    :param services: the names of its services, in the order in which they are listed.
+    :param plane: ``controlplane``, ``dataplane`` or None.
+    :param services: the names of its services, in the order of ``upgrade_roles``.
     :param requires: service -> the services that have to be upgraded before it.
     """
 
@@ -29,11 +29,11 @@ class RoleNeeds:
 
 @dataclass(frozen=True, slots=True)
 class RoleOrdering:
-    """The order among roles.
+    """The order between roles.
 
-    :param order: role -> roles that go before it, as ``role_order`` has it.
-    :param reasons: role -> role before it -> why, in words.
-    :param lockstep: roles that need each other, so that they go together.
+    :param order: role -> roles that go before it, in the form of ``role_order``.
+    :param reasons: role -> role before it -> a sentence that says why.
+    :param lockstep: groups of roles that require each other, so that they are upgraded together.
     """
 
     order: Mapping[str, list[str]]
@@ -42,9 +42,9 @@ class RoleOrdering:
 
 
 def order_within_role(services: Sequence[str], requires: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a role's services so that each comes after those that it requires, else as they are listed.
+    """Return a role's services so that each comes after those that it requires. Otherwise their order stays.
 
-    What a service requires by way of one that is elsewhere comes before it too.
+    Requirements through services of other roles count too.
     """
     done: dict[str, None] = {}
     listed = set(services)
@@ -62,9 +62,9 @@ def order_within_role(services: Sequence[str], requires: Mapping[str, Sequence[s
 
 
 def refuse_cycle(requires: Mapping[str, Sequence[str]], where: Mapping[str, str]) -> None:
-    """Refuse services that require each other in a circle, and print it.
+    """Refuse services that require each other in a cycle.
 
-    :param where: service -> the file that says what it requires.
+    :param where: service -> file and line of its ``requires``.
     :raises UpgradeError: ``bad_service``.
     """
     done: set[str] = set()
@@ -77,11 +77,11 @@ def refuse_cycle(requires: Mapping[str, Sequence[str]], where: Mapping[str, str]
                 path.pop()
                 done.add(name)
             elif name in path:
-                circle = [*path[path.index(name) :], name]
+                cycle = [*path[path.index(name) :], name]
                 raise UpgradeError(
                     "bad_service",
-                    f"{where.get(name, name)}: requires goes in a circle: {' -> '.join(circle)}. Take one of these away.",
-                    cycle=circle,
+                    f"{where.get(name, name)}: requires has a cycle: {' -> '.join(cycle)}. Remove one of these.",
+                    cycle=cycle,
                 )
             elif name not in done:
                 path.append(name)
@@ -90,18 +90,18 @@ def refuse_cycle(requires: Mapping[str, Sequence[str]], where: Mapping[str, str]
 
 
 def order_among_roles(roles: Mapping[str, RoleNeeds]) -> RoleOrdering:
-    """Return the order among roles that follows from the planes and from what their services require.
+    """Return the order between roles from their planes and from what their services require.
 
-    A service that is required counts where the role has it itself; only one that it lacks is waited for elsewhere.
+    A role waits for other roles only for services that it does not have itself.
 
-    :raises UpgradeError: ``bad_service`` for a role of the data plane that is in a circle.
+    :raises UpgradeError: ``bad_service`` for a cycle with a role that is not in the control plane.
     """
     reasons: dict[str, dict[str, str]] = {role: {} for role in roles}
     for role, what in roles.items():
         if what.plane == PLANES[1]:
             for other, that in roles.items():
                 if that.plane == PLANES[0]:
-                    reasons[role][other] = f"{role} is of the data plane, and {other} of the control plane"
+                    reasons[role][other] = f"{role} is in the data plane, and {other} in the control plane"
         own = set(what.services)
         for service in what.services:
             for first in what.requires.get(service, ()):
@@ -110,27 +110,27 @@ def order_among_roles(roles: Mapping[str, RoleNeeds]) -> RoleOrdering:
                 for other, that in roles.items():
                     if other != role and first in that.services:
                         reasons[role].setdefault(other, f"{service} requires {first}, which {other} has")
-    groups = _circles({role: list(found) for role, found in reasons.items()})
+    groups = _connected_roles({role: list(found) for role, found in reasons.items()})
     lockstep = [group for group in groups if len(group) > 1]
     for group in lockstep:
         if any(roles[role].plane != PLANES[0] for role in group):
-            raise _circle(group, reasons)
+            raise _cycle_error(group, reasons)
     together = {role: group for group in lockstep for role in group}
     order: dict[str, list[str]] = {}
     for role in roles:
         mates = together.get(role, (role,))
         firsts = [first for mate in mates for first in reasons[mate] if first not in mates]
-        # Who waits for one of those that go together waits for all of them.
+        # A role that waits for one role of a lockstep group waits for all of them.
         spread = dict.fromkeys(each for first in firsts for each in together.get(first, (first,)))
         if spread:
             order[role] = list(spread)
     return RoleOrdering(order, reasons, tuple(lockstep))
 
 
-def _circle(group: Iterable[str], reasons: Mapping[str, Mapping[str, str]]) -> UpgradeError:
+def _cycle_error(group: Iterable[str], reasons: Mapping[str, Mapping[str, str]]) -> UpgradeError:
     members = set(group)
     begin = next(iter(group))
-    # Every role of the group leads to another one of it, so this comes back to one that was seen.
+    # Every role of the group waits for another one of it, so this ends at a role that is in the path already.
     path = [begin]
     while True:
         nxt = next(first for first in reasons[path[-1]] if first in members)
@@ -141,14 +141,14 @@ def _circle(group: Iterable[str], reasons: Mapping[str, Mapping[str, str]]) -> U
     why = "; ".join(reasons[role][first] for role, first in pairwise(path))
     return UpgradeError(
         "bad_service",
-        f"upgrade_roles: roles wait for each other, {' -> '.join(path)}: {why}. Only roles of the control plane can go "
-        "together; put the services of these into one role, or take a requirement away.",
+        f"upgrade_roles: roles wait for each other, {' -> '.join(path)}: {why}. Only roles of the control plane can be upgraded "
+        "together. Move the services of these roles into one role, or remove a requirement.",
         cycle=path,
     )
 
 
-def _circles(edges: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
-    """Return the strongly connected parts, each in the order of ``edges`` (Tarjan's, without recursion)."""
+def _connected_roles(edges: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return the strongly connected components, each in the order of ``edges`` (Tarjan's algorithm without recursion)."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     on_stack: list[str] = []

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a service says of itself in `meta/upgrade.yml`: what the tags of its tasks can't."""
+"""Reads a service's `meta/upgrade.yml`."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ KEYS = ("requires", "once", "upgrade_path", "provider", *WAY_KEYS)
 
 @dataclass(frozen=True, slots=True)
 class ServiceMeta:
-    """A service's ``meta/upgrade.yml``. Without that file, everything is as if it were empty.
+    """A service's ``meta/upgrade.yml``. A missing file counts as an empty one.
 
     :param file: the file, for messages.
-    :param lines: key -> the line on which it stands; None where there is no file.
-    :param requires: services that go before it.
+    :param lines: key -> its line; None if there is no file.
+    :param requires: services that are upgraded before it.
     :param once: steps that one host per version runs for all.
-    :param upgrade_path: version -> file below the folder ``tasks`` that brings a host to it, in no certain order.
-    :param provider: whether it is no service of hosts but of something with a version of its own, which one host upgrades.
-    :param ways: which of its versions may go to which.
+    :param upgrade_path: version -> file below the folder ``tasks`` that upgrades a host to it, in any order.
+    :param provider: whether it upgrades something shared with a version of its own, such as a database, which one host upgrades.
+    :param ways: which versions may be upgraded to which.
     """
 
     file: str
@@ -49,7 +49,7 @@ class ServiceMeta:
 
 
 def read_meta(path: Path) -> ServiceMeta:
-    """Return what the role in a folder says of itself.
+    """Return the ``meta/upgrade.yml`` of the role in a folder.
 
     :raises UpgradeError: ``bad_service``.
     """
@@ -62,7 +62,7 @@ def read_meta(path: Path) -> ServiceMeta:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise refusal(str(file), f"the file can't be read: {' '.join(str(error).split())}.") from error
     if not isinstance(data, Mapping):
-        raise refusal(f"{file}:1", f"{data!r} is no mapping with {', '.join(KEYS[:-1])} and {KEYS[-1]}.")
+        raise refusal(f"{file}:1", f"{data!r} is not a mapping with {', '.join(KEYS[:-1])} and {KEYS[-1]}.")
     where = ServiceMeta(str(file), _lines(text))
     for key in data:
         if key not in KEYS:
@@ -84,7 +84,7 @@ def read_meta(path: Path) -> ServiceMeta:
 def _lines(text: str) -> dict[str, int]:
     root = yaml.compose(text, yaml.SafeLoader)
     pairs: Sequence[Any] = root.value if isinstance(root, yaml.MappingNode) else ()
-    # Where a key stands twice, the first one is told.
+    # For a duplicate key, the first line counts.
     return {name.value: name.start_mark.line + 1 for name, _value in reversed(pairs)}
 
 
@@ -95,7 +95,7 @@ def _steps(value: object, where: str) -> list[str]:
         if step is None:
             raise refusal(
                 where,
-                f"once: {name!r} is no step{did_you_mean(name, (*STEPS, POST)) or '.'} Steps are: {', '.join((*STEPS, POST))}.",
+                f"once: {name!r} is not a step{did_you_mean(name, (*STEPS, POST)) or '.'} Steps are: {', '.join((*STEPS, POST))}.",
             )
         found.append(step)
     return found
@@ -110,5 +110,5 @@ def _bool(value: object, where: str, key: str) -> bool:
 def _names(value: object, where: str, key: str) -> list[str]:
     found = [value] if isinstance(value, str) else ([] if value is None else value)
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
-        raise refusal(where, f"{key}: {value!r} is no list of names.")
+        raise refusal(where, f"{key}: {value!r} is not a list of names.")
     return found

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The key ``upgrade_path`` of a service's ``meta/upgrade.yml``: which versions have a file, and which file."""
+"""Reads the key ``upgrade_path`` of a service's ``meta/upgrade.yml``: the versions and their files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import UNQUOTED, check_new_version
 from .refusal import refusal
 
-# Where a version's file is, unless the path says otherwise.
+# The default folder for the files of versions.
 _FOLDER = "upgrade_to"
 
 
 def read_versions(value: object, where: str) -> dict[str, str]:
-    """Return version -> file of what ``upgrade_path`` says: a list of versions, or a mapping to files.
+    """Return version -> file for the value of ``upgrade_path``: a list of versions, or a mapping of versions to files.
 
     :param where: file and line.
     :raises UpgradeError: ``bad_service``.
@@ -30,16 +30,18 @@ def read_versions(value: object, where: str) -> dict[str, str]:
         given = {}
         for version in value:
             if isinstance(version, str) and version in given:
-                raise refusal(where, f"upgrade_path: {version} is there twice. Keep one of them.")
+                raise refusal(where, f"upgrade_path: {version} is listed twice. Remove one of them.")
             given[_version(version, where)] = f"{_FOLDER}/{version}.yml"
     else:
-        raise refusal(where, f"upgrade_path: {value!r} is neither a list of versions nor a mapping of these to files.")
+        raise refusal(
+            where, f"upgrade_path: {value!r} is neither a list of versions nor a mapping of versions to files."
+        )
     for version, file in given.items():
         _version(version, where)
         if not isinstance(file, str) or not file or file.startswith("/") or ".." in Path(file).parts:
             raise refusal(
                 where,
-                f"upgrade_path: {file!r} of {version} is no file below the folder tasks, such as {_FOLDER}/2.4.yml.",
+                f"upgrade_path: {file!r} of {version} is not a path below the folder tasks, such as {_FOLDER}/2.4.yml.",
             )
     return given
 

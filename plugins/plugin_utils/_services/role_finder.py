@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where the role of a service is: the operator's own roles come first, then those of collections."""
+"""Finds the role of a service: in the operator's roles first, then in collections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OURS = "convoy.upgrade"
 class RoleFinder:
     """Finds the folder of an Ansible role by its name.
 
-    :param folders: folders with roles, the first one first.
+    :param folders: folders with roles, in the order of the search.
     """
 
     def __init__(self, folders: Iterable[str | Path]) -> None:
@@ -31,7 +31,7 @@ class RoleFinder:
         return [*map(str, self._folders), f"the collection {_OURS}"]
 
     def __call__(self, name: str) -> Path | None:
-        """Return a role's folder, None where there is none."""
+        """Return a role's folder; None if there is none."""
         if name.count(".") < 2:
             for folder in self._folders:
                 if (folder / name).is_dir():

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A service: a role that brings upgrade tasks."""
+"""A service: an Ansible role with upgrade tasks."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from .version_keys import WAY_KEYS, merged_version_rules, read_version_rules
 
 _ENTRY_KEYS = ("service", "name", "vars", *WAY_KEYS)
 
-# A service's name is a tag, and these mean something else already.
+# A service's name becomes a tag, and these tags are reserved.
 _TAKEN = frozenset(
     ("all", "always", "never", "tagged", "untagged", ONCE, *(tag for step in (*STEPS, POST) for tag in tags_of(step)))
 )
 
-# Name of a role -> where it is; None for one that is nowhere. And the places that were searched.
+# Name of a role -> its folder; None if it is not found.
 Finder = Callable[[str], "Path | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceEntry:
-    """A service as a role lists it.
+    """A service in ``upgrade_roles``.
 
     :param role: name of the Ansible role, with or without its collection.
-    :param name: what this use of it is called; the last part of the role's name unless it is given.
+    :param name: name of this use; by default the last part of the role's name.
     :param vars: variables for its tasks.
-    :param ways: what is said here of its versions, instead of what the service itself says.
+    :param ways: version rules that override those of the service.
     """
 
     role: str
@@ -48,14 +48,14 @@ class ServiceEntry:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service as it was found.
+    """A service with its tasks.
 
     :param role: name of the Ansible role.
     :param path: its folder.
-    :param pieces: its tasks, in the order of the file.
-    :param post: those after the upgrade.
-    :param meta: what it says of itself beside them.
-    :param points: those of its path, in no certain order.
+    :param pieces: its upgrade tasks, in the order of the file.
+    :param post: its tasks after the upgrade.
+    :param meta: its ``meta/upgrade.yml``.
+    :param points: the checkpoints of its upgrade path, in any order.
     """
 
     role: str
@@ -67,17 +67,17 @@ class Service:
 
     @property
     def short(self) -> str:
-        """Return the last part of its name."""
+        """The last part of the role's name."""
         return self.role.rpartition(".")[2]
 
     @property
     def runs_once(self) -> bool:
-        """Whether any of its tasks is for one host alone."""
+        """Whether one host runs any of its tasks for all."""
         return self.meta.provider or any(piece.once for piece in (*self.pieces, *self.post))
 
 
 def read_entry(value: object, where: str) -> ServiceEntry:
-    """Return a service of ``upgrade_roles``: a role's name, or a mapping with ``service``, ``name``, ``vars`` and its ways.
+    """Return an entry of ``services``: a role's name, or a mapping with ``service``, ``name``, ``vars`` and version rules.
 
     :raises UpgradeError: ``bad_service``.
     """
@@ -85,7 +85,7 @@ def read_entry(value: object, where: str) -> ServiceEntry:
         return ServiceEntry(value.strip(), _name(value.strip().rpartition(".")[2], where))
     if not isinstance(value, Mapping):
         raise refusal(
-            where, f"{value!r} is no service. Give the name of a role, or a mapping with service, name and vars."
+            where, f"{value!r} is not a service. Give the name of a role, or a mapping with service, name and vars."
         )
     for key in value:
         if key not in _ENTRY_KEYS:
@@ -95,7 +95,7 @@ def read_entry(value: object, where: str) -> ServiceEntry:
             )
     role, given = value.get("service"), value.get("vars") or {}
     if not isinstance(role, str) or not role.strip():
-        raise refusal(where, "service is missing: it is the name of the role.")
+        raise refusal(where, "service is missing. Set it to the name of the role.")
     if not isinstance(given, Mapping):
         raise refusal(where, f"vars: {given!r} does not map variables to values.")
     name = _name(value.get("name") or role.strip().rpartition(".")[2], where)
@@ -103,7 +103,7 @@ def read_entry(value: object, where: str) -> ServiceEntry:
 
 
 def version_rules_of(entry: ServiceEntry, service: Service) -> VersionRules:
-    """Return which versions may go to which in a use of a service.
+    """Return the version rules for a use of a service: its own, overridden by those of the entry.
 
     :raises UpgradeError: ``bad_service``.
     """
@@ -114,28 +114,29 @@ def _name(name: object, where: str) -> str:
     if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
         raise refusal(where, f"name: {name!r} can't name a folder. Use letters, digits, _ and -.")
     if name in _TAKEN:
-        raise refusal(where, f"name: {name!r} is a tag with a meaning of its own. Give the service another name.")
+        raise refusal(where, f"name: {name!r} is a reserved tag. Give the service another name.")
     return name
 
 
 def load_service(role: str, find: Finder, where: str, places: Sequence[str]) -> Service:
     """Return a service by the name of its role.
 
-    :param places: where roles are looked for, for messages.
+    :param places: where roles are searched, for messages.
     :raises UpgradeError: ``bad_service``.
     """
     path = find(role)
     if path is None:
         raise refusal(
             where,
-            f"no role {role!r} is in {listing(list(places), 10)}. Is its name right, and the collection that has it installed?",
+            f"no role {role!r} is in {listing(list(places), 10)}. Check its name, and whether its collection is installed.",
         )
     tasks, after = path / "tasks/upgrade_tasks.yml", path / "tasks/post_upgrade_tasks.yml"
     meta = read_meta(path)
     if not (tasks.is_file() or after.is_file() or meta.upgrade_path):
         raise refusal(
             where,
-            f"the role {role!r} in {path} is no service: it has neither tasks/upgrade_tasks.yml nor tasks/post_upgrade_tasks.yml.",
+            f"the role {role!r} in {path} is not a service: it has neither tasks/upgrade_tasks.yml nor tasks/post_upgrade_tasks.yml "
+            "nor an upgrade_path in meta/upgrade.yml.",
         )
     pieces = read_pieces(tasks, str(tasks)) if tasks.is_file() else []
     post = read_pieces(after, str(after), POST) if after.is_file() else []
@@ -143,7 +144,7 @@ def load_service(role: str, find: Finder, where: str, places: Sequence[str]) -> 
     _check_once(meta, pieces, post)
     if meta.provider:
         _refuse_once(meta, (*pieces, *post))
-        # No one waits for what comes after the upgrade, so it needs no turn of the provider.
+        # No host waits for a provider's tasks after the upgrade, so they need no lease on the provider.
         post = [replace(piece, once=True) for piece in post]
     return Service(role, path, pieces, post, meta, read_path(path, meta))
 
@@ -156,7 +157,9 @@ def _refuse_once(meta: ServiceMeta, pieces: Sequence[TaskPiece]) -> None:
     for piece in pieces:
         if piece.once:
             where = meta.at("once") if piece.step in meta.once else piece.where
-            raise refusal(where, f"{ONCE} says nothing here, as one host runs all tasks of a provider. Take it away.")
+            raise refusal(
+                where, f"{ONCE} has no effect here, because one host runs all tasks of a provider. Remove it."
+            )
 
 
 def _check_once(meta: ServiceMeta, pieces: Sequence[TaskPiece], post: Sequence[TaskPiece]) -> None:
@@ -164,11 +167,11 @@ def _check_once(meta: ServiceMeta, pieces: Sequence[TaskPiece], post: Sequence[T
         if not any(piece.step == step for piece in (*pieces, *post)):
             raise refusal(
                 meta.at("once"),
-                f"once: no task has the step {step}, so nothing would be run once. Take it away, or tag a task.",
+                f"once: no task has the step {step}, so nothing would run once. Remove the step, or tag a task with it.",
             )
     for piece in pieces:
         if piece.once and piece.step == STEPS[0]:
             raise refusal(
                 piece.where,
-                f"{ONCE} is for what changes something, and the step {STEPS[0]} is run on every host before anything is.",
+                f"{ONCE} is not allowed in the step {STEPS[0]}, which runs on every host before any change. Remove the tag.",
             )

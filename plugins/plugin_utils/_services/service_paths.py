@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A service's path: what has to be done at each version on the way from an older one to a newer one, a file for each."""
+"""A service's upgrade path: a task file for each checkpoint between an older and a newer version."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .refusal import refusal
 from .steps import ONCE
 from .task_file import TaskPiece, read_pieces
 
-# The step of its tasks, unless they say otherwise.
+# The default step of its tasks.
 _STEP = "upgrade"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What has to be done at one version.
+    """A version of an upgrade path and its tasks.
 
-    :param file: below the folder ``tasks`` of the role.
+    :param file: path below the folder ``tasks`` of the role.
     :param pieces: its tasks, in the order of the file.
     """
 
@@ -35,7 +35,7 @@ class Checkpoint:
 
 
 def read_path(role: Path, meta: ServiceMeta) -> tuple[Checkpoint, ...]:
-    """Return the points of a service's path, in no certain order.
+    """Return the checkpoints of a service's upgrade path, in any order.
 
     :raises UpgradeError: ``bad_service``.
     """
@@ -44,9 +44,9 @@ def read_path(role: Path, meta: ServiceMeta) -> tuple[Checkpoint, ...]:
 
 
 def in_order_of(order: VersionOrder, points: Sequence[Checkpoint], meta: ServiceMeta) -> list[Checkpoint]:
-    """Return the points of a service's path, from the oldest version to the newest one.
+    """Return the checkpoints of a service's upgrade path, from the oldest version to the newest.
 
-    :raises UpgradeError: ``bad_service`` for versions without an order among each other.
+    :raises UpgradeError: ``bad_service`` for versions that can't be compared.
     """
     where = meta.at("upgrade_path")
     by_name = {point.version: point for point in points}
@@ -56,26 +56,26 @@ def in_order_of(order: VersionOrder, points: Sequence[Checkpoint], meta: Service
     except UpgradeError as error:
         raise refusal(where, f"upgrade_path: {error.message}") from error
     if twice:
-        raise refusal(where, f"upgrade_path: {twice[0]} is there twice, in two spellings. Keep one of them.")
+        raise refusal(where, f"upgrade_path: {twice[0]} is listed twice, in two spellings. Remove one of them.")
     return [by_name[version] for version in found]
 
 
 def _point(role: Path, version: str, file: str, where: str) -> Checkpoint:
     path = role / "tasks" / file
     if not path.is_file():
-        raise refusal(where, f"upgrade_path: the file of {version}, {path}, is not there.")
-    # As Ansible has it: what a task includes is named from the role's folder of tasks.
+        raise refusal(where, f"upgrade_path: the file of {version}, {path}, does not exist.")
+    # Ansible resolves included files from the role's folder ``tasks``.
     pieces = read_pieces(path, str(path), default=_STEP, top=role / "tasks")
     for piece in pieces:
         if piece.once:
             raise refusal(
                 piece.where,
-                f"{ONCE} does not go with a path: hosts at several versions would go it, and what they share is at one. Make "
-                "what they share a service of its own, with provider: true, which has its own version.",
+                f"{ONCE} is not allowed in upgrade_path: hosts at several versions would run it, but what they share has one version. "
+                "Make that a service of its own with provider: true, which has its own version.",
             )
     if not pieces:
         raise refusal(
-            str(path), "the file has no task, so nothing would be done. Take the version out of upgrade_path."
+            str(path), "the file has no task, so nothing would be done. Remove the version from upgrade_path."
         )
     return Checkpoint(version, file, tuple(pieces))
 
@@ -83,11 +83,11 @@ def _point(role: Path, version: str, file: str, where: str) -> Checkpoint:
 def by_version(
     paths: Mapping[str, tuple[VersionOrder, Sequence[Checkpoint]]],
 ) -> list[tuple[str, Checkpoint]]:
-    """Return the points of several services in the order in which a host goes through them: by version, then by service.
+    """Return the checkpoints of several services in the order in which a host runs them: by version, then by service.
 
-    Versions of two services that can't be compared keep the order of the services.
+    Checkpoints of two services whose versions can't be compared keep the order of the services.
 
-    :param paths: service -> how its versions are ordered, and its points; in the order in which services go.
+    :param paths: service -> the order of its versions, and its checkpoints; in the order of services.
     """
     left = {service: list(points) for service, (_order, points) in paths.items() if points}
     found = []

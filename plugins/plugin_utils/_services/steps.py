@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps of an upgrade, and the tags that name them. They are TripleO's, with names beside the numbers."""
+"""The steps of an upgrade and their tags. The numbers are those of TripleO."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from .refusal import refusal
 STEPS = ("validate", "prepare", "stop", "upgrade", "start", "verify")
 POST = "post_upgrade"
 
-# Beside a step: one host per version runs the task for all of them.
+# A tag besides the step: one host per version runs the task for all hosts.
 ONCE = "once"
 
 _NUMBERED = re.compile(r"step_?(\S*)", re.IGNORECASE)
 
 
 def file_of(step: str) -> str:
-    """Return the name of the files that hold a step's tasks, such as ``step3_upgrade``."""
+    """Return the base name of a step's task files, such as ``step3_upgrade``."""
     return step if step == POST else f"step{STEPS.index(step)}_{step}"
 
 
 def tags_of(step: str) -> list[str]:
-    """Return the tags by which a step is chosen on the command line."""
+    """Return the tags that select a step on the command line."""
     return [POST] if step == POST else [f"step{STEPS.index(step)}", step]
 
 
 def step_of_tag(tag: str, where: str) -> str | None:
-    """Return the step that a tag names, None for a tag that is no step's.
+    """Return the step of a tag; None for any other tag.
 
     :param where: file and line, for messages.
     :raises UpgradeError: ``bad_service`` for a step out of range.
@@ -48,22 +48,22 @@ def step_of_tag(tag: str, where: str) -> str | None:
 
 
 def step_of(tags: Iterable[str], where: str) -> str | None:
-    """Return the one step that a task's tags name, None where they name none.
+    """Return the step of a task from its tags; None if they name no step.
 
     :raises UpgradeError: ``bad_service`` for two steps, or for one that does not exist.
     """
     found = list(dict.fromkeys(step for tag in tags if (step := step_of_tag(tag, where)) is not None))
     if len(found) > 1:
-        raise refusal(where, f"the task has two steps, {' and '.join(found)}. Give it one, or make two tasks of it.")
+        raise refusal(where, f"the task has two steps, {' and '.join(found)}. Keep one of them, or split the task.")
     return found[0] if found else None
 
 
 def no_step(tags: Iterable[str], where: str) -> Exception:
-    """Return the refusal of a task without a step."""
-    meant = "".join(f" Its tag {tag!r} names none{hint}" for tag in tags if (hint := did_you_mean(tag, STEPS)))
-    return refusal(where, f"the task has no step, so it would never run.{meant} {all_steps()}")
+    """Return the error for a task without a step."""
+    hints = "".join(f" Its tag {tag!r} is not a step{hint}" for tag in tags if (hint := did_you_mean(tag, STEPS)))
+    return refusal(where, f"the task has no step, so it would never run.{hints} {all_steps()}")
 
 
 def all_steps() -> str:
-    """Return the sentence that names the steps."""
+    """Return a sentence that names all steps."""
     return f"Tag it with one of {', '.join(f'step{n} ({name})' for n, name in enumerate(STEPS))}."

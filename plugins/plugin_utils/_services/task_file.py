@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A file with tasks, cut into pieces: each task as its author wrote it, comments included, with the line it is on."""
+"""Splits a task file into pieces: the text of each task with its comments, and its file and line."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .steps import ONCE, POST, STEPS, no_step, step_of
 _BLOCKS = ("block", "rescue", "always")
 _INCLUDES = ("import_tasks", "include_tasks", "ansible.builtin.import_tasks", "ansible.builtin.include_tasks")
 
-# What would end a host's turn behind the engine's back, so that it would keep its slot without anybody at work.
+# These end a host's tasks without a report, so the host would keep its slot forever.
 _ENDINGS = ("end_host", "end_play", "end_batch", "end_role", "clear_host_errors")
 
-# What is the same in one line as in many.
+# Values with these YAML tags have the same meaning in JSON.
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "bool", "null", "seq", "map", "merge"))
 
 _DASH = re.compile(r"\s*-(\s|$)")
@@ -33,15 +33,15 @@ _DASH = re.compile(r"\s*-(\s|$)")
 
 @dataclass(frozen=True, slots=True)
 class TaskPiece:
-    """One task or block at the top of a file.
+    """One task or block at the top level of a file.
 
-    :param text: as it stands in the file, from column 0 on, with the comments above it.
-    :param data: the same as data.
+    :param text: its text in the file with the comments above it, moved to column 0.
+    :param data: the same as parsed data.
     :param where: file and line.
-    :param step: the step it belongs to.
+    :param step: its step.
     :param once: whether one host per version runs it for all.
-    :param tags: its own tags, and those of all that is inside.
-    :param leaves: the tags of each task that is in it, with those from around that task.
+    :param tags: its own tags, and those of all tasks in it.
+    :param leaves: the tags of each task in it, including inherited ones.
     """
 
     text: str
@@ -58,10 +58,10 @@ def read_pieces(
 ) -> list[TaskPiece]:
     """Return the tasks of a file.
 
-    :param shown: the path as messages have it.
-    :param step: the step of all of them; None where each names its own by a tag.
-    :param default: the step of those that name none; None to refuse them.
-    :param top: the folder from which they name other files; None for the file's own.
+    :param shown: the path for messages.
+    :param step: the step of all tasks; None if each names its own by a tag.
+    :param default: the step of tasks that name none; None to refuse them.
+    :param top: the folder from which included files are resolved; None for the file's own folder.
     :raises UpgradeError: ``bad_service``, with file and line.
     """
     text = _text_of(path, shown)
@@ -70,7 +70,8 @@ def read_pieces(
         return []
     if root.flow_style:
         raise refusal(
-            f"{shown}:{root.start_mark.line + 1}", "the tasks stand in brackets. Write them as a list of lines."
+            f"{shown}:{root.start_mark.line + 1}",
+            "the tasks are in brackets. Write each task as an item that begins with a dash.",
         )
     items = _items(root, shown)
     lines = _written_out(text, root, shown).splitlines(keepends=True)
@@ -90,7 +91,7 @@ def _items(root: yaml.SequenceNode, shown: str) -> list[tuple[yaml.Node, dict[st
         if other.start_mark.index <= one.start_mark.index:
             raise refusal(
                 f"{shown}:{other.start_mark.line + 1}",
-                "the task stands in the list once more, by its anchor. Write it out there.",
+                "the list repeats a task by an alias. Write the task out.",
             )
     items = []
     for item in root.value:
@@ -98,7 +99,7 @@ def _items(root: yaml.SequenceNode, shown: str) -> list[tuple[yaml.Node, dict[st
         if not isinstance(data, dict) or not data:
             raise refusal(
                 f"{shown}:{item.start_mark.line + 1}",
-                f"this is no task but {data!r}. A task is a mapping with a name and a module.",
+                f"{data!r} is not a task. A task is a mapping with a name and a module.",
             )
         items.append((item, data))
     return items
@@ -114,7 +115,7 @@ def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | 
             raise no_step(tags, where)
         own = default
     if step is not None and own is not None:
-        raise refusal(where, f"tasks after the upgrade have no step, and this one is tagged {own}. Take the tag away.")
+        raise refusal(where, f"tasks after the upgrade have no step, but this one has the tag {own}. Remove the tag.")
     if step is None and own is None:
         raise no_step(tags, where)
     found = list(tags)
@@ -127,10 +128,13 @@ def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | 
         other = step_of(inner_tags, at)
         if other is not None and other != own:
             raise refusal(
-                at, f"the task has two steps, {own or POST} from around it and {other} of its own. Keep one of them."
+                at,
+                f"the task has two steps, {own or POST} from the task around it and {other} of its own. Keep one of them.",
             )
         if ONCE in inner_tags and ONCE not in tags:
-            raise refusal(at, f"{ONCE} counts for what a file's top level has. Tag what is around this task with it.")
+            raise refusal(
+                at, f"{ONCE} is allowed only at the top level of a file. Move the tag to the task around this one."
+            )
         found += inner_tags
     _refuse_endings(data, where)
     return TaskPiece(text, data, where, step or own or "", ONCE in tags, tuple(dict.fromkeys(found)), tuple(leaves))
@@ -139,11 +143,11 @@ def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | 
 def _inside(
     data: Mapping[str, Any], path: Path, shown: str, top: Path, tags: Sequence[str], depth: int = 0
 ) -> Iterator[tuple[Any, str, Sequence[str]]]:
-    """Give every task below another: those of its blocks, and those of files that it names.
+    """Yield every task inside a task: those of its blocks, and those of files that it includes or imports.
 
-    :param top: the folder of the first file, where Ansible looks after that of the file that names another.
-    :param tags: those of the task, with what it has from around it.
-    :returns: each task, its file and line, and the tags that it has from around it.
+    :param top: the folder of the first file. Ansible searches it after the folder of the including file.
+    :param tags: the tags of the task, including inherited ones.
+    :returns: each task, its file and line, and the tags that it inherits.
     """
     for name in _BLOCKS:
         for inner in data.get(name) or ():
@@ -153,15 +157,15 @@ def _inside(
     for name in _INCLUDES:
         value = data.get(name)
         file = value.get("file") if isinstance(value, Mapping) else value
-        # What is only known when it runs is Ansible's to complain of then.
+        # A name with a template is known only at run time, so Ansible checks it then.
         if not isinstance(file, str) or "{{" in file or depth > 8:
             continue
         places = dict.fromkeys((path.parent / file, top / file))
         inner_path = next((one for one in places if one.is_file()), None)
         if inner_path is None:
-            raise refusal(_at(data, shown), f"{name} names {file}, and {path.parent / file} is not there.")
+            raise refusal(_at(data, shown), f"{name} names {file}, but {path.parent / file} does not exist.")
         inner_shown = str(inner_path)
-        # Ansible does not hand the tags of an include down to what it includes, only those from around it.
+        # Tasks of an include do not inherit its own tags, only those from around it.
         handed = tags if "import" in name else [tag for tag in tags if tag not in _tags(data)]
         root = _root(_text_of(inner_path, inner_shown), inner_shown)
         for item in root.value if root is not None else ():
@@ -183,12 +187,12 @@ def _refuse_endings(data: Mapping[str, Any], where: str) -> None:
     meta = data.get("ansible.builtin.meta", data.get("meta"))
     if isinstance(meta, str) and meta.strip() in _ENDINGS:
         raise refusal(
-            where, f"meta: {meta} would end the host's turn before it is reported. Use when, or let the task fail."
+            where, f"meta: {meta} would end the host's upgrade before it is reported. Use when, or let the task fail."
         )
     if data.get("run_once") in (True, "yes", "true"):
         raise refusal(
             where,
-            f"run_once does not work where each host goes by itself. Tag the task with {ONCE}: one host runs it for all.",
+            f"run_once does not work, because each host is upgraded on its own. Tag the task with {ONCE}: one host runs it for all.",
         )
 
 
@@ -211,11 +215,11 @@ def _root(text: str, shown: str) -> yaml.SequenceNode | None:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{shown}:{mark.line + 1}" if mark is not None else shown
-        raise refusal(where, f"this is no YAML: {_problem(error)}.") from error
+        raise refusal(where, f"this is not valid YAML: {_problem(error)}.") from error
     if root is None or (isinstance(root, yaml.ScalarNode) and root.tag.endswith(":null")):
         return None
     if not isinstance(root, yaml.SequenceNode):
-        raise refusal(f"{shown}:{root.start_mark.line + 1}", "the file has to hold a list of tasks.")
+        raise refusal(f"{shown}:{root.start_mark.line + 1}", "the file has to contain a list of tasks.")
     return root
 
 
@@ -224,13 +228,13 @@ def _problem(error: Exception) -> str:
 
 
 class _Lined(dict[Any, Any]):
-    """A mapping that knows the line it is on."""
+    """A mapping with its line in the file."""
 
     line = 1
 
 
 class _Loader(yaml.SafeLoader):
-    """Takes Ansible's own tags, such as ``!vault``, for what they are on."""
+    """A safe loader that ignores Ansible's own YAML tags, such as ``!vault``."""
 
 
 def _any_tag(loader: yaml.SafeLoader, _suffix: str, node: yaml.Node) -> Any:
@@ -258,14 +262,14 @@ def _data(node: yaml.Node, shown: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", node.start_mark.line)
         why = _problem(error)
-        hint = " A value that begins with {{ has to stand in quotes." if "unhashable" in why else ""
+        hint = " A value that begins with {{ has to be in quotes." if "unhashable" in why else ""
         raise refusal(f"{shown}:{line + 1}", f"this can't be read: {why}.{hint}") from error
     finally:
         loader.dispose()
 
 
 def _refuse_other_text(text: str, data: Mapping[str, Any], where: str) -> None:
-    """Refuse a task that would be another one in another file, such as one with a text whose blank lines count."""
+    """Refuse a task whose meaning changes outside of its file, such as one with significant blank lines at its end."""
     for shown in (text, f"{text}\n"):
         try:
             root = yaml.compose(shown, _Loader)
@@ -275,14 +279,14 @@ def _refuse_other_text(text: str, data: Mapping[str, Any], where: str) -> None:
         if repr(again) != repr([data]):
             raise refusal(
                 where,
-                "the task means something else once the file around it is gone. Write it out, and without |+ or >+.",
+                "the task would have another meaning outside of this file. Write it out, without |+ or >+.",
             )
 
 
 def _start(lines: Sequence[str], line: int, floor: int) -> int:
-    """Return where a task begins: at its dash, or at the comments right above it.
+    """Return the line where a task begins: its dash, or the comments directly above it.
 
-    :param floor: the line below the task before; a line above it that looks like a comment is of that one's text.
+    :param floor: the line below the task before. Above it, a line that looks like a comment belongs to the text of that task.
     """
     while not _DASH.match(lines[line]):
         line -= 1
@@ -292,7 +296,7 @@ def _start(lines: Sequence[str], line: int, floor: int) -> int:
 
 
 def _below(node: yaml.Node) -> int:
-    """Return the line below the last one with a text of the node."""
+    """Return the line below the last line of a node."""
     if isinstance(node, yaml.MappingNode) and not node.flow_style:
         return max(_below(part) for pair in node.value for part in pair)
     if isinstance(node, yaml.SequenceNode) and not node.flow_style:
@@ -302,7 +306,7 @@ def _below(node: yaml.Node) -> int:
 
 
 def _end(lines: Sequence[str], root: yaml.SequenceNode) -> int:
-    # Without a line break at the end of the file, the end is on the last line itself.
+    # Without a line break at the end of the file, the end mark is on the last line.
     return min(root.end_mark.line + bool(root.end_mark.column), len(lines))
 
 
@@ -314,9 +318,9 @@ def _dedented(lines: Sequence[str]) -> str:
 
 
 def _written_out(text: str, root: yaml.SequenceNode, shown: str) -> str:
-    """Return the text with what another task's anchor stands for in place of its name, as the two may be parted.
+    """Return the text with the aliases of other tasks' anchors replaced by their values, because the tasks may go to different files.
 
-    :raises UpgradeError: ``bad_service`` for what can't be written in one line, such as a vaulted value.
+    :raises UpgradeError: ``bad_service`` for a value that can't be written in one line, such as a vaulted one.
     """
     nodes = {node.start_mark.index: node for node in _nodes(root)}
     anchors: dict[str, int] = {}
@@ -353,6 +357,6 @@ def _in_a_line(node: yaml.Node, user: yaml.Node, shown: str) -> str:
     if any(one.tag not in _PLAIN_TAGS for one in _nodes(node)):
         raise refusal(
             f"{shown}:{user.start_mark.line + 1}",
-            f"the task uses the anchor of line {node.start_mark.line + 1}, which another task has. Write it out.",
+            f"the task uses an anchor of another task (line {node.start_mark.line + 1}) that can't be copied. Write the value out.",
         )
     return json.dumps(_data(node, shown), ensure_ascii=False)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The keys that say which versions of a service may go to which: ``versions``, ``allowed_from``, ``allow_downgrade``."""
+"""Reads a service's version rules: ``versions``, ``allowed_from`` and ``allow_downgrade``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ WAY_KEYS = ("versions", "allowed_from", "allow_downgrade")
 
 
 def read_version_rules(data: Mapping[Any, Any], at: Callable[[str], str], file: str) -> VersionRules:
-    """Return the ways that a mapping with these keys says.
+    """Return the version rules of a mapping with these keys.
 
-    :param at: key -> where it stands, for messages.
-    :param file: where they could stand.
+    :param at: key -> its file and line, for messages.
+    :param file: the file of the mapping, for keys that it lacks.
     :raises UpgradeError: ``bad_service``.
     """
     where = {key: at(key) for key in WAY_KEYS if data.get(key) is not None}
@@ -37,9 +37,11 @@ def read_version_rules(data: Mapping[Any, Any], at: Callable[[str], str], file: 
 
 
 def merged_version_rules(ways: VersionRules, given: VersionRules) -> VersionRules:
-    """Return the ways that a service says, but for the keys that are given where it is used.
+    """Return the version rules of a service, with the keys of its use in place of its own.
 
-    :raises UpgradeError: ``bad_service`` where they do not go together.
+    :param ways: the rules of the service.
+    :param given: the rules of its use.
+    :raises UpgradeError: ``bad_service`` if they do not fit together.
     """
     if not given.where:
         return ways
@@ -52,7 +54,7 @@ def _versions(value: object, where: str) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not value:
-        raise refusal(where, f"versions: {value!r} is no list of versions, from the first to the last one.")
+        raise refusal(where, f"versions: {value!r} is not a list of versions, from the oldest to the newest.")
     for at, version in enumerate(value):
         if not isinstance(version, str):
             raise refusal(
@@ -64,9 +66,7 @@ def _versions(value: object, where: str) -> tuple[str, ...] | None:
         except UpgradeError as error:
             raise refusal(where, error.message) from error
         if version in value[:at]:
-            raise refusal(
-                where, f"versions: {version!r} is there twice. A version has one place; take one of them away."
-            )
+            raise refusal(where, f"versions: {version!r} is listed twice. Remove one of them.")
     return tuple(value)
 
 
@@ -79,7 +79,7 @@ def _allowed_from(value: object, where: str) -> tuple[OriginsOfVersions, ...] | 
         raise refusal(where, f"allowed_from: {error}") from error
     if not entries or not all(one.origins for one in entries):
         raise refusal(
-            where, f"allowed_from: {value!r} lets nothing go anywhere. Name the versions that may go, or leave it out."
+            where, f"allowed_from: {value!r} allows no upgrade. Name the versions to upgrade from, or remove the key."
         )
     return entries
 
@@ -91,7 +91,7 @@ def _flag(value: object, where: str) -> bool:
 
 
 def _refuse_unordered(ways: VersionRules) -> None:
-    """Refuse versions among which there is no order, before a host is at one of them."""
+    """Refuse versions in ``allowed_from`` that can't be compared."""
     order = ways.order()
     named = [
         version
@@ -103,7 +103,7 @@ def _refuse_unordered(ways: VersionRules) -> None:
         if ways.versions is not None and version not in ways.versions:
             raise refusal(
                 ways.at("allowed_from"),
-                f"allowed_from: {version} is not in the list of {ways.at('versions')}. Add it there where it belongs.",
+                f"allowed_from: {version} is not in the list of {ways.at('versions')}. Add it to that list.",
             )
         try:
             order.compare(named[0], version)

@@ -27,10 +27,10 @@ STEPS = ("prepare", "stop", "upgrade", "start", "verify")
 # What no schema can tell, in the words of the refusal.
 BEYOND = (
     "can't be compared",
-    "is not there",
+    "does not exist",
     "is not in the list of",
     "a control character",
-    "there twice, in two spellings",
+    "listed twice, in two spellings",
 )
 VERSIONS = ("2.4", "2.6", "2.10")
 ODD = st.sampled_from(

@@ -206,7 +206,7 @@ def test_data_roles_that_need_each_other_are_refused(roles: Roles) -> None:
         roles.simple(name, "stop", requires=requires)
     assert refused(roles, {"x": ["a", "d"], "y": ["b", "c"]}) == (
         "upgrade_roles: roles wait for each other, x -> y -> x: a requires b, which y has; c requires d, which x has. "
-        "Only roles of the control plane can go together; put the services of these into one role, or take a requirement away."
+        "Only roles of the control plane can be upgraded together. Move the services of these roles into one role, or remove a requirement."
     )
 
 
@@ -214,7 +214,7 @@ def test_a_circle_of_requirements_is_printed_with_file_and_line(roles: Roles) ->
     for name, requires in (("a", "b"), ("b", "c"), ("c", "b")):
         roles.simple(name, "stop", requires=requires)
     assert refused(roles, {"x": ["a", "b"], "y": ["c"]}) == (
-        "R/b/meta/upgrade.yml:1: requires goes in a circle: b -> c -> b. Take one of these away."
+        "R/b/meta/upgrade.yml:1: requires has a cycle: b -> c -> b. Remove one of these."
     )
 
 
@@ -226,7 +226,7 @@ def test_a_required_service_that_no_role_has_is_a_warning_and_one_that_is_nowher
     )
     roles.simple("db", "stop")
     (warning,) = roles.compose({"x": ["web", "lib"]}).warnings
-    assert warning.endswith("web/meta/upgrade.yml:1: web requires db, which no role has; it waits for nothing.")
+    assert warning.endswith("web/meta/upgrade.yml:1: web requires db, which no role has, so it has no effect.")
 
 
 @pytest.mark.parametrize("required", ["pkg", "a.b.pkg", "cron"])
@@ -246,20 +246,20 @@ def test_services_are_refused_with_file_and_line(roles: Roles) -> None:
 @pytest.mark.parametrize(
     ("services", "message"),
     [
-        ("web", "upgrade_roles.x.services: 'web' is no list of services."),
-        ({"web": 1}, "upgrade_roles.x.services: {'web': 1} is no list of services."),
+        ("web", "upgrade_roles.x.services: 'web' is not a list of services."),
+        ({"web": 1}, "upgrade_roles.x.services: {'web': 1} is not a list of services."),
         (
             ["web", "wbe"],
-            "upgrade_roles.x.services[1]: no role 'wbe' is in R. Is its name right, and the collection that has it installed?",
+            "upgrade_roles.x.services[1]: no role 'wbe' is in R. Check its name, and whether its collection is installed.",
         ),
         (
             ["plain"],
-            "upgrade_roles.x.services[0]: the role 'plain' in R/plain is no service: it has neither tasks/upgrade_tasks.yml "
-            "nor tasks/post_upgrade_tasks.yml.",
+            "upgrade_roles.x.services[0]: the role 'plain' in R/plain is not a service: it has neither tasks/upgrade_tasks.yml "
+            "nor tasks/post_upgrade_tasks.yml nor an upgrade_path in meta/upgrade.yml.",
         ),
         (
             ["web", {"service": "web", "vars": {"a": 1}}],
-            "upgrade_roles.x.services[1]: the role has 'web' already, and they are not the same. Give one of them a name "
+            "upgrade_roles.x.services[1]: the role has another service 'web' already. Give one of them a name "
             "of its own.",
         ),
     ],
@@ -275,7 +275,7 @@ def test_a_name_means_one_service_in_all_roles(roles: Roles) -> None:
     roles.simple("b", "stop")
     message = refused(roles, {"x": [{"service": "a", "name": "db"}], "y": [{"service": "b", "name": "db"}]})
     assert message == (
-        "upgrade_roles.y: 'db' is R/b here and R/a in another role, so that what requires it could mean either. Give one "
+        "upgrade_roles.y: 'db' is R/b here and R/a in another role, so requires would be ambiguous. Give one "
         "of them a name of its own."
     )
 
@@ -290,8 +290,8 @@ def test_what_one_host_runs_for_all_needs_a_host(roles: Roles) -> None:
     upgrade_roles = {"x": ["db"], "y": ["db"]}
     for hosts in ({}, {"x": 0, "y": 0, "other": 3}):
         assert refused(roles, upgrade_roles, hosts) == (
-            "upgrade_roles.x: db has tasks that one host runs for all, and no host has it: x, y has none. Give the role a "
-            "host, or take the service away."
+            "upgrade_roles.x: db has tasks that one host runs for all, but no role with this service has a host: x, y. Add a "
+            "host to the role, or remove the service."
         )
     assert list(roles.compose(upgrade_roles, {"y": 1}).roles) == ["x", "y"]
     assert list(roles.compose(upgrade_roles).roles) == ["x", "y"]
@@ -309,14 +309,14 @@ def test_what_every_host_runs_does_not(roles: Roles) -> None:
          "once, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
         ("---\n\n1: x\n", "R/web/meta/upgrade.yml:3: unknown key 1. Known are: requires, "
          "once, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
-        ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is no mapping with requires, once, upgrade_path, provider, versions, allowed_from and allow_downgrade."),
-        ("once: x\nrequires: {a: b}\n", "R/web/meta/upgrade.yml:2: requires: {'a': 'b'} is no list of names."),
-        ("requires: [1]\n", "R/web/meta/upgrade.yml:1: requires: [1] is no list of names."),
-        ("requires: []\nonce: [upgrad]\n", "R/web/meta/upgrade.yml:2: once: 'upgrad' is no step; did you mean 'upgrade'? Steps are: "),
+        ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is not a mapping with requires, once, upgrade_path, provider, versions, allowed_from and allow_downgrade."),
+        ("once: x\nrequires: {a: b}\n", "R/web/meta/upgrade.yml:2: requires: {'a': 'b'} is not a list of names."),
+        ("requires: [1]\n", "R/web/meta/upgrade.yml:1: requires: [1] is not a list of names."),
+        ("requires: []\nonce: [upgrad]\n", "R/web/meta/upgrade.yml:2: once: 'upgrad' is not a step; did you mean 'upgrade'? Steps are: "),
         ("\nonce: step7\n", "R/web/meta/upgrade.yml:2: there is no step 'step7'. Tag it with one of"),
-        ("once: [start]\n", "R/web/meta/upgrade.yml:1: once: no task has the step start, so nothing would be run once. Take it "),
+        ("once: [start]\n", "R/web/meta/upgrade.yml:1: once: no task has the step start, so nothing would run once. Remove the "),
         ("once: post_upgrade\n", "R/web/meta/upgrade.yml:1: once: no task has the step post_upgrade, so nothing"),
-        ("once: validate\n", "R/web/tasks/upgrade_tasks.yml:1: once is for what changes something, and the step validate is run "),
+        ("once: validate\n", "R/web/tasks/upgrade_tasks.yml:1: once is not allowed in the step validate, which runs on "),
         ("a: [\n", "R/web/meta/upgrade.yml: the file can't be read: while parsing a flow node"),
         ("requires: 2020-13-45\n", "R/web/meta/upgrade.yml: the file can't be read: month must be in 1..12."),
     ],

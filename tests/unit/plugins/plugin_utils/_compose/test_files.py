@@ -70,7 +70,7 @@ def test_a_file_of_a_service_is_not_lost_under_a_composed_one(roles: Roles, name
     with pytest.raises(UpgradeError) as caught:
         files(roles, "web")
     assert caught.value.message == (
-        f"{roles.folder}/web/tasks/{name}.yml: a composed file has this name, so it would be lost. Give it another one."
+        f"{roles.folder}/web/tasks/{name}.yml: a composed file has this name and would overwrite it. Rename this file."
     )
 
 

@@ -40,15 +40,15 @@ def test_a_data_plane_alone_waits_for_nobody() -> None:
 @pytest.mark.parametrize(
     ("roles", "sentence"),
     [
-        (["compute"], "upgrade_roles: ['compute'] does not map roles to what they are."),
-        ({"compute": "dataplane"}, "upgrade_roles.compute: 'dataplane' is no mapping with a plane and services."),
+        (["compute"], "upgrade_roles: ['compute'] does not map roles to their plane and services."),
+        ({"compute": "dataplane"}, "upgrade_roles.compute: 'dataplane' is not a mapping with a plane and services."),
         (
             {"compute": {"plne": 1}},
             "upgrade_roles.compute.plne: unknown key; did you mean 'plane'? Known are: plane, services.",
         ),
         (
             {"compute": {"plane": "dataplan"}},
-            "upgrade_roles.compute.plane: 'dataplan' is no plane; did you mean 'dataplane'? Planes are: controlplane, dataplane.",
+            "upgrade_roles.compute.plane: 'dataplan' is not a plane; did you mean 'dataplane'? Planes are: controlplane, dataplane.",
         ),
     ],
 )

@@ -71,7 +71,7 @@ def test_each_task_counts_for_itself(tmp_path: Path, only: list[str], skip: list
     ]
     assert caught.value.code == "no_such_tag"
     assert caught.value.message == (
-        f"{' '.join(options)}: no task of any service is left, so nothing would be done. The tags there are: inner, other, "
+        f"{' '.join(options)}: these tags select no task of any service, so nothing would be done. The known tags are inner, other, "
         "step3, upgrade, web."
     )
 

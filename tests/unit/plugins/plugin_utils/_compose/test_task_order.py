@@ -70,7 +70,7 @@ def test_every_circle_is_found_and_is_one(requires: dict[str, list[str]], data: 
     cycle = caught.value.details["cycle"]
     assert cycle[0] == cycle[-1]
     assert all(after in requires[before] for before, after in pairwise(cycle))
-    assert caught.value.message == (f"f:1: requires goes in a circle: {' -> '.join(cycle)}. Take one of these away.")
+    assert caught.value.message == (f"f:1: requires has a cycle: {' -> '.join(cycle)}. Remove one of these.")
 
 
 def test_stages_and_requirements_make_the_order() -> None:
@@ -84,7 +84,7 @@ def test_stages_and_requirements_make_the_order() -> None:
     )
     assert found.order == {"data": ["control", "more"], "more": ["control"]}
     assert found.reasons["data"] == {
-        "control": "data is of the data plane, and control of the control plane",
+        "control": "data is in the data plane, and control in the control plane",
         "more": "a requires b, which more has",
     }
 
@@ -118,8 +118,8 @@ def test_the_control_plane_can_not_wait_for_the_data_plane() -> None:
         )
     assert caught.value.code == "bad_service"
     assert caught.value.message.startswith(
-        "upgrade_roles: roles wait for each other, control -> data -> control: a requires b, which data has; data is of "
-        "the data plane, and control of the control plane. Only roles of the control plane can go together;"
+        "upgrade_roles: roles wait for each other, control -> data -> control: a requires b, which data has; data is in "
+        "the data plane, and control in the control plane. Only roles of the control plane can be upgraded together."
     )
     assert caught.value.details["cycle"] == ["control", "data", "control"]
 

@@ -31,26 +31,26 @@ def test_what_a_service_may_be(value: Any, entry: ServiceEntry) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (7, "7 is no service. Give the name of a role, or a mapping with service, name and vars."),
-        ("", "'' is no service."),
-        ([], "[] is no service."),
+        (7, "7 is not a service. Give the name of a role, or a mapping with service, name and vars."),
+        ("", "'' is not a service."),
+        ([], "[] is not a service."),
         (
             {"srvice": "web"},
             "unknown key 'srvice'; did you mean 'service'? Known are: service, name, vars, "
             "versions, allowed_from, allow_downgrade.",
         ),
-        ({"name": "web"}, "service is missing: it is the name of the role."),
-        ({"service": ["web"]}, "service is missing: it is the name of the role."),
+        ({"name": "web"}, "service is missing. Set it to the name of the role."),
+        ({"service": ["web"]}, "service is missing. Set it to the name of the role."),
         ({"service": "web", "vars": [1]}, "vars: [1] does not map variables to values."),
         ({"service": "web", "name": "../x"}, "name: '../x' can't name a folder. Use letters, digits, _ and -."),
         ({"service": "web", "name": 7}, "name: 7 can't name a folder."),
         ("../web/x", "name: '/web/x' can't name a folder."),
         (
             {"service": "web", "name": "upgrade"},
-            "name: 'upgrade' is a tag with a meaning of its own. Give the service",
+            "name: 'upgrade' is a reserved tag. Give the service",
         ),
-        ("step3", "name: 'step3' is a tag with a meaning of its own."),
-        ("a.b.never", "name: 'never' is a tag with a meaning of its own."),
+        ("step3", "name: 'step3' is a reserved tag."),
+        ("a.b.never", "name: 'never' is a reserved tag."),
     ],
 )
 def test_what_it_may_not_be(value: Any, message: str) -> None:

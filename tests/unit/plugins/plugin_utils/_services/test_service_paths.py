@@ -115,28 +115,28 @@ def test_what_a_point_runs_knows_its_version_and_is_ended_so_that_it_is_not_run_
         ("upgrade_path: {2.4: a.yml}\n", TASK, "R/db/meta/upgrade.yml:1: upgrade_path: 2.4 is not text"),
         ("a: 1\n", TASK, "R/db/meta/upgrade.yml:1: unknown key 'a'"),
         ('\nupgrade_path: "2.4"\n', TASK, "R/db/meta/upgrade.yml:2: upgrade_path: '2.4' is neither a list of versions nor"),
-        ('upgrade_path: ["2.4", "2.4"]\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: 2.4 is there twice. Keep one"),
+        ('upgrade_path: ["2.4", "2.4"]\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: 2.4 is listed twice. Remove one"),
         (
             'upgrade_path: {"2.4": upgrade_to/2.4.yml, "2.4.0": upgrade_to/2.4.yml}\n', TASK,
-            "R/db/meta/upgrade.yml:1: upgrade_path: 2.4 is there twice, in two spellings. Keep one of them.",
+            "R/db/meta/upgrade.yml:1: upgrade_path: 2.4 is listed twice, in two spellings. Remove one of them.",
         ),
         ('upgrade_path: ["2/4"]\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: "),
-        ('upgrade_path: {"2.4": /etc/x.yml}\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: '/etc/x.yml' of 2.4 is no file below"),
-        ('upgrade_path: {"2.4": ../x.yml}\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: '../x.yml' of 2.4 is no file below"),
-        ('upgrade_path: {"2.4": 7}\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: 7 of 2.4 is no file below"),
-        ('upgrade_path: ["2.5"]\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: the file of 2.5, R/db/tasks/upgrade_to/2.5.yml, is not"),
+        ('upgrade_path: {"2.4": /etc/x.yml}\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: '/etc/x.yml' of 2.4 is not a path below"),
+        ('upgrade_path: {"2.4": ../x.yml}\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: '../x.yml' of 2.4 is not a path below"),
+        ('upgrade_path: {"2.4": 7}\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: 7 of 2.4 is not a path below"),
+        ('upgrade_path: ["2.5"]\n', TASK, "R/db/meta/upgrade.yml:1: upgrade_path: the file of 2.5, R/db/tasks/upgrade_to/2.5.yml, does not"),
         ('upgrade_path: ["2.4"]\n', "[]\n", "R/db/tasks/upgrade_to/2.4.yml: the file has no task, so nothing would be done."),
         (
             'upgrade_path: ["2.4"]\n', "- command: x\n  tags: [once]\n",
-            "R/db/tasks/upgrade_to/2.4.yml:1: once does not go with a path: hosts at several versions",
+            "R/db/tasks/upgrade_to/2.4.yml:1: once is not allowed in upgrade_path: hosts at several versions",
         ),
         (
             'upgrade_path: ["2.4"]\n', "- command: x\n  tags: [verfy]\n",
-            "R/db/tasks/upgrade_to/2.4.yml:1: the task has no step, so it would never run. Its tag 'verfy' names none; did you",
+            "R/db/tasks/upgrade_to/2.4.yml:1: the task has no step, so it would never run. Its tag 'verfy' is not a step; did you",
         ),
         (
             'upgrade_path: ["2.4"]\n', "- include_tasks: more.yml\n",
-            "R/db/tasks/upgrade_to/2.4.yml:1: include_tasks names more.yml, and R/db/tasks/more.yml is not there.",
+            "R/db/tasks/upgrade_to/2.4.yml:1: include_tasks names more.yml, but R/db/tasks/more.yml does not exist.",
         ),
         ('upgrade_path: ["2.4"]\nprovider: 1\n', TASK, "R/db/meta/upgrade.yml:2: provider: 1 is neither true nor false."),
     ],
@@ -182,14 +182,16 @@ def test_the_tasks_of_a_provider_are_run_by_one_host_and_for_it_alone(roles: Rol
 def test_once_says_nothing_of_a_provider(roles: Roles, meta: str, tags: str, where: str) -> None:
     roles.add("cloud", {TASKS: f"- command: x\n  tags: {tags}\n", META: meta})
     assert refused(roles, "cloud") == (
-        f"R/cloud/{where}: once says nothing here, as one host runs all tasks of a provider. Take it away."
+        f"R/cloud/{where}: once has no effect here, because one host runs all tasks of a provider. Remove it."
     )
 
 
 def test_a_provider_that_no_host_has_is_refused(roles: Roles) -> None:
     roles.add("cloud", {TASKS: TASK, META: "provider: true\n"})
     given: dict[str, Any] = {"node": {"services": ["cloud"]}}
-    with pytest.raises(UpgradeError, match="cloud has tasks that one host runs for all, and no host has it"):
+    with pytest.raises(
+        UpgradeError, match="cloud has tasks that one host runs for all, but no role with this service has a host"
+    ):
         roles.compose(given, {"node": 0})
     assert roles.compose(given, {"node": 1}).roles
 
@@ -210,8 +212,8 @@ def test_more_points_than_a_record_can_say_are_refused(roles: Roles, more: str) 
     many = [*most, "2.193"]
     add(roles, name, dict.fromkeys(many, TASK), path.format(", ".join(map(repr, many))))
     assert refused(roles, name) == (
-        f"upgrade_roles.node: the names of its 94 units, such as upgrade/{name}@2.101, have 20110 characters together, and a "
-        "record of what is finished on a host holds 20000. Take away points that no host comes from any more, or spread the "
+        f"upgrade_roles.node: the names of its 94 task groups, such as upgrade/{name}@2.101, have 20110 characters in total, and "
+        "a host's record has room for 20000. Remove checkpoints that no host needs any more, or spread the "
         "services over several roles."
     )
 

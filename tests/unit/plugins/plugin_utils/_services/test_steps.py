@@ -45,9 +45,7 @@ def test_a_step_out_of_range_is_refused(tag: str) -> None:
 def test_two_steps_are_refused() -> None:
     with pytest.raises(UpgradeError) as caught:
         step_of(["step2", "x", "start"], "f:7")
-    assert caught.value.message == (
-        "f:7: the task has two steps, stop and start. Give it one, or make two tasks of it."
-    )
+    assert caught.value.message == ("f:7: the task has two steps, stop and start. Keep one of them, or split the task.")
 
 
 @pytest.mark.parametrize(
@@ -55,10 +53,10 @@ def test_two_steps_are_refused() -> None:
     [
         ([], ""),
         (["nginx"], ""),
-        (["upgrad"], " Its tag 'upgrad' names none; did you mean 'upgrade'?"),
+        (["upgrad"], " Its tag 'upgrad' is not a step; did you mean 'upgrade'?"),
         (
             ["upgrad", "x", "verfy"],
-            " Its tag 'upgrad' names none; did you mean 'upgrade'? Its tag 'verfy' names none; did you mean 'verify'?",
+            " Its tag 'upgrad' is not a step; did you mean 'upgrade'? Its tag 'verfy' is not a step; did you mean 'verify'?",
         ),
     ],
 )

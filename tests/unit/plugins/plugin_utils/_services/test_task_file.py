@@ -178,28 +178,37 @@ def test_an_anchor_of_another_task_is_written_out(file: Path) -> None:
         ),
         (
             "\n\n- name: a\n  tags: upgrad\n",
-            "f:3: the task has no step, so it would never run. Its tag 'upgrad' names none; did",
+            "f:3: the task has no step, so it would never run. Its tag 'upgrad' is not a step; did",
         ),
         (
             "- name: a\n  tags: [x, step6]\n",
             "f:1: there is no step 'step6'. Tag it with one of step0 (validate), step1 (",
         ),
-        ("- name: a\n  tags: stop, start\n", "f:1: the task has two steps, stop and start. Give it one, or make two "),
-        ("- a\n", "f:1: this is no task but 'a'. A task is a mapping with a name and a module."),
-        ("- {}\n", "f:1: this is no task but {}. A task is"),
-        ("-\n", "f:1: this is no task but None. A task is"),
-        ("- - a\n", "f:1: this is no task but ['a']. A task is"),
-        ("a: b\n", "f:1: the file has to hold a list of tasks."),
-        ("a\n", "f:1: the file has to hold a list of tasks."),
-        ("\n[{name: a, tags: stop}]\n", "f:2: the tasks stand in brackets. Write them as a list of lines."),
-        ("- name: a\n  x: [\n", "f:3: this is no YAML: expected the node content, but found '<stream end>'."),
-        ("- name: a: b\n", "f:1: this is no YAML: mapping values are not allowed here."),
-        ("- a: b\n---\n- c: d\n", "f:2: this is no YAML: but found another document."),
-        ("- a: \x07\n", "f: this is no YAML: unacceptable character #x0007: special characters are not allowed in"),
-        ("- a: *b\n", "f:1: this is no YAML: found undefined alias 'b'."),
+        (
+            "- name: a\n  tags: stop, start\n",
+            "f:1: the task has two steps, stop and start. Keep one of them, or split ",
+        ),
+        ("- a\n", "f:1: 'a' is not a task. A task is a mapping with a name and a module."),
+        ("- {}\n", "f:1: {} is not a task. A task is"),
+        ("-\n", "f:1: None is not a task. A task is"),
+        ("- - a\n", "f:1: ['a'] is not a task. A task is"),
+        ("a: b\n", "f:1: the file has to contain a list of tasks."),
+        ("a\n", "f:1: the file has to contain a list of tasks."),
+        (
+            "\n[{name: a, tags: stop}]\n",
+            "f:2: the tasks are in brackets. Write each task as an item that begins with a dash.",
+        ),
+        ("- name: a\n  x: [\n", "f:3: this is not valid YAML: expected the node content, but found '<stream end>'."),
+        ("- name: a: b\n", "f:1: this is not valid YAML: mapping values are not allowed here."),
+        ("- a: b\n---\n- c: d\n", "f:2: this is not valid YAML: but found another document."),
+        (
+            "- a: \x07\n",
+            "f: this is not valid YAML: unacceptable character #x0007: special characters are not allowed in",
+        ),
+        ("- a: *b\n", "f:1: this is not valid YAML: found undefined alias 'b'."),
         (
             "- tags: stop\n  command:\n    {{ x }}\n",
-            "f:3: this can't be read: found unhashable key. A value that begins with {{ has to stand in quotes.",
+            "f:3: this can't be read: found unhashable key. A value that begins with {{ has to be in quotes.",
         ),
         ("- tags: stop\n  vars: {at: 2020-13-45}\n", "f:1: this can't be read: month must be in 1..12."),
         (
@@ -209,30 +218,30 @@ def test_an_anchor_of_another_task_is_written_out(file: Path) -> None:
         ("- &x\n  tags: stop\n  block: [*x]\n", "f:1: this can't be read: found unconstructable recursive node."),
         (
             "- name: a\n  tags: stop\n  vars: &v {a: !vault 1}\n- name: b\n  tags: stop\n  vars: *v\n",
-            "f:4: the task uses the anchor of line 3, which another task has. Write it out.",
+            "f:4: the task uses an anchor of another task (line 3) that can't be copied. Write the value out.",
         ),
         (
             "- name: a\n  tags: stop\n  vars: &v {a: 2020-01-01}\n- name: b\n  tags: stop\n  vars: {<<: *v}\n",
-            "f:4: the task uses the anchor of line 3, which another task has. Write it out.",
+            "f:4: the task uses an anchor of another task (line 3) that can't be copied. Write the value out.",
         ),
         (
             "- &a\n  name: a\n  tags: stop\n- *a\n",
-            "f:1: the task stands in the list once more, by its anchor. Write it out there.",
+            "f:1: the list repeats a task by an alias. Write the task out.",
         ),
         (
             "- tags: stop\n  shell: |+\n    a\n\n- tags: stop\n  shell: b\n",
-            "f:1: the task means something else once the file around it is gone. Write it out, and without |+ or >+.",
+            "f:1: the task would have another meaning outside of this file. Write it out, without |+ or >+.",
         ),
-        ("- tags: stop\n  shell: |+\n    a\n", "f:1: the task means something else once the file around it is gone."),
+        ("- tags: stop\n  shell: |+\n    a\n", "f:1: the task would have another meaning outside of this file."),
         ("%TAG !x! tag:x,2000:\n---\n- tags: stop\n  a: !x!y b\n", "f:4: this can't be read: could not determine a c"),
         (
             "- tags: stop\n  meta: end_host\n",
-            "f:1: meta: end_host would end the host's turn before it is reported. Use when, or let the task fail.",
+            "f:1: meta: end_host would end the host's upgrade before it is reported. Use when, or let the task fail.",
         ),
-        ("- tags: stop\n  ansible.builtin.meta: end_play\n", "f:1: meta: end_play would end the host's turn"),
+        ("- tags: stop\n  ansible.builtin.meta: end_play\n", "f:1: meta: end_play would end the host's upgrade"),
         (
             "- tags: stop\n  command: a\n  run_once: true\n",
-            "f:1: run_once does not work where each host goes by itself. Tag the task with once: one host runs it for all.",
+            "f:1: run_once does not work, because each host is upgraded on its own. Tag the task with once: one host runs it for all.",
         ),
     ],
 )
@@ -274,12 +283,18 @@ def test_the_step_of_a_block_covers_what_is_inside(file: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("tags: step2", "f:9: the task has two steps, upgrade from around it and stop of its own. Keep one of them."),
+        (
+            "tags: step2",
+            "f:9: the task has two steps, upgrade from the task around it and stop of its own. Keep one of them.",
+        ),
         ("tags: step9", "f:9: there is no step 'step9'. Tag it"),
-        ("tags: once", "f:9: once counts for what a file's top level has. Tag what is around this task with it."),
-        ("meta: end_host", "f:9: meta: end_host would end the host's turn"),
-        ("run_once: yes", "f:9: run_once does not work where each host goes by itself."),
-        ("import_tasks: more.yml", "f:9: import_tasks names more.yml, and d/more.yml is not there."),
+        (
+            "tags: once",
+            "f:9: once is allowed only at the top level of a file. Move the tag to the task around this one.",
+        ),
+        ("meta: end_host", "f:9: meta: end_host would end the host's upgrade"),
+        ("run_once: yes", "f:9: run_once does not work, because each host is upgraded on its own."),
+        ("import_tasks: more.yml", "f:9: import_tasks names more.yml, but d/more.yml does not exist."),
     ],
 )
 def test_in_a_block_the_line_of_the_task_itself_is_named(file: Path, more: str, message: str) -> None:
@@ -301,7 +316,8 @@ def test_a_fault_in_an_included_file_is_told_with_that_file(file: Path) -> None:
     more.write_text("- name: b\n  block:\n    - name: c\n      tags: verify\n")
     message = refused(file, "- name: a\n  include_tasks: more.yml\n  tags: stop\n")
     assert (
-        message == "d/more.yml:3: the task has two steps, stop from around it and verify of its own. Keep one of them."
+        message
+        == "d/more.yml:3: the task has two steps, stop from the task around it and verify of its own. Keep one of them."
     )
 
 
@@ -328,9 +344,11 @@ def test_tasks_after_the_upgrade_have_no_step(file: Path) -> None:
     (piece,) = read(file, "- name: a\n  tags: once\n  command: a\n", POST)
     assert (piece.step, piece.once) == (POST, True)
     message = refused(file, "- name: a\n  tags: step3\n", POST)
-    assert message == "f:1: tasks after the upgrade have no step, and this one is tagged upgrade. Take the tag away."
+    assert message == "f:1: tasks after the upgrade have no step, but this one has the tag upgrade. Remove the tag."
     message = refused(file, "- name: a\n  block:\n    - tags: step3\n", POST)
-    assert message.startswith("f:3: the task has two steps, post_upgrade from around it and upgrade of its own.")
+    assert message.startswith(
+        "f:3: the task has two steps, post_upgrade from the task around it and upgrade of its own."
+    )
 
 
 # What people put into tasks: texts with breaks, hashes, dashes, quotes, braces and blanks at their ends.
