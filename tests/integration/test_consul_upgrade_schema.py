@@ -48,15 +48,15 @@ def test_check_mode_and_diff_show_what_is_done_then_and_a_second_run_changes_not
     for name in ("from", "schema", "steps", "removed", "kept", "waiting_for"):
         assert shown[name] == first[name]
     assert {one["what"]: one["count"] for one in first["steps"][0]["moves"]} == {
-        "pauses made holds": 2,
+        "pauses converted to holds": 2,
         "reports copied": 6,
         "version without white space": 1,
     }
     assert first["steps"][0]["moves"][1]["examples"][0] == (
         "running_version/v674/compute1 to running/versions/v674/compute1"
     )
-    assert shown["summary"][0].startswith("Would go from layout 0 to 1: ")
-    assert first["summary"][0].startswith("Went from layout 0 to 1: ")
+    assert shown["summary"][0].startswith("Would migrate from layout 0 to 1: ")
+    assert first["summary"][0].startswith("Migrated from layout 0 to 1: ")
     assert first["waiting_for"] == HOSTS
     assert not second["changed"]
     assert second["kept"] == first["kept"]
@@ -105,11 +105,11 @@ def test_the_playbook_tells_what_it_did_and_what_is_kept(play: Shipped, consul: 
     assert "+running/versions/v674/compute1 = 1428312345.67" in checked.stdout
     done = play("migrate_state", inventory=hosts)
     assert done.returncode == 0, done.stdout
-    assert "Went from layout 0 to 1" in done.stdout
-    assert "old keys are kept until 6 hosts (compute1" in done.stdout
+    assert "Migrated from layout 0 to 1" in done.stdout
+    assert "legacy keys are kept until 6 hosts (compute1" in done.stdout
     removed = play("migrate_state", inventory=hosts, remove_legacy=True)
-    assert "6 old reports removed" not in removed.stdout
-    assert "7 old reports removed: running_version/; " in removed.stdout, removed.stdout
+    assert "6 legacy reports removed" not in removed.stdout
+    assert "7 legacy reports removed: running_version/; " in removed.stdout, removed.stdout
     again = play("migrate_state", inventory=hosts)
     assert "changed=0" in again.stdout
     consul.put("running_version/stray", "1")

@@ -256,7 +256,7 @@ def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: S
         2,
         [
             ({"upgrade_role": {}}, "upgrade_role: there is no such option; did you mean 'upgrade_roles'?"),
-            ({"upgrade_roles": {"compute": {"plane": "data"}}}, "upgrade_roles.compute.plane: 'data' is no plane"),
+            ({"upgrade_roles": {"compute": {"plane": "data"}}}, "upgrade_roles.compute.plane: 'data' is not a plane"),
             (
                 {"upgrade_roles": {"compute": {"plne": 1}}},
                 "upgrade_roles.compute.plne: unknown key; did you mean 'plane'?",

@@ -64,7 +64,7 @@ def test_every_key_goes_where_it_belongs_and_the_old_ones_stay(store: Store, con
     assert (outcome.origin, outcome.schema, outcome.kept, outcome.waiting) == (0, 1, 30 + 1 + 3, HOSTS)
     assert counts(outcome) == {
         "reports copied": 30,
-        "pauses made holds": 2,
+        "pauses converted to holds": 2,
         "version without white space": 1,
     }
 
@@ -191,12 +191,12 @@ def test_where_no_host_has_ever_reported_old_gates_are_kept_until_one_does(store
     load(consul, old)
     for dry in (True, False, False):
         outcome = migrated(store, dry=dry)
-        assert (outcome.kept, outcome.waiting, counts(outcome).get("old gates removed")) == (2, [], None)
-        assert "as no host has reported through convoy.upgrade yet" in outcome.summary(dry=dry)[-1]
+        assert (outcome.kept, outcome.waiting, counts(outcome).get("legacy gates removed")) == (2, [], None)
+        assert "because no host has reported through convoy.upgrade yet" in outcome.summary(dry=dry)[-1]
     assert old.items() <= consul.texts().items()
     assert json.loads(consul.get("upgrade/migration") or b"") == KEPT
     write_report(store, HostReport("compute1", "v674", "upgraded"))
-    assert counts(migrated(store)) == {"old gates removed": 2}
+    assert counts(migrated(store)) == {"legacy gates removed": 2}
     assert consul.get("upgrade/migration") is None
 
 
@@ -258,7 +258,7 @@ def test_nodes_that_never_stop_writing_old_keys_are_told_and_keep_nobody(
     monkeypatch.setattr(store.client, "write", others_write_too)
     outcome = migrated(store, remove_legacy=True)
     assert outcome.left == ["compute2"]
-    assert outcome.summary(dry=False)[-1].startswith("compute2 still wrote old keys while these were removed.")
+    assert outcome.summary(dry=False)[-1].startswith("compute2 still wrote legacy keys while these were removed.")
     assert consul.get("upgrade/migration") is None
     monkeypatch.undo()
     assert migrated(store).net_changes() == []
@@ -282,7 +282,7 @@ def test_old_gates_that_are_set_again_and_again_stay_kept_and_are_told(
     monkeypatch.setattr(store.client, "write", others_write_too)
     outcome = migrated(store, remove_legacy=True)
     assert (outcome.left, outcome.kept) == ([], 1)
-    assert "something wrote them again and again" in outcome.summary(dry=False)[0]
+    assert "something kept writing them while they were removed" in outcome.summary(dry=False)[0]
     assert json.loads(consul.get("upgrade/migration") or b"") == KEPT
     monkeypatch.undo()
     assert migrated(store).kept == 1
@@ -305,7 +305,7 @@ def test_replies_that_are_lost_are_no_reason_to_give_up(
         return answer
 
     monkeypatch.setattr(store.client, "write", loses_each_reply)
-    assert counts(migrated(store, remove_legacy=True)) == {"old reports removed": 450}
+    assert counts(migrated(store, remove_legacy=True)) == {"legacy reports removed": 450}
     assert consul.tree("running_version/") == {}
 
 

@@ -37,16 +37,16 @@ pytestmark = pytest.mark.one_release
 HOSTS = list(names(compute=30))
 
 BAD = {
-    "running_version/v673/compute2": ("yesterday", "is no unix time"),
+    "running_version/v673/compute2": ("yesterday", "is not a unix time"),
     "running_version/v674/compute3": ("1428312400.00", "says that compute3 runs"),
     "running_version/stray": ("1", "is not running_version/<version>/<host>"),
     "running_version/v673/rack2/compute9": ("1", "is not running_version/<version>/<host>"),
-    "running_version/true/compute4": ("1", "can't be named so any more"),
+    "running_version/true/compute4": ("1", "has a name that is no longer allowed"),
     "config_state/host/compute5/enable_puppet": ("Flase", "can't be read"),
     "config_state/enable_puppet/role/compute": ("\x00", "can't be read"),
     "config_state/host/enable_puppet": ("True", "is none of config_state/host/<host>/enable_puppet"),
     "config_state/enable_puppet/globall": ("True", "is none of config_state/enable_puppet/host/<host>"),
-    "current_version": ("a/b", "is no version"),
+    "current_version": ("a/b", "is not a version"),
 }
 
 
@@ -116,7 +116,7 @@ def test_what_comes_into_the_way_is_told_with_what_was_done_before(store: Store,
     assert [one["key"] for one in error.details["obstacles"]] == ["running_version/stray"]
     copied = consul.tree("running/versions/")
     # Between looking and locking nothing was done yet.
-    assert ("Nothing is changed before that is fixed" in error.message) is (at == 1) is (not copied)
+    assert ("Nothing is changed. Fix these" in error.message) is (at == 1) is (not copied)
     assert ("What was copied stays, and planners are refused" in error.message) is (at == 2)
     assert (consul.get("upgrade/migration") is not None) is (at == 2)
     if at == 2:
@@ -206,7 +206,7 @@ def test_each_removal_stops_a_planner_that_has_read_before(store: Store, consul:
         (folder,) = [one for one in consul.entries("upgrade/hold/") if one["Key"] == "upgrade/hold/"]
         seen.add(folder["ModifyIndex"])
     assert len(seen) == 3
-    assert (consul.get("upgrade/hold/") or b"").startswith(b"the old keys are removed, after ")
+    assert (consul.get("upgrade/hold/") or b"").startswith(b"the legacy keys are removed, after ")
 
 
 @pytest.mark.parametrize("writes", [40, None])

@@ -109,7 +109,7 @@ def test_a_layout_may_be_named_and_the_next_run_goes_on_from_there(settings: Set
     assert consul.tree("records/") == {}
     for dry in (True, False):
         told = Migrator(Store(settings), target=1).run(dry=dry).summary(dry=dry)
-        assert told[0].startswith("The keys have layout 1, as asked for. 70 old keys are kept")
+        assert told[0].startswith("The keys have layout 1, as asked for. 70 legacy keys are kept")
     outcome = Migrator(Store(settings)).run()
     assert (outcome.origin, [one.step.number for one in outcome.steps]) == (1, [2])
     assert (
@@ -143,8 +143,8 @@ def test_what_stands_in_the_way_of_a_later_step_is_seen_when_it_is_reached(setti
         assert caught.value.details["obstacles"] == [
             {"key": "running/versions/v1/web1", "why": "has braces", "fix": "Delete it."}
         ]
-        assert "stand in the way of layout 2" in caught.value.message
-        assert "Nothing is changed before that is fixed" in caught.value.message
+        assert "can't be migrated to layout 2" in caught.value.message
+        assert "Nothing is changed. Fix these" in caught.value.message
     # The first step is made, and safe, and its old keys are kept; the next run goes on with the second.
     for _again in range(2):
         assert consul.get("upgrade/schema") == b"1"

@@ -104,7 +104,7 @@ def test_each_event_is_told_once_of_hosts_that_upgrade_themselves(
     assert (paused["by"], paused["reason"], paused["cause"]) == ("ann", "logins fail", "word")
     assert paused["text"] == "The rollout to 2 was paused by ann: logins fail."
     control.resume(store, control.Command("", "ann", FLEET))
-    assert chat.wait_for("resume")["text"] == "The rollout to 2 goes on by ann."
+    assert chat.wait_for("resume")["text"] == "The rollout to 2 was resumed by ann."
     control.retry(store, said, ["compute1"])
     upgraded(store, "controller1", "compute1")
     wanted = chat.wait_for("approval_wanted")
@@ -148,7 +148,7 @@ def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
     assert aborted.returncode == 0, aborted.stdout
     # What happened while no one was at work to tell it comes first.
     assert [one["text"] for one in chat.events[1:]] == [
-        "The rollout to 2 goes on by bob.",
+        "The rollout to 2 was resumed by bob.",
         "The rollout to 2 was aborted by ann: enough; 0 of 3 hosts upgraded.",
     ]
     assert json.loads(consul.get("upgrade/notified") or b"")["epoch"] == ledger(consul)["epoch"]

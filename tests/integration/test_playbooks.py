@@ -110,7 +110,7 @@ def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: Raw
             ),
             (
                 {"version": "2", "upgrade_roles": {"compute": {"plane": "data"}}},
-                "upgrade_roles.compute.plane: 'data' is no plane",
+                "upgrade_roles.compute.plane: 'data' is not a plane",
             ),
             (
                 {"version": "2", "upgrade_roles": {"computer": {}}},

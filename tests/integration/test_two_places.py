@@ -103,7 +103,7 @@ def test_paused_roles_and_fleets_are_held_after_the_migration_and_no_rollout_ope
     Migrator(store).run()
     hold = json.loads(consul.get("upgrade/hold/role/compute") or b"")
     assert hold["reason"].startswith("config_state/role/compute/enable_puppet was False when the keys were migrated")
-    assert hold["reason"].endswith("python-jiocloud exempted compute2, and a hold does not")
+    assert hold["reason"].endswith("python-jiocloud exempted compute2, but a hold does not")
     outcome = make_pass(store, PassRequest("2", {"rolling_rules": {"global": 9}}))
     assert {host: one.state for host, one in outcome.hosts().items()} == {
         "compute1": "held", "compute2": "held", "web1": "upgrading", "web2": "upgrading",

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which hosts have said a word through convoy.upgrade, and so run it."""
+"""Finds the hosts that have reported through convoy.upgrade, and so run it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .step import KeysFound
 
 
 def record_index(found: KeysFound, host: str) -> int:
-    """Return the index of a host's record, 0 where there is none or the host itself has said nothing in it.
+    """Return the index of a host's record; 0 if there is none, or if the host itself has not reported in it.
 
-    Planners and operators write records too, as for a host that is put back among those that wait.
+    Planners and operators write records too, such as for a retry.
     """
     key = found.keys.record(host)
     entry = found.entries.get(key)
@@ -20,6 +20,6 @@ def record_index(found: KeysFound, host: str) -> int:
 
 
 def has_active_hosts(found: KeysFound) -> bool:
-    """Return whether any host has said a word through convoy.upgrade."""
+    """Return whether any host has reported through convoy.upgrade."""
     folder = found.keys.records
     return any(record_index(found, entry.key[len(folder) :]) for entry in found.below(folder) if entry.key != folder)

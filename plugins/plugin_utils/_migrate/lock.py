@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One migrator at a time: its session with Consul locks ``upgrade/migration``, and each of its writes checks that."""
+"""The lock of a migration: a Consul session locks ``upgrade/migration``, and each write of the migration checks that lock."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MOST_MOVED = MOST_OPERATIONS - 2
 
 
 class MigrationLock:
-    """The lock of a migrator, renewed until it is closed. Enter it before it is taken."""
+    """The lock of a migration, renewed until exit. Enter it before :meth:`take`."""
 
     def __init__(self, store: Store) -> None:
-        """Prepare it; nothing is sent yet."""
+        """Prepare it without a request."""
         self._store = store
         self._key = store.keys.migration
         self._over = threading.Event()
@@ -51,18 +51,18 @@ class MigrationLock:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """Let go of it; the key stays."""
+        """Release the lock. The key stays."""
         self._over.set()
-        # Where that fails, it ends by itself soon.
+        # Otherwise the session expires.
         with contextlib.suppress(UpgradeError):
             self._store.client.close_session(self.session)
 
     def take(self, migration: Migration, index: int, operations: Sequence[Operation]) -> None:
-        """Lock the key and write into it that the migration goes on, with what belongs to that.
+        """Lock the key, write the migration to it and execute the operations, in one transaction.
 
-        :param index: the key's ModifyIndex when it was read, 0 where it was not there.
-        :raises Conflict: if somebody else wrote any of that.
-        :raises UpgradeError: ``migrating`` where another migrator has it.
+        :param index: the key's ModifyIndex when it was read; 0 if it did not exist.
+        :raises Conflict: if one of the keys has changed.
+        :raises UpgradeError: ``migrating`` if another migration has the lock.
         """
         text = encode_migration(migration, self._holder)
         try:
@@ -72,15 +72,15 @@ class MigrationLock:
             raise
 
     def write(self, migration: Migration, operations: Sequence[Operation]) -> None:
-        """Carry out operations and note the progress, if the lock is still this migrator's.
+        """Execute operations and store the progress, if this migration still has the lock.
 
-        :raises Conflict: if one of the keys is not as it was read any more; nothing is done then.
+        :raises Conflict: if one of the keys has changed since it was read; then nothing is written.
         :raises UpgradeError: ``lost_lock``, and what :meth:`ConsulClient.write` raises.
         """
         self._write([put(self._key, encode_migration(migration, self._holder)), *operations])
 
     def end(self, migration: Migration | None, operations: Sequence[Operation]) -> None:
-        """Write what stays, or with None remove the key, and let go of it.
+        """Write the migration to the key, or remove the key for None, and release the lock.
 
         :raises Conflict: as :meth:`write`.
         :raises UpgradeError: as :meth:`write`.
@@ -96,13 +96,13 @@ class MigrationLock:
                 raise
             raise UpgradeError(
                 "lost_lock",
-                f"{self._key} is not locked by this migration any more: Consul has ended its session, as after {SESSION_SECONDS} "
-                "seconds without a word. What was done stays, and is safe. Run the same command again; it goes on from there.",
+                f"{self._key} is not locked by this migration any more: Consul has ended its session, such as after {SESSION_SECONDS} "
+                "seconds without a renewal. What was done stays and is safe. Run the same command again; it continues from there.",
                 key=self._key,
             ) from conflict
 
     def _refuse_if_held(self) -> None:
-        """Refuse where another migrator has the lock; one that died on this machine lets go of it at once."""
+        """Refuse if another migration has the lock. If its process on this machine is dead, end its session."""
         entry = self._store.client.get(self._key)
         holder = decode_holder(entry.value) if entry is not None else None
         if holder is None:
@@ -112,8 +112,8 @@ class MigrationLock:
         elif self._store.client.is_session(holder.session):
             raise UpgradeError(
                 "migrating",
-                f"Another migration is under way: {holder} has {self._key}. Nothing was changed by this one. Wait for the end of "
-                "that one, and run this again; if its machine is gone, Consul lets go of the key within half a minute.",
+                f"Another migration is under way: {holder} has locked {self._key}. Nothing was changed. Wait until it ends, then run the "
+                "same command again. If its machine is gone, Consul releases the lock within half a minute.",
                 key=self._key,
             )
 
@@ -124,5 +124,5 @@ class MigrationLock:
                 if not client.renew_session(self.session):
                     return
             except UpgradeError:
-                # The next write tells whether the lock is still ours.
+                # The next write shows whether this migration still has the lock.
                 continue

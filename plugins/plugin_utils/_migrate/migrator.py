@@ -1,12 +1,11 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings the keys of a fleet from whatever layout they have to a newer one, step by step.
+"""Migrates the keys of a fleet from their layout to a newer one, step by step.
 
-Each step copies, looks whether all is there, and switches: the version of the layout is the last that it writes. The old
-keys are kept, and removed when no one needs them any more, or when somebody asks for that. Every write is a transaction that
-checks the lock and is safe by itself. What is left to do is always seen in the keys and never remembered; so whoever comes
-after a migrator that was killed just goes on.
+Each step copies keys until nothing is left to copy, and then writes the new version of the layout. Legacy keys are kept until no host
+needs them, or until an operator removes them. Every write is a transaction that checks the lock and leaves the keys consistent. What is
+left to do follows from the keys alone, so a migration that was killed continues with the next run.
 """
 
 from __future__ import annotations
@@ -45,21 +44,21 @@ _MOST_REMOVALS = 10
 
 @dataclass(frozen=True, slots=True)
 class _Warning:
-    """What is written as a migration begins, and what that changes but for the entry of the history."""
+    """The operations that make planners retry when a migration begins, and their changes without the entry of the history."""
 
     operations: tuple[Operation, ...]
     changes: tuple[Change, ...]
 
 
 class Migrator:
-    """One run.
+    """One run of a migration.
 
-    :param target: the layout to go to; None for the newest.
-    :param remove_legacy: remove the old keys, whoever may still need them.
+    :param target: the layout to migrate to; None for the newest.
+    :param remove_legacy: whether to remove legacy keys even if hosts still need them.
     """
 
     def __init__(self, store: Store, *, target: int | None = None, remove_legacy: bool = False) -> None:
-        """Prepare it; nothing is sent yet.
+        """Prepare it without a request.
 
         :raises UpgradeError: ``missing_step``, ``unknown_layout``.
         """
@@ -76,9 +75,9 @@ class Migrator:
             )
 
     def run(self, *, dry: bool = False) -> MigrationResult:
-        """Bring the keys there.
+        """Migrate the keys.
 
-        :param dry: write nothing, and tell what would be done.
+        :param dry: write nothing, and return what would be done.
         :raises UpgradeError: ``in_the_way``, ``newer_schema``, ``no_way_back``, ``migrating``, ``lost_lock``, ``busy``,
             and what :meth:`ConsulClient.read` and :meth:`ConsulClient.write` raise.
         """
@@ -107,7 +106,7 @@ class Migrator:
         raise UpgradeError(
             "busy",
             f"{self._keys.migration} or {self._keys.ledger} changed under each of {_MOST_TAKES} tries to begin. Nothing was "
-            "changed. Who else migrates? If it is a rollout, pause it (pause.yml), then run the same command again.",
+            "changed. If a rollout is running, pause it (pause.yml), then run the same command again.",
         )
 
     def _read(self) -> MigrationStatus:
@@ -117,13 +116,13 @@ class Migrator:
         if status.schema > self._target:
             raise UpgradeError(
                 "no_way_back",
-                f"{self._keys.schema} is {status.schema}, and there is no way back to layout {self._target}. For that, restore a "
+                f"{self._keys.schema} is {status.schema}, and there is no way back to layout {self._target}. To go back, restore a "
                 "snapshot of Consul from before the migration.",
             )
         return [step for step in self._steps if status.schema < step.number <= self._target]
 
     def _removes(self, status: MigrationStatus) -> bool:
-        """Return whether old keys are to be removed that an earlier run has kept, or that came back since."""
+        """Return whether to remove legacy keys that an earlier run has kept, or that were written again since."""
         if status.migration is None:
             return self._remove_legacy and bool(status.legacy_keys(status.schema))
         return self._remove_legacy or status.is_over(status.schema)
@@ -137,14 +136,14 @@ class Migrator:
         return outcome
 
     def _nothing_there(self, status: MigrationStatus) -> str:
-        """Return where nothing of a fleet was found, in a sentence; empty where something was."""
+        """Return a sentence on where no key of a fleet was found; empty if there are keys."""
         if status.is_of_fleet:
             return ""
         settings = self._store.settings
         where = f"below {settings.kv_prefix}" if settings.kv_prefix else "and no kv_prefix is given"
         return (
-            f"Nothing of a fleet was found: Consul at {settings.url}, {where}, has no report, gate, record, ledger or version. It is "
-            "asked from the controller; see whether that is the Consul of the fleet, and the kv_prefix its own."
+            f"Nothing of a fleet was found: Consul at {settings.url}, {where}, has no report, gate, record, ledger or version. Check "
+            "that this is the Consul of the fleet as seen from the controller, and that kv_prefix is right."
         )
 
     def _begun(self, status: MigrationStatus, ahead: Sequence[MigrationStep], *, removes: bool) -> Migration:
@@ -155,24 +154,25 @@ class Migrator:
         return Migration(REMOVING if is_removing else RUNNING, status.origin, status.schema)
 
     def _warning(self, status: MigrationStatus, ahead: Sequence[MigrationStep]) -> _Warning:
-        """Return what keeps a planner from writing that has read before: each compares the ledger, or the folder of holds.
+        """Return the write that makes planners retry that have read before the migration.
 
-        A migration that was under way has written that when it began.
+        Each planner compares the ledger, or the key of the folder of holds if there is no ledger. A migration that continues has written
+        that when it began.
         """
         if status.is_under_way:
             return _Warning((), ())
         keys, entry = self._keys, status.found.entries.get(self._keys.ledger)
-        what = f"the keys leave layout {status.schema}" if ahead else "the old keys are removed"
+        what = f"the keys leave layout {status.schema}" if ahead else "the legacy keys are removed"
         if entry is None:
-            # Consul passes over a write that changes nothing, and the planner would not see it; no former one has this index.
+            # Consul ignores a write that changes nothing, so the text has to be unique. The index makes it so.
             index = status.found.index(keys.holds)
             text, before = f"{what}, after {index}" if index else what, status.found.entries.get(keys.holds)
             change = Change(keys.holds, text_of(before.value) or "" if before is not None else None, text)
             return _Warning((compare_and_put(keys.holds, text, index),), (change,))
         former = decode_ledger(entry.key, entry.value)
         ledger = replace(former, epoch=self._store.epoch_after(former), commit=uuid.uuid4().hex)
-        said = {"epoch": ledger.epoch, "at": int(time.time()), "who": current_user(), "commit": ledger.commit}
-        event = {**said, "version": ledger.version, "what": "migrate", "reason": what}
+        fields = {"epoch": ledger.epoch, "at": int(time.time()), "who": current_user(), "commit": ledger.commit}
+        event = {**fields, "version": ledger.version, "what": "migrate", "reason": what}
         return _Warning(
             (
                 compare_and_put(keys.ledger, encode_ledger(ledger), entry.modify_index),
@@ -199,7 +199,7 @@ class Migrator:
                 raise
             migration = self._switch(lock, migration, step, outcome, is_last=step is ahead[-1])
         if not ahead and migration.state == RUNNING:
-            # The run before went further than this one is to go.
+            # An earlier run has gone beyond the target of this one.
             lock.end(replace(migration, state=KEPT), [])
         if migration.state == REMOVING:
             self._remove(lock, migration, outcome)
@@ -213,26 +213,26 @@ class Migrator:
         return step.moves(found)
 
     def _end_if_whole(self, lock: MigrationLock, before: MigrationStatus) -> None:
-        """End the migration where nothing is in the middle of anything: it stopped before its first step, or between two."""
+        """End the migration if it stopped before its first step or between two steps."""
         now = self._read()
         if not self._is_midway(before, now):
             kept = Migration(KEPT, before.origin, now.schema) if now.legacy_keys(now.schema) else None
             lock.end(kept, [])
 
     def _is_midway(self, before: MigrationStatus, now: MigrationStatus) -> bool:
-        """Return whether a step is in the middle of moving keys: each of its writes notes how many there are to move."""
+        """Return whether a step has begun to move keys: each of its writes stores the number of moves."""
         return before.is_under_way or (now.migration is not None and now.migration.total > 0)
 
     def _switch(
         self, lock: MigrationLock, migration: Migration, step: MigrationStep, outcome: MigrationResult, *, is_last: bool
     ) -> Migration:
-        """Write the version of the layout. With that of the last step all is over but for the old keys."""
+        """Write the version of the layout. After the last step, only the removal of legacy keys is left."""
         text: str | None = None
         for turn in range(_MOST_TRIES):
             status = self._read()
             text = status.schema_text if turn == 0 else text
             if status.schema >= step.number:
-                # The reply was lost.
+                # An earlier try has written it, and its reply was lost.
                 after = status.migration or replace(migration, state=KEPT)
             else:
                 after = self._after_switch(migration, status, step) if is_last else migration
@@ -270,7 +270,7 @@ class Migrator:
                 found = self._read().found
                 left = step.waiting(found)
                 outcome.left += left
-                # Nothing would tell of these: they are not a host's.
+                # No host is to blame for these keys, so ``left`` does not name one.
                 outcome.gave_up |= not left and bool(step.removals(found))
         after = replace(migration, state=KEPT) if outcome.gave_up else None
         for _try in range(_MOST_TRIES):
@@ -287,5 +287,5 @@ class Migrator:
 
     def _to_remove(self, step: MigrationStep) -> list[KeyMove]:
         found = replace(self._read().found, begun=True, switched=True)
-        # What came to the old place since then is copied before it is removed there.
+        # Legacy keys that were written since then are copied before they are removed.
         return step.moves(found) or step.removals(found)

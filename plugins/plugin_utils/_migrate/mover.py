@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Carries out moves, some at a time, until the keys show that nothing is left."""
+"""Executes moves, some at a time, until no move is left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .lock import MOST_MOVED, MigrationLock
 from .outcome import MigrationResult, StepResult
 from .step import KeyMove
 
-# So often the keys may be read and nothing be done of what is left to do.
+# How many rounds in a row may fail to make a single move.
 _MOST_IDLE = 20
 
 
@@ -27,25 +27,25 @@ def carry_out(
     left: Callable[[], list[KeyMove]],
     most: int = 0,
 ) -> bool:
-    """Carry out moves; what others wrote in between of is taken up in the next turn.
+    """Execute moves. A move whose keys were written meanwhile is made again in the next round.
 
-    :param migration: what is written down, with the progress, along with each chunk.
-    :param done: gets the moves that were made.
+    :param migration: stored with the progress in each write.
+    :param done: the executed moves are added here.
     :param left: reads the keys, and returns the moves that are left.
-    :param most: so many turns are made, 0 for as many as it takes.
+    :param most: the number of rounds; 0 for as many as needed.
     :returns: whether nothing is left.
     :raises UpgradeError: ``busy``, ``lost_lock``, and what reading and writing raise.
     """
     unsure: list[KeyMove] = []
-    idle = turns = 0
+    idle = rounds = 0
     while True:
         moves = left()
-        # The reply to these was lost: what was to be moved then and is not now, was done.
+        # The reply to these moves was lost. Those that are not left any more were made.
         outcome.add(done, _without(unsure, moves))
         unsure = []
-        if not moves or (most and turns == most):
+        if not moves or (most and rounds == most):
             return not moves
-        turns += 1
+        rounds += 1
         count = 0
         waiting = list(chunks(moves))[::-1]
         while waiting:
@@ -54,15 +54,15 @@ def carry_out(
                 noted = replace(migration, done=count, total=len(moves))
                 lock.write(noted, [operation for move in chunk for operation in move.operations])
             except Conflict:
-                # Of one key that somebody else wrote, nothing but that has to wait.
+                # Split the chunk, so that only the move of the changed key has to wait.
                 if len(chunk) > 1:
                     middle = len(chunk) // 2
                     waiting += [chunk[middle:], chunk[:middle]]
                 continue
             except Unreachable:
                 unsure = chunk
-                # What was not carried through is no turn of those that wait for others to stop writing.
-                turns -= 1
+                # A round that was cut off does not count.
+                rounds -= 1
                 break
             outcome.add(done, chunk)
             count += len(chunk)
@@ -70,8 +70,8 @@ def carry_out(
         if idle == _MOST_IDLE:
             raise UpgradeError(
                 "busy",
-                f"Of {len(moves)} moves none could be made in {_MOST_IDLE} turns, such as {moves[0].example}: other writes come "
-                "in between, or replies are lost. What was done stays. Run the same command again.",
+                f"None of {len(moves)} moves, such as {moves[0].example}, could be made in {_MOST_IDLE} rounds: the keys keep changing, "
+                "or replies are lost. What was done stays. Run the same command again.",
             )
 
 
@@ -81,7 +81,7 @@ def _without(moves: Sequence[KeyMove], left: Sequence[KeyMove]) -> list[KeyMove]
 
 
 def chunks(moves: Sequence[KeyMove]) -> Iterator[list[KeyMove]]:
-    """Yield moves, as many at once as a transaction takes."""
+    """Yield lists of moves that fit into one transaction each."""
     chunk: list[KeyMove] = []
     size = 0
     for move in moves:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a migration did, or would do, as data and in words."""
+"""The result of a migration, or of its preview, as data and as text."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ...module_utils._state.migration_codec import encode_migration
 from .status import MigrationStatus
 from .step import KeyMove, MigrationStep
 
-# So many moves of each kind are shown.
+# How many moves of each kind are shown.
 _MOST_EXAMPLES = 3
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What was done of a step, or in check mode would be.
+    """The moves of one step, made or in check mode planned.
 
-    :param moves: kind -> how many of it.
-    :param examples: kind -> some of them.
+    :param moves: kind -> number of moves.
+    :param examples: kind -> some of the moves.
     """
 
     step: MigrationStep
@@ -41,23 +41,23 @@ class StepResult:
                 examples.append(move.example)
 
     def plain(self) -> dict[str, Any]:
-        """Return it as the module does."""
+        """Return it in the form of the module's result."""
         moves = [{"what": what, "count": count, "examples": self.examples[what]} for what, count in self.moves.items()]
         return {"schema": self.step.number, "title": self.step.title, "moves": moves}
 
 
 @dataclass(slots=True)
 class MigrationResult:
-    """What came of a migration.
+    """The result of a migration.
 
     :param origin: the layout before.
     :param schema: the layout after.
-    :param newest: the newest layout that this release knows.
-    :param kept: how many old keys are kept.
+    :param newest: the newest layout of this release.
+    :param kept: how many legacy keys are kept.
     :param waiting: the hosts for which they are kept.
-    :param left: hosts that went on writing old keys while these were removed.
-    :param gave_up: whether old keys that are no host's were written again and again meanwhile.
-    :param nothing: where nothing of a fleet was found, in a sentence.
+    :param left: hosts that kept writing legacy keys while these were removed.
+    :param gave_up: whether the removal stopped because legacy keys that belong to no host kept being written.
+    :param nothing: a sentence on where no key of a fleet was found; empty if there are keys.
     """
 
     origin: int
@@ -73,7 +73,7 @@ class MigrationResult:
     changes: list[Change] = field(default_factory=list)
 
     def plain(self, *, dry: bool) -> dict[str, Any]:
-        """Return it as the module does, but for ``changed`` and ``diff``."""
+        """Return the module's result, without ``changed`` and ``diff``."""
         return {
             "from": self.origin,
             "schema": self.schema,
@@ -85,12 +85,12 @@ class MigrationResult:
         }
 
     def add(self, done: StepResult, moves: Sequence[KeyMove]) -> None:
-        """Count moves that were carried out."""
+        """Count executed moves and add their changes."""
         done.add(moves)
         self.changes += [change for move in moves for change in move.changes]
 
     def keep(self, before: MigrationStatus, after: MigrationStatus) -> None:
-        """Note which of the old keys are there at the end, and that they are kept."""
+        """Set the legacy keys that are kept at the end, and the hosts that need them."""
         key, was = before.found.keys.migration, before.migration
         if self.gave_up or not any(one.moves for one in self.removed):
             self.kept = after.legacy_keys(self.schema)
@@ -100,19 +100,19 @@ class MigrationResult:
         self.changes.append(Change(key, *texts))
 
     def net_changes(self) -> list[Change]:
-        """Return what changed in all."""
+        """Return the changes from the beginning to the end of the run."""
         return net_changes(self.changes)
 
     def summary(self, *, dry: bool) -> list[str]:
-        """Return what to tell an operator."""
+        """Return lines for the operator."""
         if not self.steps and not any(one.moves for one in self.removed):
             which = "which is the newest" if self.schema == self.newest else "as asked for"
-            told = f"The keys have layout {self.schema}, {which}. {self._kept()}".strip()
-            return [told, *filter(None, [self.nothing])]
+            line = f"The keys have layout {self.schema}, {which}. {self._kept()}".strip()
+            return [line, *filter(None, [self.nothing])]
         lines = []
         for done in self.steps:
-            word = "Would go" if dry else "Went"
-            lines.append(f"{word} from layout {done.step.number - 1} to {done.step.number}: {done.step.title}.")
+            verb = "Would migrate" if dry else "Migrated"
+            lines.append(f"{verb} from layout {done.step.number - 1} to {done.step.number}: {done.step.title}.")
             lines += _lines(done.moves, done.examples)
         for done in self.removed:
             if done.moves:
@@ -122,8 +122,8 @@ class MigrationResult:
             lines.append(self._kept())
         if self.left:
             lines.append(
-                f"{listing(self.left)} still wrote old keys while these were removed. They run old code, and are not heard of "
-                "any more until convoy.upgrade is installed there (playbooks/enroll.yml)."
+                f"{listing(self.left)} still wrote legacy keys while these were removed. They run old code, and their reports are no "
+                "longer read until you install convoy.upgrade there (playbooks/enroll.yml)."
             )
         return [*lines, *filter(None, [self.nothing])]
 
@@ -132,18 +132,18 @@ class MigrationResult:
             return ""
         if self.gave_up:
             return (
-                f"{plural(self.kept, 'old key')} are kept, as something wrote them again and again while they were removed. Find "
-                "what does, then run this again with remove_legacy=true."
+                f"{plural(self.kept, 'legacy key')} are kept, because something kept writing them while they were removed. Stop it, "
+                "then run this again with remove_legacy=true."
             )
         if not self.waiting:
             return (
-                f"{plural(self.kept, 'old key')} are kept, as no host has reported through convoy.upgrade yet, so no one knows "
-                "who needs them. Run this again when hosts have, or with remove_legacy=true to remove them at once."
+                f"{plural(self.kept, 'legacy key')} are kept, because no host has reported through convoy.upgrade yet, so it is unknown "
+                "which hosts need them. Run this again when hosts have reported, or with remove_legacy=true to remove them now."
             )
         return (
-            f"{plural(self.kept, 'old key')} are kept until {plural(len(self.waiting), 'host')} ({listing(self.waiting)}) "
-            "reported through convoy.upgrade. Run this again then, or with remove_legacy=true to remove them at once. That is also "
-            "the way where one of them runs convoy.upgrade and has nothing new to say: a report that changes nothing is not written."
+            f"{plural(self.kept, 'legacy key')} are kept until {plural(len(self.waiting), 'host')} ({listing(self.waiting)}) "
+            "reported through convoy.upgrade. Run this again then, or with remove_legacy=true to remove them now. Also use that if one "
+            "of them runs convoy.upgrade already: a report that changes nothing is not written."
         )
 
 

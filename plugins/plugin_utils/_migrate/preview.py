@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a migration would do, told by carrying it out on a copy of the keys."""
+"""Previews a migration by executing it on a copy of the keys."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .validate import validate
 def preview(
     status: MigrationStatus, ahead: Sequence[MigrationStep], *, remove_legacy: bool, nothing: str
 ) -> MigrationResult:
-    """Return what would be done.
+    """Return the result that a run would have.
 
-    :param ahead: the steps to make; nothing stands in the way of the first.
-    :param nothing: where nothing of a fleet was found, in a sentence.
+    :param ahead: the steps to execute; the first one has been validated.
+    :param nothing: a sentence on where no key of a fleet was found; empty if there are keys.
     :raises UpgradeError: ``in_the_way``.
     """
     outcome = MigrationResult(status.schema, status.schema, status.steps[-1].number, nothing=nothing)
-    # As the run sees them once it has written that it goes on.
+    # A run reads the keys with ``begun`` set, because it has written its beginning.
     found = replace(status.found, begun=True)
     for step in ahead:
         validate(step, found, is_midway=status.is_under_way)
@@ -55,7 +55,7 @@ def preview(
 
 
 def _copied(step: MigrationStep, found: KeysFound, done: StepResult, outcome: MigrationResult) -> KeysFound:
-    """Return the keys as they are when nothing is left to be copied."""
+    """Return the keys after all moves of a step."""
     while moves := step.moves(found):
         outcome.add(done, moves)
         found = after_moves(found, moves)
@@ -63,7 +63,7 @@ def _copied(step: MigrationStep, found: KeysFound, done: StepResult, outcome: Mi
 
 
 def after_moves(found: KeysFound, moves: Sequence[KeyMove]) -> KeysFound:
-    """Return the keys as moves leave them."""
+    """Return the keys after moves."""
     entries = dict(found.entries)
     newest = max((entry.modify_index for entry in entries.values()), default=0) + 1
     for move in moves:

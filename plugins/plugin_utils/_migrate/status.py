@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where the keys of a fleet are: their layout, a migration that was begun, and what older code still needs."""
+"""The migration status of a fleet: the layout of its keys, a migration under way, and the legacy keys that hosts still need."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from .step import KeysFound, MigrationStep
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """The keys, as they were read at one moment, and what they say of their layout.
+    """The keys from one read, with their layout.
 
-    :param schema: the version of the layout; 0 where none is written.
-    :param migration: one that is under way, or whose old keys are kept.
+    :param steps: all steps of this release.
+    :param found: the keys.
+    :param schema: the version of the layout; 0 if none is stored.
+    :param migration: a migration that is under way, or whose legacy keys are kept; None for none.
     """
 
     steps: Sequence[MigrationStep]
@@ -32,41 +34,40 @@ class MigrationStatus:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a migration was begun and has not come to its end."""
+        """Whether a migration has begun and not ended."""
         return self.migration is not None and self.migration.is_under_way
 
     @property
     def is_of_fleet(self) -> bool:
-        """Whether there is any key but those that a migration writes of itself."""
+        """Whether there is any key besides those that a migration writes."""
         keys = self.found.keys
         return bool(self.found.entries.keys() - {keys.schema, keys.migration, keys.holds})
 
     @property
     def schema_text(self) -> str | None:
-        """The version of the layout as it is written."""
+        """The stored text of the layout's version; None if there is none."""
         entry = self.found.entries.get(self.found.keys.schema)
         return text_of(entry.value) if entry is not None else None
 
     @property
     def origin(self) -> int:
-        """The layout that the migration began at, or begins at now."""
+        """The layout at which the migration began, or begins now."""
         before = self.migration
         return self.schema if before is None or not before.readable else min(before.origin, self.schema)
 
     def legacy_keys(self, schema: int) -> int:
-        """Return how many keys of layouts before ``schema`` there are."""
+        """Return the number of keys of layouts before ``schema``."""
         found = replace(self.found, begun=True, switched=True)
         return sum(len(step.removals(found)) for step in self.steps[:schema])
 
     def waiting(self) -> list[str]:
-        """Return the hosts that still need keys of older layouts, as far as is known."""
+        """Return the hosts that are known to need keys of older layouts."""
         return list(dict.fromkeys(host for step in self.steps for host in step.waiting(self.found)))
 
     def is_over(self, schema: int) -> bool:
-        """Return whether no one needs the keys of layouts before ``schema``.
+        """Return whether no host needs the keys of layouts before ``schema``.
 
-        Where no host waits as none has ever said a word, nothing tells who reads them: they are needed until some host has
-        reported through convoy.upgrade.
+        They count as needed until some host has reported through convoy.upgrade, because it is unknown before that who reads them.
         """
         if self.waiting():
             return False
@@ -74,16 +75,16 @@ class MigrationStatus:
 
 
 def read_status(store: Store, steps: Sequence[MigrationStep]) -> MigrationStatus:
-    """Return where the keys are: one request.
+    """Return the migration status. One request.
 
     :raises UpgradeError: ``newer_schema``, ``unreadable_schema``, and what :meth:`ConsulClient.read` raises.
     """
     keys = store.keys
-    looked_at = {folder for step in steps for folder in step.folders(keys.prefix)}
-    wanted = sorted({keys.schema, keys.migration, keys.ledger, keys.holds, keys.records, *looked_at})
+    of_steps = {folder for step in steps for folder in step.folders(keys.prefix)}
+    wanted = sorted({keys.schema, keys.migration, keys.ledger, keys.holds, keys.records, *of_steps})
     entries = store.client.read(wanted)
     store.refuse_hidden_keys(entries, [folder for folder in wanted if folder.endswith("/")])
-    # What is asked for by two prefixes comes twice.
+    # A key under two of the requested prefixes is returned twice.
     by_key = {entry.key: entry for entry in sorted(entries)}
     schema, migration, number = by_key.get(keys.schema), by_key.get(keys.migration), 0
     if schema is not None:

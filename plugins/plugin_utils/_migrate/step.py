@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a step from one layout to the next is made of."""
+"""The parts of a migration step from one layout to the next."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ...module_utils._state.keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class KeysFound:
-    """The keys as they were read at one moment.
+    """The keys from one read.
 
     :param entries: key -> entry, in the order of the keys.
-    :param begun: whether the step has begun, so that old and new keys that differ are no contradiction: one was written later.
-    :param switched: whether the layout is the new one already, so that old keys are what older code still writes.
+    :param begun: whether the step has begun. Then legacy and new keys may differ, because one was written later.
+    :param switched: whether the layout is the new one already. Then legacy keys are those that old code still writes.
     """
 
     keys: Keys
@@ -34,17 +34,17 @@ class KeysFound:
         return [entry for key, entry in self.entries.items() if key.startswith(folder)]
 
     def index(self, key: str) -> int:
-        """Return a key's ModifyIndex, 0 where it is not there."""
+        """Return a key's ModifyIndex; 0 if it does not exist."""
         entry = self.entries.get(key)
         return entry.modify_index if entry is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class KeyProblem:
-    """Something that stands in the way of a step.
+    """A key because of which a step can't run.
 
     :param why: what is wrong with the key.
-    :param fix: what to do about it.
+    :param mend: a sentence that says how to fix it.
     """
 
     key: str
@@ -58,10 +58,10 @@ class KeyProblem:
 
 @dataclass(frozen=True, slots=True)
 class KeyMove:
-    """What belongs together and is safe by itself: it is carried out as a whole, if its keys are as they were read.
+    """Operations that are executed together, if their keys have not changed, and leave the keys consistent.
 
-    :param what: which kind of move it is, alike for all of that kind, such as ``reports copied``.
-    :param example: this one, for people.
+    :param what: the kind of move, such as ``reports copied``.
+    :param example: a text for this move, such as ``a to b``.
     """
 
     what: str
@@ -71,35 +71,34 @@ class KeyMove:
 
 
 class MigrationStep(ABC):
-    """Leads from the layout before to its own.
+    """Migrates the keys from the layout before to its own layout.
 
-    Nothing of it is remembered: whatever is still to be done is seen in the keys, so that whoever comes after a migrator
-    that was killed goes on where that was.
+    What is left to do follows from the keys alone, so a run continues where an earlier one was killed.
     """
 
     number: ClassVar[int]
-    """The layout that it leads to."""
+    """The layout that it migrates to."""
     release: ClassVar[str]
-    """The first release of convoy.upgrade that knows this layout."""
+    """The first release of convoy.upgrade with this layout."""
     title: ClassVar[str]
     """What changes, in a sentence."""
 
     @abstractmethod
     def folders(self, prefix: str) -> Sequence[str]:
-        """Return the folders and keys that it looks at, below the ``kv_prefix``."""
+        """Return the folders and keys that it reads, including the ``kv_prefix``."""
 
     @abstractmethod
     def obstacles(self, found: KeysFound) -> list[KeyProblem]:
-        """Return all that stands in the way, in the order of the keys."""
+        """Return the problems because of which it can't run, in the order of the keys."""
 
     @abstractmethod
     def moves(self, found: KeysFound) -> list[KeyMove]:
-        """Return what is still to be copied or rewritten, in the order of the keys; nothing once all is as it should be."""
+        """Return the moves that are left, in the order of the keys; empty if everything is in the new layout."""
 
     @abstractmethod
     def removals(self, found: KeysFound) -> list[KeyMove]:
-        """Return what removes the old keys, in the order of the keys."""
+        """Return the moves that remove the legacy keys, in the order of the keys."""
 
     @abstractmethod
     def waiting(self, found: KeysFound) -> list[str]:
-        """Return the hosts that are not known to go by the new layout, so that the old keys are kept for them."""
+        """Return the hosts for which legacy keys are kept, because they are not known to use the new layout."""

@@ -1,36 +1,35 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What stands in the way of a step, all at once."""
+"""Checks whether a step can run, and reports all problems at once."""
 
 from __future__ import annotations
 
 from ...module_utils._common.errors import UpgradeError
 from .step import KeysFound, MigrationStep
 
-# So many are in the sentence; all are in its details.
-_MOST_TOLD = 50
+# How many problems the message has. Its details have all of them.
+_MOST_SHOWN = 50
 
 
 def validate(step: MigrationStep, found: KeysFound, *, is_midway: bool) -> None:
-    """Refuse to go on while anything stands in the way.
+    """Refuse to run a step while keys have problems.
 
-    :param is_midway: whether keys are in the middle of being moved, so that planners are refused until that is over.
+    :param is_midway: whether some keys have been moved already, so that planners are refused until the migration is complete.
     :raises UpgradeError: ``in_the_way``; its details have ``obstacles``, each with ``key``, ``why`` and ``fix``.
     """
     obstacles = step.obstacles(found)
     if not obstacles:
         return
-    told = " | ".join(str(one) for one in obstacles[:_MOST_TOLD])
-    more = f" | And {len(obstacles) - _MOST_TOLD} more, in failure.details." if len(obstacles) > _MOST_TOLD else ""
+    problems = " | ".join(str(one) for one in obstacles[:_MOST_SHOWN])
+    more = f" | And {len(obstacles) - _MOST_SHOWN} more, in failure.details." if len(obstacles) > _MOST_SHOWN else ""
     until = (
-        "What was copied stays, and planners are refused until the migration is finished; fix these, then run the same command "
-        "again"
+        "What was copied stays, and planners are refused until the migration is complete. Fix these, then run the same command again"
         if is_midway
-        else "Nothing is changed before that is fixed"
+        else "Nothing is changed. Fix these, then run the same command again"
     )
     raise UpgradeError(
         "in_the_way",
-        f"{len(obstacles)} of the keys stand in the way of layout {step.number}. {until}: {told}{more}",
+        f"{len(obstacles)} of the keys can't be migrated to layout {step.number}. {until}: {problems}{more}",
         obstacles=[{"key": one.key, "why": one.why, "fix": one.mend} for one in obstacles],
     )

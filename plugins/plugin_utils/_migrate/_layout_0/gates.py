@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Operators' pauses and rollouts' gates, as JioCloud's own code kept them: pauses become holds."""
+"""Operators' pauses and rollouts' gates in the layout of python-jiocloud. Pauses become holds."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _EVERYBODY: _Place = ("global", None)
 
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    """A gate, or in the old place a pause.
+    """A gate, or in the legacy layout a pause.
 
-    :param by_hand: whether something else than a planner closed it.
+    :param by_hand: whether something other than a planner closed it.
     """
 
     entry: KVEntry
@@ -42,9 +42,9 @@ class _Gate:
 
 
 def gate_problems(found: KeysFound) -> list[KeyProblem]:
-    """Return the gates and pauses that can't be read or placed.
+    """Return the gates and pauses that can't be read or assigned.
 
-    That one place is open and the other is closed is normal: one has operators' pauses, the other a rollout's gates.
+    The two layouts may differ: the legacy layout has operators' pauses, the new one has a rollout's gates.
     """
     wrong: list[KeyProblem] = []
     _old(found, wrong)
@@ -53,11 +53,11 @@ def gate_problems(found: KeysFound) -> list[KeyProblem]:
 
 
 def moves(found: KeysFound) -> list[KeyMove]:
-    """Return what makes holds of operators' pauses, and of gates that a hand closed.
+    """Return the moves that create holds for operators' pauses, and for gates that were closed by hand.
 
-    A pause is combined with the gates by AND and outlives every rollout, as a hold does. What is open there pauses no one, and
-    is left as it is: taken for a gate, it would open what a rollout keeps closed. In python-jiocloud a rollout closes the global
-    gate alone, so a closed one of a role or a host is an operator's too. Where there is a ledger, gates are those of its rollout.
+    A pause closes a host whatever its gates say, and outlives every rollout, as a hold does. An open legacy key pauses no host and is
+    not copied: as a gate, it would open what a rollout keeps closed. In python-jiocloud, a rollout closes only the global gate, so an
+    operator closed any closed gate of a role or a host. With a ledger, gates are those of its rollout.
     """
     old, new = _old(found, []), _new(found, [])
     made = [one for place, gate in old.items() if gate.by_hand for one in _hold(found, old, place, gate)]
@@ -75,14 +75,14 @@ def _hold(found: KeysFound, old: Mapping[_Place, _Gate], place: _Place, gate: _G
     key, index = gate.entry.key, gate.entry.modify_index
     reason = f"{key} was {truncated_text(gate.text.strip())} when the keys were migrated to layout 1"
     if exempt := _exempt(old, place):
-        reason += f"; python-jiocloud exempted {listing(exempt)}, and a hold does not"
+        reason += f"; python-jiocloud exempted {listing(exempt)}, but a hold does not"
     text = encode_hold(Hold(target, reason, MIGRATION))
     operations = (compare(key, index), compare_and_put(target, text, 0))
-    return [KeyMove("pauses made holds", f"{key} to {target}", operations, (Change(target, None, text),))]
+    return [KeyMove("pauses converted to holds", f"{key} to {target}", operations, (Change(target, None, text),))]
 
 
 def _exempt(old: Mapping[_Place, _Gate], place: _Place) -> list[str]:
-    """Return the roles and hosts that a nearer open key exempts from a pause."""
+    """Return the roles and hosts that a more specific open key exempts from a pause."""
     scope, role = place
     if scope == "host":
         return []
@@ -93,14 +93,13 @@ def _exempt(old: Mapping[_Place, _Gate], place: _Place) -> list[str]:
 
 
 def removals(found: KeysFound) -> list[KeyMove]:
-    """Return what removes the old gates.
+    """Return the moves that remove the legacy gates.
 
-    A closed gate that was in its place already stays behind its hold, as old code knows of no holds: it goes when the hold
-    ends, or with the next rollout.
+    A closed gate in the new layout stays until its hold ends or the next rollout begins, because old code does not read holds.
     """
     return [
         KeyMove(
-            "old gates removed",
+            "legacy gates removed",
             gate.entry.key,
             (compare(gate.entry.key, gate.entry.modify_index), remove(gate.entry.key)),
             (Change(gate.entry.key, gate.text, None),),
@@ -110,13 +109,13 @@ def removals(found: KeysFound) -> list[KeyMove]:
 
 
 def waiting(found: KeysFound) -> list[str]:
-    """Return the hosts with a gate at the old place that never reported through convoy.upgrade."""
+    """Return the hosts with a legacy gate that have never reported through convoy.upgrade."""
     hosts = (name for scope, name in _old(found, []) if scope == "host" and name)
     return [host for host in hosts if not record_index(found, host)]
 
 
 def _old(found: KeysFound, wrong: list[KeyProblem]) -> Mapping[_Place, _Gate]:
-    """Return the gates that stand where layout 1 has none; other settings are left alone."""
+    """Return the gates under legacy keys. Other settings are ignored."""
     old = LegacyKeys(found.keys.prefix)
     gates: dict[_Place, _Gate] = {}
     for folder in old.gate_folders:
@@ -164,10 +163,10 @@ def _take(found: KeysFound, gates: dict[_Place, _Gate], place: _Place, entry: KV
         gate = GateValue(entry.key, text, entry.flags)
         gates[place] = _Gate(entry, gate.is_open(current), gate.was_closed_by_hand(current))
     except UpgradeError as error:
-        mend = "Set it to True or False, or delete it. Only True, or no key, lets Puppet run."
-        why = "can't be read" if error.code == "unreadable_gate" else "can't be named so any more"
+        mend = "Set it to True or False, or delete it. Puppet runs only if the key is True or missing."
+        why = "can't be read" if error.code == "unreadable_gate" else "has a name that is no longer allowed"
         wrong.append(KeyProblem(entry.key, f"{why} ({error.message})", mend))
 
 
 def _homeless(key: str, known: str) -> KeyProblem:
-    return KeyProblem(key, f"is none of {known}, so no one knows whose gate it is", "Delete it, or move it there.")
+    return KeyProblem(key, f"is none of {known}, so its host or role is unknown", "Delete it, or move it there.")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What hosts say they run: ``running_version/<version>/<host>`` and where that goes."""
+"""Reports of hosts under ``running_version/<version>/<host>``, and their moves to the new layout."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ..step import KeyMove, KeyProblem, KeysFound
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """A report at either place.
+    """A report in either layout.
 
-    :param at: when it was made (unix seconds), None where that can't be read.
+    :param at: when it was made (unix seconds); None if that can't be read.
     """
 
     version: str
@@ -34,7 +34,7 @@ class _Report:
 
     @property
     def age(self) -> tuple[bool, float, int]:
-        """Return what sorts the latest word last; of equal times Consul's order tells."""
+        """The sort key that puts the latest report last. For equal times, Consul's index decides."""
         return self.at is not None, self.at or 0.0, self.entry.modify_index
 
     @property
@@ -43,7 +43,7 @@ class _Report:
 
 
 def report_problems(found: KeysFound) -> list[KeyProblem]:
-    """Return the old reports that can't be read or placed, and the hosts that stand at two versions."""
+    """Return the legacy reports that can't be read or assigned, and the hosts that have reported two versions."""
     old = LegacyKeys(found.keys.prefix)
     wrong = []
     for entry in found.below(old.reports):
@@ -51,18 +51,18 @@ def report_problems(found: KeysFound) -> list[KeyProblem]:
             continue
         parts = old.report_of(entry.key)
         if parts is None or "\ufffd" in entry.key:
-            why = f"is not {old.report('<version>', '<host>')}, so no one knows where it belongs"
+            why = f"is not {old.report('<version>', '<host>')}, so its host is unknown"
             wrong.append(KeyProblem(entry.key, why, "Delete it, or move it out of this folder."))
             continue
         try:
             check_version(parts[0], "version")
             check_name("host", parts[1], "host")
         except UpgradeError as error:
-            wrong.append(KeyProblem(entry.key, f"can't be named so any more ({error.message})", "Delete it."))
+            wrong.append(KeyProblem(entry.key, f"has a name that is no longer allowed ({error.message})", "Delete it."))
             continue
         if _time(entry.value) is None:
-            mend = f"Delete it, and let {parts[1]} report again, or write a unix time."
-            wrong.append(KeyProblem(entry.key, f"holds {_shown(entry.value)}, which is no unix time", mend))
+            mend = f"Write a unix time, or delete it and let {parts[1]} report again."
+            wrong.append(KeyProblem(entry.key, f"holds {_shown(entry.value)}, which is not a unix time", mend))
     return [*wrong, *_at_two_versions(found)]
 
 
@@ -70,37 +70,37 @@ def _at_two_versions(found: KeysFound) -> list[KeyProblem]:
     new, wrong = _by_host(_new(found)), []
     for host, reports in _by_host(_old(found)).items():
         latest = reports[-1]
-        # While it goes on, a host may be between writing its new report and removing the former one.
+        # During a migration, a host may have written its new report and not removed the former one yet.
         rivals = [one for one in reports[:-1] if not found.begun or one.at == latest.at]
         if not found.begun:
             rivals += [one for one in new.get(host, []) if one.version != latest.version and one.at == latest.at]
         for one in rivals:
             why = f"says that {host} runs {one.version}, and {latest.entry.key} says {latest.version}"
             if one.at != latest.at:
-                why += ", which is the later word"
-            wrong.append(KeyProblem(one.entry.key, why, "Delete the one of the two that is not so."))
+                why += ", which is newer"
+            wrong.append(KeyProblem(one.entry.key, why, "Delete the wrong one."))
     return wrong
 
 
 def moves(found: KeysFound) -> list[KeyMove]:
-    """Return what brings each host's latest word from the old place to the new one.
+    """Return the moves that copy each host's latest report to the new layout.
 
-    Hosts go on reporting meanwhile, at either place. Where they stand at the same version, nothing is to be done, whatever
-    the time is: it would be another one before it is written.
+    Hosts keep reporting meanwhile, in either layout. A report of the same version is not copied, because its time may change at any
+    moment.
     """
     new = _by_host(_new(found))
     made = []
     for host, reports in _by_host(_old(found)).items():
         latest, there = reports[-1], new.get(host, [])
         same = [one for one in there if one.version == latest.version]
-        said_after = max((one.entry.modify_index for one in there), default=0)
-        if not same and is_outdated(latest.entry.modify_index, said_after, record_index(found, host)):
+        new_index = max((one.entry.modify_index for one in there), default=0)
+        if not same and is_outdated(latest.entry.modify_index, new_index, record_index(found, host)):
             continue
         if same:
             stale = [one for one in there if one is not same[0] and one.age[:2] < same[0].age[:2]]
-            made += [_removal("reports of the past removed", one.entry) for one in stale]
+            made += [_removal("outdated reports removed", one.entry) for one in stale]
         elif not there or there[-1].age[:2] < latest.age[:2]:
-            # Those of the past are removed when it is there: together they could be more than a transaction takes.
+            # Outdated reports are removed in a later round, because a transaction may not have room for all.
             target = found.keys.report(latest.version, host)
             operations, change = (compare_and_put(target, latest.text, 0),), Change(target, None, latest.text)
             made.append(KeyMove("reports copied", f"{latest.entry.key} to {target}", operations, (change,)))
@@ -108,8 +108,8 @@ def moves(found: KeysFound) -> list[KeyMove]:
 
 
 def removals(found: KeysFound) -> list[KeyMove]:
-    """Return what removes the old reports, and the folders that they were in."""
-    return [_removal("old reports removed", entry) for entry in found.below(LegacyKeys(found.keys.prefix).reports)]
+    """Return the moves that remove the legacy reports and their folders."""
+    return [_removal("legacy reports removed", entry) for entry in found.below(LegacyKeys(found.keys.prefix).reports)]
 
 
 def _removal(what: str, entry: KVEntry) -> KeyMove:
@@ -118,7 +118,7 @@ def _removal(what: str, entry: KVEntry) -> KeyMove:
 
 
 def waiting(found: KeysFound) -> list[str]:
-    """Return the hosts whose last word came through old code: their record is older than their old report, or not there."""
+    """Return the hosts that last reported through old code: their record is missing, or older than their legacy report."""
     return [
         host
         for host, reports in _by_host(_old(found)).items()

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``current_version``, around which old tools left white space."""
+"""Removes white space around ``current_version``, which old tools wrote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEND = "Set it to the version that the fleet should run, or delete it"
 
 
 def version_problems(found: KeysFound) -> list[KeyProblem]:
-    """Return what is wrong with it."""
+    """Return the problem with the key, if there is one."""
     key = found.keys.current_version
     entry = found.entries.get(key)
     if entry is None:
@@ -27,12 +27,12 @@ def version_problems(found: KeysFound) -> list[KeyProblem]:
         if text is not None:
             check_version(text, key)
     except UpgradeError as error:
-        return [KeyProblem(key, f"is no version ({error.message})", f"{_MEND}.")]
+        return [KeyProblem(key, f"is not a version ({error.message})", f"{_MEND}.")]
     return []
 
 
 def moves(found: KeysFound) -> list[KeyMove]:
-    """Return what takes the white space off."""
+    """Return the move that removes the white space; empty if there is none."""
     key = found.keys.current_version
     entry = found.entries.get(key)
     text, bare = (None, None) if entry is None else (text_of(entry.value), bare_text(entry.value))

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From layout 0, which JioCloud's own code wrote, to layout 1."""
+"""Migrates from layout 0, which python-jiocloud writes, to layout 1."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from ..step import KeyMove, KeyProblem, KeysFound, MigrationStep
 
 
 class ToOne(MigrationStep):
-    """Copies reports, makes holds of operators' pauses, and takes white space off the version."""
+    """Copies reports, creates holds for operators' pauses, and removes white space around the version."""
 
     number = 1
     release = "0.1.0"
-    title = "reports go to where all tools of convoy.upgrade look for them, and operators' pauses become holds"
+    title = "reports move to the keys that all tools of convoy.upgrade read, and operators' pauses become holds"
 
     def folders(self, prefix: str) -> Sequence[str]:
-        """Return the folders and keys that it looks at."""
+        """Return the folders and keys that it reads."""
         keys, old = Keys(prefix), LegacyKeys(prefix)
         new = (keys.current_version, keys.reports, keys.gates, keys.holds, keys.records, keys.ledger)
         return (*new, old.reports, *old.gate_folders)
 
     def obstacles(self, found: KeysFound) -> list[KeyProblem]:
-        """Return all that stands in the way, in the order of the keys."""
+        """Return the problems because of which it can't run, in the order of the keys."""
         every = chain(version.version_problems(found), reports.report_problems(found), gates.gate_problems(found))
         return sorted(every, key=lambda one: one.key)
 
     def moves(self, found: KeysFound) -> list[KeyMove]:
-        """Return what is still to be copied or rewritten."""
+        """Return the moves that are left."""
         return [*gates.moves(found), *reports.moves(found), *version.moves(found)]
 
     def removals(self, found: KeysFound) -> list[KeyMove]:
-        """Return what removes the old keys; the gates last, as a host that lost only its report is closed as it was."""
+        """Return the moves that remove the legacy keys. Gates go last, so that a paused host stays paused until the end."""
         return [*reports.removals(found), *gates.removals(found)]
 
     def waiting(self, found: KeysFound) -> list[str]:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One host explained: where it is and since when, why, by which rule, who could change that, and what comes next."""
+"""The explanation of one host: its state and since when, the reason, the rule, what an operator can change, what comes next."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def under(one: Fleet, rules: Mapping[str, Any], **more: Any) -> Fleet:
-    """Put a fleet under a rollout with rules."""
+    """Return a fleet with a rollout under these rules."""
     one.ledger = Ledger(1, NEW, OLD, instructions=parse(rules).plain(), who="ann@ops", since=BEGUN, **more)
     return one
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Metrics, read back by the parser that Prometheus' own client has for OpenMetrics."""
+"""Metrics, parsed by the OpenMetrics parser of the Prometheus client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def metrics(found: Fleet, *events: dict[str, Any]) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Return the metrics of a fleet without rules, by name without its prefix."""
+    """Return the metrics of a fleet without rules, by name without the prefix."""
     snapshot = found.snapshot()
     admissions = AdmissionCounts()
     for event in events:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is told of a rollout: which events there are, that each is told once, and what stands in docs/watching.md."""
+"""Notifications of a rollout: the events, that each is sent once, and their documentation in docs/watching.md."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def entry(epoch: int, what: str, **more: Any) -> dict[str, Any]:
 def told_of(
     site: Fleet, entries: Sequence[Mapping[str, Any]] = (), told: SentNotifications | None = None
 ) -> tuple[list[tuple[str, dict[str, Any]]], SentNotifications]:
-    """Return the events by name with what a hook gets, and what was told after them."""
+    """Return each event with its payload, and what has been sent after them."""
     snapshot, plan = site.snapshot(), site.plan()
     hosts = watched_hosts(snapshot, plan)
     found, after = pending_notifications(snapshot, plan, hosts, entries, told or SentNotifications())
@@ -52,7 +52,7 @@ def told_of(
 
 
 def table(heading: str) -> list[list[str]]:
-    """Return the rows of a part's table, in cells."""
+    """Return the rows of a section's table as lists of cells."""
     part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
     rows = [row.strip("| \n").split(" | ") for row in part.splitlines() if row.startswith("| ")]
     return rows[2:]
@@ -84,13 +84,17 @@ def test_the_page_has_every_field_with_its_type() -> None:
             "pause",
             f"The rollout to {NEW} was paused by bob: logins fail.",
         ),
-        (entry(1, "resume", by="bob"), "resume", f"The rollout to {NEW} goes on by bob."),
+        (entry(1, "resume", by="bob"), "resume", f"The rollout to {NEW} was resumed by bob."),
         (
             entry(1, "budget", keys=["fleet"], reason="3 failed"),
             "pause",
-            f"The rollout to {NEW} opens nothing more: 3 failed.",
+            f"The rollout to {NEW} admits no more hosts: 3 failed.",
         ),
-        (entry(1, "budget", reason="none is spent"), "resume", f"The rollout to {NEW} goes on: none is spent."),
+        (
+            entry(1, "budget", reason="none is exhausted"),
+            "resume",
+            f"The rollout to {NEW} continues: none is exhausted.",
+        ),
         (
             entry(1, "approve", by="bob", stage="canary"),
             "approved",
@@ -133,7 +137,7 @@ def test_a_host_is_told_as_broken_once_until_it_is_well_or_put_back() -> None:
     assert (found["broken"], found["hosts"], found["counts"]["compute"]["failed"]) == (1, 3, 1)
     assert told_of(site, told=told) == ([], told)
 
-    # A node that tries it again by itself, and fails again.
+    # A node that retries by itself, and fails again.
     anew = rollout(compute=3).started("compute1")
     _none, told = told_of(anew, told=told)
     assert told.broken == ("compute1",)
@@ -190,7 +194,7 @@ def test_a_run_that_begins_tells_what_is_left_of_the_rollout_on_its_way() -> Non
     assert caught_up(ledger, [*former, *now]) == now
     assert caught_up(ledger, now[1:]) == now[1:]
     for state in (COMPLETE, ABORTED):
-        # It began and ended without a hook; where a hook was told of the beginning, it is told of the end.
+        # It began and ended without a hook. A hook that got its beginning also gets its end.
         assert caught_up(replace(ledger, state=state), [*former, *now]) == []
         assert caught_up(replace(ledger, state=state), former[1:]) == former[1:]
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How long the rest of a rollout may take: worked out by hand, and compared."""
+"""The estimate of the time left, compared with values that were computed by hand."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def rollout(**roles: int) -> Fleet:
 
 
 def took(site: Fleet, host: str, seconds: int, *, ended: int = NOW - 500) -> None:
-    """Let a host have been done after so long."""
+    """Let a host have finished after this time."""
     site.upgraded(host).opened(host)
     site.records[host] = HostRecord(NEW, UPGRADED, times={STARTED: ended - seconds, UPGRADED: ended})
     site.reported_at[host] = ended
 
 
 def moving(site: Fleet, host: str, seconds: int) -> None:
-    """Let a host have been on its way for so long."""
+    """Let a host be in flight for this time."""
     site.opened(host)
     site.records[host] = HostRecord(NEW, STARTED, times={STARTED: NOW - seconds})
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Admission: which hosts the rules admit from a position, what the position is then, and which gates that opens."""
+"""Admission: the hosts that the rules admit from a position, the position after that, and the gates to open."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fleets import NEW, UNLIMITED, Fleet, fleet
 
 
 def position(roles: dict[str, int], **rules: Any) -> Position:
-    """Return the position of a fleet in which every host waits: a1, a2, b1, ..."""
+    """Return the position of a fleet whose hosts are all waiting: a1, a2, b1, ..."""
     parsed = parse(merge(UNLIMITED, rules))
     order = resolve(parsed, roles)
     waiting = {role: tuple(f"{role}{number}" for number in range(1, count + 1)) for role, count in roles.items()}

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Blockers: a rollout that is paused, aborted or rolled back, and what keeps its hosts from being admitted."""
+"""Blockers of a rollout that is paused, aborted or rolled back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_word_on_another_rollout_stops_nothing() -> None:
 
 
 def rollback(site: Fleet, *broken: str) -> Fleet:
-    """Take back what the fleet was on its way to; the hosts given were broken by then."""
+    """Begin a rollback; the given hosts were broken before it."""
     site.ledger = Ledger(9, OLD, previous_version=NEW, rollback=True, broken=broken)
     site.current = OLD
     return site
@@ -96,7 +96,7 @@ def test_a_host_that_was_midway_and_fails_there_holds_nobody_up_and_goes_last() 
     rules = {**ONE, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
     plan = rollback(site).plan(rules)
     assert (plan.blocker, plan.waves) == (None, (("compute1",), ("controller1",)))
-    # What it said before it came to where the fleet goes is over.
+    # Its record is older than its report of the target version, so it does not count.
     site.reported_at["controller1"] = 700.0
     assert site.plan(rules).hosts["controller1"].state == "upgraded"
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Explanations: why each host is in its state or waits, in the sentences that an operator reads."""
+"""Explanations: the reason of each host's state, as operators read it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fleet that a plan is made for: who is in scope, who is missing, and in which order roles go."""
+"""The fleet of a plan: the hosts in scope, missing hosts, and the order of roles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The forecast: the waves that follow if all goes well, and how long they may take, by what hosts took the last time."""
+"""The forecast: the waves that follow if all upgrades succeed, and how long they may take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.role_order import RoleOrder
 from fleets import OLD, Fleet, fleet
 
-# One host of role b goes after the three of role a, two at once.
+# Role a has three hosts and a cap of two. Role b has one host and waits for role a.
 ORDER = RoleOrder(("a", "b"), {}, {"a": (), "b": ("a",)})
 FLEET = StageQueue({"a": ("a1", "a2", "a3"), "b": ("b1",)}, {"a": 3, "b": 1})
 

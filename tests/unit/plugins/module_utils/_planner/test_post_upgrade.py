@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tasks after the upgrade, for the planner."""
+"""Planning the tasks after the upgrade."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def viewed(found: Fleet, *roles: str, rules: HealthRules | None = None, **more: 
 
 
 def at(found: Fleet, **posts: str | None) -> Fleet:
-    """Let upgraded hosts be somewhere with their tasks after the upgrade."""
+    """Set the progress of upgraded hosts in their tasks after the upgrade."""
     found.upgraded(*posts)
     found.records.update({host: HostRecord(NEW, UPGRADED, post=post) for host, post in posts.items()})
     return found
@@ -119,7 +119,7 @@ def test_caps_and_order_count_as_in_the_upgrade() -> None:
     def planned() -> list[str]:
         view = viewed(found, "controller", "compute")
         plan = make_plan(view, roles_of_hosts(found.members, ()), rules)
-        # Who is at work keeps its slot; the gates that it lacks are not of the tasks after the upgrade.
+        # A host that runs these tasks keeps its slot. They need no gates.
         return [one.host for one in plan.admissions if one.before == "pending"]
 
     assert planned() == ["compute2"]

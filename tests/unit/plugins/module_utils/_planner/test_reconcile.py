@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The planner by example: small fleets, and what may go under which rules."""
+"""The planner by example: small fleets, and which hosts the rules admit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CEPH = {"ceph": "ceph_"}
 
 
 def caps(**rolling: Any) -> dict[str, Any]:
-    """Return rules with nothing but caps; those of roles are given by their names."""
+    """Return rules with only caps; the caps of roles are given by their names."""
     known = {name: rolling.pop(name) for name in ("fleet", "complete_sets") if name in rolling}
     everyone = {"global": rolling.pop("everyone")} if "everyone" in rolling else {}
     return {"rolling_rules": {**everyone, **known, **({"roles": rolling} if rolling else {})}}
@@ -188,7 +188,7 @@ def test_a_host_that_never_reported_keeps_others_waiting() -> None:
     assert plan.waves == (("controller1",), ("compute1",))
 
 
-# Hosts in odd conditions
+# Hosts in unusual states
 
 
 @pytest.mark.parametrize("version", [OLD, "3.0", "2.0.1", "2.00"])

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What holds for every plan, whatever the fleet and the rules are."""
+"""Properties of every plan, for generated fleets and rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RULES_THAT_STOP_NOBODY = strategies.rules(caps=strategies.CAPS_ABOVE_0)
 
 
 def domains(site: Fleet, rules: Rules) -> list[tuple[set[str], int]]:
-    """Return every cap as the hosts that it is over and their number of slots, told from the rules again."""
+    """Return the hosts and the number of slots of every cap, computed from the rules without the planner."""
     rolling = rules.get("rolling_rules", {})
     own = rolling.get("roles", {})
     grouped = strategies.GROUP in rules.get("group_mappings", {})

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The planner's work grows with the number of hosts and no faster. Instructions are counted, not seconds."""
+"""The planner's work is linear in hosts. The tests count Python instructions, not seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEW, MANY = 60, 600
 
 
 def instructions_run(work: Callable[[], object]) -> int:
-    """Return how many of Python's instructions a call takes, those of everything that it calls included."""
+    """Return how many Python instructions a call takes, including everything that it calls."""
     count = 0
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
@@ -33,7 +33,7 @@ def instructions_run(work: Callable[[], object]) -> int:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        # From Python 3.12 on, code is instrumented on the way, so only what has run before is counted in full.
+        # Python 3.12 and later instrument code as it runs, so the count is complete only for code that has run before.
         work()
         count = 0
         work()

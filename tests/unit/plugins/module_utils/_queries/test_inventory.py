@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fleet as Consul knows it: who is part of it, by which role, and what is told of every host."""
+"""The inventory from Consul: the hosts of the fleet, their roles and their facts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PLANES = {"controller": "controlplane", "compute": "dataplane", "tools": None}
 
 
 def node(name: str, address: str = "10.0.0.1", **meta: str) -> Node:
-    """Return a node as the catalog has it."""
+    """Return a node of the catalog."""
     return {"Node": name, "Address": address, "Datacenter": "dc1", "TaggedAddresses": None, "Meta": meta or None}
 
 
 def nobody(**ledger: Any) -> Snapshot:
-    """Return what is read where no one has reported."""
+    """Return a snapshot without reports."""
     return Snapshot(ledger=Ledger(1, NEW, **ledger) if ledger else None)
 
 

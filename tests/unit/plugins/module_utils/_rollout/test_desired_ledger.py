@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a request makes of the ledger that there is: under which rules a rollout begins, and which it may replace."""
+"""The desired ledger of a request: the rules under which a rollout begins, and the rollouts that it may replace."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_next_rollout_is_under_the_rules_of_the_last_one_until_others_are_gi
     assert wanted(there, NEXT, UNLIMITED).ledger.instructions == UNLIMITED
 
 
-# In place of another one
+# Replacing another rollout
 
 
 @pytest.mark.parametrize("state", [RUNNING, PAUSED])
@@ -133,7 +133,7 @@ def test_no_rollout_begins_under_rules_whose_names_fit_nothing(state: str) -> No
     assert error.code == "unknown_names"
     assert "did you mean 'web'?" in error.message
     assert wanted(there, NEXT, {**TYPO, "optional_names": ["wbe"]}).begins
-    # Also not under those of the last one, which an earlier release only warned of.
+    # The rules of the last rollout are refused too, though an earlier release only warned of them.
     assert refusal(fleet(replace(LEDGER, state=state, instructions=TYPO)), NEXT).code == "unknown_names"
 
 
@@ -150,7 +150,7 @@ def test_a_rollout_goes_on_and_back_though_a_host_of_its_rules_was_removed() -> 
     assert wanted(fleet(ledger), NEW, rules).ledger.instructions == rules
     assert wanted(fleet(ledger), OLD, rules, takes_back=ledger).begins
     assert wanted(fleet(ledger), OLD, {**rules, "rollback_order": "forward"}, takes_back=ledger).begins
-    # Other rules are looked at.
+    # Other rules are checked.
     assert refusal(fleet(ledger), OLD, TYPO, takes_back=ledger).code == "unknown_names"
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a pass writes down beside its admissions, shown by a writer that sends nothing."""
+"""What a pass writes besides admissions, tested with a writer in check mode."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_write
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from fleets import NEW, OLD, Fleet, fleet
 
-# No one listens there: whoever asked would be told so.
+# Nothing listens at this address, so a request would fail.
 NOWHERE = Store(Settings(port=1, timeout=0.01))
 
 
 def noted(site: Fleet, rules: Mapping[str, Any] | None = None) -> tuple[list[Change], int]:
-    """Return what is written beside the ledger, and by how many writes."""
+    """Return what is written besides the ledger, and the number of writes."""
     site.ledger = site.ledger or Ledger(5, NEW)
     snapshot, plan = site.snapshot(), site.plan(rules)
     writer = LedgerWriter(NOWHERE, snapshot, "ann@here", 9, dry=True)
@@ -38,7 +38,7 @@ def noted(site: Fleet, rules: Mapping[str, Any] | None = None) -> tuple[list[Cha
 
 
 def said(site: Fleet, *hosts: str, at: int = 500, version: str = NEW) -> Fleet:
-    """Let hosts say in their own records alone that they are upgraded."""
+    """Let hosts report an upgrade only in their own records."""
     site.records.update({host: HostRecord(version, UPGRADED, times={UPGRADED: at}) for host in hosts})
     return site
 
@@ -74,7 +74,7 @@ def test_a_record_without_times_is_published_as_of_now() -> None:
     "record",
     [
         HostRecord(NEW, STARTED, times={STARTED: 500}),
-        # Older than the report: the host went elsewhere since.
+        # Older than the report: the host has upgraded to another version since.
         HostRecord(NEW, UPGRADED, times={UPGRADED: 0}),
         HostRecord(OLD, UPGRADED, times={UPGRADED: 500}),
         HostRecord(NEW, UPGRADED, times={UPGRADED: 500}, readable=False),

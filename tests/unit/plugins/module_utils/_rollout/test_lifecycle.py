@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The moves of a rollout: what each one writes, and the snapshot that it leaves behind."""
+"""The lifecycle of a rollout: what each write contains, and the snapshot after it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEYS = Keys("cloud/")
 GATES = "cloud/config_state/enable_puppet/"
 LEDGER = Ledger(4, "2.0", "1.0", instructions={"rolling_rules": {"global": 1}}, who="ann")
 WIPED = remove_tree(GATES)
-# What belongs to an earlier rollout is forgotten with the gates: what one host did for all, health, approvals.
+# Once-per-rollout tasks, health marks and approvals of an earlier rollout are removed with its gates.
 BEGUN = (
     compare_and_put("cloud/upgrade/hold/", "", 0),
     put("cloud/current_version", "2.0"),

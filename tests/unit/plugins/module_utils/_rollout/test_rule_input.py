@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where rules come from: inline, a file, the ledger, and what a bad file is told."""
+"""The sources of rules: inline, a file, the ledger; and the messages for invalid files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rules.caps import 
 
 @pytest.fixture(autouse=True)
 def default_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put the default file where a test may write it; there is none at first."""
+    """Return the path of the default file, in a folder that the test may write to. The file does not exist yet."""
     path = tmp_path / "jio-upgrade.json"
     monkeypatch.setattr(rule_input, "DEFAULT_FILES", (str(path), str(tmp_path / "jiocloud-upgrade.json")))
     return path
@@ -142,7 +142,7 @@ def test_without_a_yaml_library_json_is_read_and_yaml_is_told(file: Path, monkey
     assert refusal(file).endswith("(for YAML, install PyYAML where the module runs)")
 
 
-# Rules that are given
+# Rules of a call
 
 
 def test_nothing_is_given() -> None:
@@ -207,7 +207,7 @@ def test_of_two_sources_that_disagree_neither_wins_silently(
     assert caught.value.code == "conflicting_rules"
     assert told in caught.value.message
     assert str(file) in caught.value.message
-    # What the message offers does as it says.
+    # The fixes in the message work.
     assert given_rules(None, str(file))
     assert given_rules({}, str(file)) == given_rules(None, str(file))
     assert given_rules(inline, "")
@@ -278,7 +278,7 @@ def test_bad_inline_rules_are_told_as_they_are() -> None:
     assert caught.value.message.endswith("optional_names.")
 
 
-# Rules that hold
+# Rules that apply
 
 STORED: dict[str, Any] = {"rolling_rules": {"global": 1}, "role_order": {"compute": ["network"]}}
 

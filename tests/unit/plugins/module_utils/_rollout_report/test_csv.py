@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout as CSV, as spreadsheets of all countries read it."""
+"""A rollout as CSV, read with every delimiter that spreadsheets use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def host(name: str, **more: Any) -> dict[str, Any]:
-    """Return a host as a chronicle has it."""
+    """Return a host in the form of a rollout report."""
     told = {"host": name, "role": "web", "phase": "waiting", "end_known": True, "phases": [["waiting", 1, 2, "", ""]]}
     told |= {"admitted": [], "began": None, "ended": None, "failures": [], "retries": []}
     return {**told, "attempt": 1, "service": "", "step": "", "error": "", **more}

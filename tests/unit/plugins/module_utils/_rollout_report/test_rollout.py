@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout told from its history and its hosts' records."""
+"""The rollout report, from the history and the records of hosts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RECORDS = {
 
 
 def told(**more: Any) -> dict[str, Any]:
-    """Return the running rollout as it is told at 250."""
+    """Return the report on the running rollout at time 250."""
     return rollout_report(EVENTS, MEMBERS, RECORDS, {}, 250, **{"is_current": True, **more})
 
 
@@ -85,7 +85,7 @@ def test_steps_and_how_long_they_took() -> None:
         "controller1": HostRecord("2", "upgraded", times={"started": 115, "upgraded": 140}, trail=(
             StepStart(115, "db", "stop"), StepStart(118, "db", "upgrade"), StepStart(118, "web", "upgrade"), StepStart(140),
         )),
-        # It failed twice, of which the last time is known.
+        # It failed twice. Only the last time is stored.
         "compute1": HostRecord("2", "failed", "nova", "start", 2, "no", {"started": 165, "failed": 190}, trail=(
             StepStart(160, "nova", "stop"), StepStart(163), StepStart(165, "nova", "start"), StepStart(190),
         )),
@@ -119,7 +119,7 @@ def test_a_host_that_recovered_has_failed_all_the_same() -> None:
     healed = HostRecord(
         "2", "upgraded", attempt=3, times={"started": 205, "failed": 200, "upgraded": 205}, failures=failures
     )
-    # As records were before they kept failures.
+    # Records of releases that did not store failures.
     older = HostRecord("2", "upgraded", attempt=2, times={"started": 170, "failed": 165, "upgraded": 180})
     events = [*EVENTS, entry(205, "open", hosts={"compute2": "slot"})]
     found = rollout_report(events, MEMBERS, {"compute2": healed, "compute1": older}, {}, 250, is_current=True)
@@ -180,7 +180,7 @@ def test_of_a_former_rollout_nothing_is_guessed() -> None:
     ]
     found = rollout_report(events, MEMBERS, later, {}, 900, is_current=False, is_whole=False)
     assert (found["state"], found["end"]) == ("converge", 300)
-    # All were upgraded when it ended. When the others were done is not known, so it is not counted how long they took.
+    # All hosts were upgraded when it ended. The end of the others is unknown, so their durations are not counted.
     assert {one["host"]: (one["phases"][-1][:2], one["end_known"]) for one in found["hosts"]} == {
         "controller1": (["upgraded", 300], False), "compute1": (["upgraded", 220], True), "compute2": (["upgraded", 300], False),
     }  # fmt: skip
@@ -230,7 +230,7 @@ def test_an_end_is_the_same_whenever_it_is_looked_at() -> None:
 
 
 class Reader(HTMLParser):
-    """Collects the tags of a page, their attributes and its text."""
+    """Collects the tags of a page with their attributes, and its text."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The composition: which tasks a role's hosts run, in which order, and what is refused."""
+"""The composition: the tasks of a role's hosts, their order, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def roles(tmp_path: Path) -> Roles:
 
 
 def refused(roles: Roles, upgrade_roles: dict[str, Any], hosts: dict[str, int] | None = None) -> str:
-    """Return the message of a refusal, with ``R`` for the folder of the roles."""
+    """Return the error message, with ``R`` for the folder of the roles."""
     with pytest.raises(UpgradeError) as caught:
         roles.compose(upgrade_roles, hosts)
     assert caught.value.code == "bad_service"

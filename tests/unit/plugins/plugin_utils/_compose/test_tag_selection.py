@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the tags on the command line choose."""
+"""The tasks that tags on the command line select."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTION = st.lists(st.sampled_from(("a", "b", "always", "never", "all", "tagged",
 
 
 class Task(Taggable):
-    """A task as far as tags go."""
+    """A task with only its tags."""
 
     def __init__(self, tags: list[str]) -> None:
         self.tags = tags
@@ -28,7 +28,7 @@ class Task(Taggable):
         self._parent = None
 
     def get_play(self) -> None:
-        """Stand in no play."""
+        """Belong to no play."""
 
 
 @given(TAGS, OPTION.map(lambda found: found or ["all"]), OPTION)

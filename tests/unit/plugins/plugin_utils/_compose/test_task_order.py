@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What goes before what."""
+"""The order of services within a role, and of roles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = "abcdefg"
 
 @st.composite
 def requirements(draw: st.DrawFn) -> dict[str, list[str]]:
-    """Return what each service requires, without a circle."""
+    """Return what each service requires, without cycles."""
     found = {
         name: draw(st.lists(st.sampled_from(NAMES[:at]), unique=True)) if at else [] for at, name in enumerate(NAMES)
     }
@@ -31,7 +31,7 @@ def requirements(draw: st.DrawFn) -> dict[str, list[str]]:
 
 
 def behind(name: str, requires: dict[str, list[str]]) -> set[str]:
-    """Return all that a service requires, by way of others too."""
+    """Return all services that a service requires, directly or through others."""
     return {each for first in requires[name] for each in (first, *behind(first, requires))}
 
 
@@ -128,7 +128,7 @@ EDGES = st.dictionaries(st.sampled_from(NAMES), st.sets(st.sampled_from(NAMES)),
 
 
 def reach(name: str, edges: dict[str, set[str]]) -> set[str]:
-    """Return the roles that a role waits for, by way of others too."""
+    """Return all roles that a role waits for, directly or through others."""
     found: set[str] = set()
     left = [name]
     while left:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Steps are found by the names of their files, and none is missing or deleted."""
+"""Migration steps are found by their file names, and none is missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_layout_that_no_step_leads_to_is_told(tmp_path: Path, monkeypatch: pyt
         shutil.copy(STEPS / "to_1.py", tmp_path / name)
     (tmp_path / lacking).unlink()
     monkeypatch.setattr(step_finder, "_FOLDER", tmp_path)
-    with pytest.raises(UpgradeError, match=f"there is no {tmp_path / lacking}"):
+    with pytest.raises(UpgradeError, match=f"{tmp_path / lacking} does not exist"):
         step_finder.find_steps()
 
 

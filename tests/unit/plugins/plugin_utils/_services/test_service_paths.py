@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A service's path: which files it has, in which order, and what is refused of it."""
+"""A service's upgrade path: its files, their order, and what is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def roles(tmp_path: Path) -> Roles:
 
 
 def add(roles: Roles, name: str, points: dict[str, str], meta: str = "", tasks: str = TASK) -> None:
-    """Write a service with a file for each of some versions."""
+    """Write a service with a file for each version."""
     versions = ", ".join(f'"{version}"' for version in points)
     texts = {f"tasks/upgrade_to/{version}.yml": text for version, text in points.items()}
     roles.add(name, {TASKS: tasks, META: meta or f"upgrade_path: [{versions}]\n", **texts})
@@ -161,7 +161,7 @@ def test_the_tasks_of_a_provider_are_run_by_one_host_and_for_it_alone(roles: Rol
     role = roles.compose({"node": ["cloud", "web"]}).roles["node"]
     assert [(unit.name, unit.provider, unit.once) for unit in role.units] == [
         ("upgrade/cloud", True, False),
-        # The same words of a service are of another way.
+        # An identical task of a provider is not a duplicate.
         ("upgrade/web", False, False),
         ("post_upgrade/cloud", False, True),
     ]
@@ -198,7 +198,7 @@ def test_a_provider_that_no_host_has_is_refused(roles: Roles) -> None:
 
 @pytest.mark.parametrize("more", ["", "provider: true\n"])
 def test_more_points_than_a_record_can_say_are_refused(roles: Roles, more: str) -> None:
-    # The service's own unit has 208 characters, and each of its points six more.
+    # The name of the service's own task group has 208 characters, and that of each checkpoint has six more.
     name, most = "s" * 200, [f"2.{at}" for at in range(101, 193)]
     path = "upgrade_path: [{}]\n" + more
     add(roles, name, dict.fromkeys(most, TASK), path.format(", ".join(map(repr, most))))

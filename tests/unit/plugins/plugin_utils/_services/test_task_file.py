@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files with tasks, cut into pieces."""
+"""Task files, split into pieces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(file: Path, text: str, step: str | None = None) -> list[TaskPiece]:
 
 
 def refused(file: Path, text: str, step: str | None = None) -> str:
-    """Return the message of a refusal, with ``f`` for the file."""
+    """Return the error message, with ``f`` for the file."""
     with pytest.raises(UpgradeError) as caught:
         read(file, text, step)
     assert caught.value.code == "bad_service"
@@ -351,7 +351,7 @@ def test_tasks_after_the_upgrade_have_no_step(file: Path) -> None:
     )
 
 
-# What people put into tasks: texts with breaks, hashes, dashes, quotes, braces and blanks at their ends.
+# Values of tasks: texts with line breaks, hashes, dashes, quotes, braces and trailing blanks.
 WORDS = st.text(alphabet="ab #-:'\"{}[]|>&*!%@\n\\é\u2028", max_size=16) | st.sampled_from(
     ("# no comment\n", "- no: task\n", "a\n\n# b\n\n", "  - x", "\n\n", "---\n")
 )
@@ -378,12 +378,12 @@ def test_a_piece_is_the_task_that_its_author_wrote_or_it_is_refused(
     try:
         whole = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.YAMLError:
-        # What was put together here is no YAML, so nothing follows from it.
+        # The generated text is not valid YAML, so the test does not apply.
         reject()
     try:
         pieces = read_pieces(file, "f")
     except UpgradeError as error:
-        # Of all that may be written only texts that end in blank lines can't be moved.
+        # Only texts that end in blank lines can't be moved to another file.
         assert "|+ or >+" in error.message, error.message
         return
     assert [piece.data for piece in pieces] == whole

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which versions may go to which, as a service's file and the roles that use it say it."""
+"""The version rules of a service, from its file and from the roles that use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def roles(tmp_path: Path) -> Roles:
 
 
 def composed(roles: Roles, meta: str, **entry: Any) -> VersionRules:
-    """Return the ways of a service with such a file, as a role uses it."""
+    """Return the version rules of a service with this file, in a role."""
     roles.add("web", {TASKS: "- command: x\n  tags: start\n", **({META: meta} if meta else {})})
     plain = roles.compose({"x": [{"service": "web", **entry}]}).plain()
     return version_rules_from(plain["roles"]["x"]["ways"]["web"])

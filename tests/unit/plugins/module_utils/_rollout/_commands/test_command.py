@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operator's word as the ledger keeps it."""
+"""An operator's command in the form of the ledger."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one()
     for said in (with_all, bare):
         assert isinstance(said["at"], int)
         assert before <= said["at"] <= time.time()
-        # It fits into a ledger as it is.
+        # A ledger accepts it.
         assert Ledger(1, "2", state=PAUSED, word=said).word == said
 
 

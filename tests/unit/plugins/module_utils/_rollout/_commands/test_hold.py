@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whom holds are for, and what is refused before anybody is asked."""
+"""The targets of holds, and what is refused before any request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
-# No one listens there: whoever asked would be told so.
+# Nothing listens at this address, so a request would fail.
 NOWHERE = Store(Settings(port=1, timeout=0.01))
 
 
@@ -30,7 +30,7 @@ def test_the_widest_come_first_and_each_one_once() -> None:
         (HoldTargets(everything=True), [("global", None)]),
         (HoldTargets(roles=["web"]), [("role", "web")]),
         (HoldTargets(hosts=["web1"]), [("host", "web1")]),
-        # A host that is called so is a host.
+        # A host may have this name.
         (HoldTargets(hosts=["global"]), [("host", "global")]),
     ],
 )

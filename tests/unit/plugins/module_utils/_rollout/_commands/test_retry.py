@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is left of a host's record when it is put back among those that wait."""
+"""A host's record after a retry."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_what_was_done_of_the_same_move_stays() -> None:
 @pytest.mark.parametrize(
     ("reported", "origin", "expected"),
     [
-        # What was declared of it is known from nowhere else.
+        # Its origin was declared and is stored only here.
         (None, "2.2", "2.2"),
         (None, None, None),
-        # It may be where it was going, and nothing else would tell that any more.
+        # It may run the other version already, and only its origin can keep that.
         ("2.10", "2.10", "2.6"),
-        # Ansible does not upgrade it.
+        # A host that Ansible does not upgrade.
         ("2.10", None, None),
-        # It was on its way up after one back that did not end.
+        # It was upgrading again after a rollback that did not finish.
         ("2.10", "2.2", "2.2"),
     ],
 )

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From layout 0 to 1, on keys in memory: what is moved, what is left alone, and what stands in the way."""
+"""The migration from layout 0 to 1 on keys in memory: moves, ignored keys and problems."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 SPOKEN = '{"version": "v1", "state": "upgraded", "times": {"upgraded": 1600000000}}'
-# What consul_upgrade_control, the tasks after an upgrade and no one knows who have written there: the host said nothing.
+# Records that consul_upgrade_control, the tasks after an upgrade or something unknown has written, and not the host.
 UNSPOKEN = (
     '{"version": "v1", "state": "retried", "attempt": 0, "times": {"retried": 1600000000}}',
     '{"version": "v1", "state": "upgraded", "reported": "v1", "post": "open"}',
@@ -30,7 +30,7 @@ UNSPOKEN = (
 
 
 def found(keys: Mapping[str, str | bytes], **options: Any) -> KeysFound:
-    """Return keys as if they had been written one after the other."""
+    """Return keys that were written one after another."""
     entries = {
         key: KVEntry(key, value.encode() if isinstance(value, str) else value, at)
         for at, (key, value) in enumerate(keys.items(), 1)
@@ -39,7 +39,7 @@ def found(keys: Mapping[str, str | bytes], **options: Any) -> KeysFound:
 
 
 def changes(keys: Mapping[str, str | bytes], **options: Any) -> dict[str, str | None]:
-    """Return what is changed until nothing is left to be moved."""
+    """Return the changes until no move is left."""
     before, told = found(keys, **options), {}
     while moves := STEP.moves(before):
         told |= {change.key: change.after for move in moves for change in move.changes}
@@ -81,7 +81,7 @@ def test_a_report_through_convoy_stands_whatever_the_clock_of_the_host_says() ->
         {"upgrade/hosts/web1": SPOKEN},
     )
     assert changes({**old, **new, **record}, begun=True, switched=True) == {}
-    # That it began something since does not make an earlier report the later one.
+    # A start after that does not make the older report the latest.
     assert changes({**new, **old, **record}, begun=True)["running/versions/v1/web1"] == "20.5"
     assert changes({**record, **old, **new}, begun=True)["running/versions/v1/web1"] == "20.5"
 
@@ -119,7 +119,7 @@ def test_a_record_in_which_the_host_said_nothing_leaves_it_waiting(text: str) ->
     report, record = {"running_version/v1/web1": "20.5"}, {"upgrade/hosts/web1": text}
     assert STEP.waiting(found({**report, **record})) == ["web1"]
     assert STEP.waiting(found({"config_state/host/web1/enable_puppet": "True", **record})) == ["web1"]
-    # Nor does it make the host's old word one of the past.
+    # It does not make the host's legacy report outdated either.
     assert (
         changes({**report, "running/versions/v2/web1": "10", **record}, begun=True)["running/versions/v1/web1"]
         == "20.5"
@@ -138,7 +138,7 @@ def test_a_pause_becomes_a_hold_whatever_the_gate_says_and_nothing_else_changes(
             for options in ({}, {"begun": True}, {"begun": True, "switched": True}):
                 assert (wrong(keys, **options), set(changes(keys, **options))) == ([], {f"upgrade/hold/{place}"})
     for text in ("True", "true", "v2"):
-        # What is open there pauses no one, and opens nothing that a rollout keeps closed.
+        # An open legacy key pauses no host, and opens nothing that a rollout keeps closed.
         keys = {"current_version": "v2", **ledger, pause: text, "config_state/enable_puppet/global": "false"}
         assert (wrong(keys), changes(keys)) == ([], {})
 
@@ -173,7 +173,7 @@ def test_a_gate_that_a_hand_closed_becomes_a_hold_where_no_rollout_is_known(
     if ledger:
         keys["upgrade/ledger"] = "{}"
     assert (f"upgrade/hold/{place}" in changes(keys)) is made
-    # What somebody closes after the switch is closed and no hold: planners know the gate.
+    # A gate that is closed after the switch gets no hold, because planners read that gate.
     assert changes(keys, begun=True, switched=True) == {}
     assert changes({"config_state/enable_puppet/global": "False"}) == {}
 
@@ -227,7 +227,7 @@ def test_whatever_it_finds_it_comes_to_an_end_that_has_no_work_left(
     left = after_moves(now, STEP.removals(replace(now, switched=True)))
     assert STEP.removals(left) == []
     assert not [key for key in left.entries if key.startswith("running_version/") or key.endswith("/enable_puppet")]
-    # Every host that reported is known where everybody looks, under the version of its latest word.
+    # Every host that reported has a report in the new layout, with the version of its latest report.
     latest: dict[str, tuple[int, str]] = {}
     for (_folder, version, host), at in reports.items():
         latest[host] = max(latest.get(host, (0, "")), (at, version))
