@@ -116,36 +116,36 @@ def _try_once(
     writer: LedgerWriter, request: PassRequest, snapshot: Snapshot, outcome: PassResult, *, read_at: float
 ) -> None:
     keys = writer.store.keys
-    wanted = desired_ledger(keys, request, snapshot, writer.clock, begun=outcome.begun)
-    outcome.warnings = [*wanted.warnings]
-    if wanted.begins and wanted.ledger.rollback:
-        broken = _broken(writer.store, snapshot, wanted.members, wanted.ledger.version)
-        wanted = replace(wanted, ledger=replace(wanted.ledger, broken=broken))
-    move = _ledger_move(keys, snapshot, wanted)
+    desired = desired_ledger(keys, request, snapshot, writer.clock, begun=outcome.begun)
+    outcome.warnings = [*desired.warnings]
+    if desired.begins and desired.ledger.rollback:
+        broken = _broken(writer.store, snapshot, desired.members, desired.ledger.version)
+        desired = replace(desired, ledger=replace(desired.ledger, broken=broken))
+    move = _ledger_move(keys, snapshot, desired)
     if move is not None and snapshot.ledger is None:
         move, warnings = with_holds_for_closed_gates(writer, snapshot, move)
         outcome.warnings += warnings
     # All refusals come before the first write, so that no rollout begins that can't continue.
-    snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=wanted.ledger)
+    snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=desired.ledger)
     _refuse_unreadable(snapshot)
-    snapshot = with_checks(writer.store, snapshot, wanted.rules)
-    plan = make_plan(snapshot, wanted.members, wanted.rules, request.limit)
+    snapshot = with_checks(writer.store, snapshot, desired.rules)
+    plan = make_plan(snapshot, desired.members, desired.rules, request.limit)
     if plan.missing:
         raise UpgradeError("fleet_too_small", f"No host is admitted: {'; '.join(plan.missing)}.")
-    if wanted.begins:
+    if desired.begins:
         # The beginning of a rollout closes all gates. A planner that is too slow to admit a host must not do that.
         refuse_old_read(writer.store, read_at)
     if move is not None:
         _do(writer, move)
-        outcome.begun |= wanted.begins
-        outcome.replaces = wanted.replaces or outcome.replaces
+        outcome.begun |= desired.begins
+        outcome.replaces = desired.replaces or outcome.replaces
     outcome.plan, outcome.index = plan, snapshot.index
-    outcome.snapshot, outcome.members, outcome.rules = snapshot, wanted.members, wanted.rules
+    outcome.snapshot, outcome.members, outcome.rules = snapshot, desired.members, desired.rules
     outcome.warnings += plan.warnings
-    ledger = replace(wanted.ledger, stage=plan.stage_mark, stopped=plan.exhausted_keys)
+    ledger = replace(desired.ledger, stage=plan.stage_mark, stopped=plan.exhausted_keys)
     outcome.warnings += write_health(writer, snapshot, plan, ledger)
     running = replace(ledger, state=RUNNING)
-    admit_hosts(writer, plan, snapshot, running, wanted.rules, outcome.admissions, read_at=read_at)
+    admit_hosts(writer, plan, snapshot, running, desired.rules, outcome.admissions, read_at=read_at)
     end = (
         finish_rollout(keys, snapshot, ledger, converge=request.converge and not plan.post_upgrade)
         if plan.complete
@@ -175,13 +175,13 @@ def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str], versio
     return tuple(host for host, one in found.items() if is_broken(one))
 
 
-def _ledger_move(keys: Keys, snapshot: Snapshot, wanted: DesiredLedger) -> LedgerMove | None:
-    if wanted.begins:
-        return begin_rollout(keys, snapshot, wanted.ledger)
+def _ledger_move(keys: Keys, snapshot: Snapshot, desired: DesiredLedger) -> LedgerMove | None:
+    if desired.begins:
+        return begin_rollout(keys, snapshot, desired.ledger)
     # A different number of hosts alone is no reason to write: two planners with different fleets would overwrite each other's forever.
-    if snapshot.ledger is None or _with_facts(snapshot.ledger, wanted.ledger) != wanted.ledger:
-        move = change_rules(keys, snapshot, wanted.ledger)
-        return replace(move, event={**move.event, **_new_rules(snapshot.ledger, wanted.ledger)})
+    if snapshot.ledger is None or _with_facts(snapshot.ledger, desired.ledger) != desired.ledger:
+        move = change_rules(keys, snapshot, desired.ledger)
+        return replace(move, event={**move.event, **_new_rules(snapshot.ledger, desired.ledger)})
     return None
 
 

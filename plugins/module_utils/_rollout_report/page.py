@@ -67,7 +67,9 @@ def html_page(report: Mapping[str, Any]) -> str:
         if rows
         else "",
         _section("How long hosts took", _took(report)),
-        _section("Who did what when", _table(("when", "who", "what", "why"), [_word(one) for one in report["words"]])),
+        _section(
+            "Who did what when", _table(("when", "who", "what", "why"), [_entry_row(one) for one in report["words"]])
+        ),
         _section("Rules", f"<pre>{escape(json.dumps(report['rules'], indent=2, ensure_ascii=False))}</pre>"),
     ]
     csp = "default-src 'none'; style-src 'unsafe-inline'"
@@ -96,7 +98,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int
     return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>\n{body}</tbody></table>"
 
 
-def _word(one: Mapping[str, Any]) -> tuple[str, ...]:
+def _entry_row(one: Mapping[str, Any]) -> tuple[str, ...]:
     return time_text(one["at"]), one["who"], one["what"], one["text"]
 
 

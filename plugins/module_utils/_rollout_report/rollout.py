@@ -82,7 +82,7 @@ def rollout_report(
         "whole": is_whole,
         "rules": rules,
         "hosts": hosts,
-        "words": [_word(event) for event in events if event.get("what") not in ("publish", "health")],
+        "words": [_entry(event) for event in events if event.get("what") not in ("publish", "health")],
         "concurrency": {
             part: concurrency(one for role in roles for one in by_role[role])
             for part, roles in _parts(limits, counts).items()
@@ -144,7 +144,7 @@ def _published(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
-def _word(event: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(event: Mapping[str, Any]) -> dict[str, Any]:
     hosts, roles = _mapping(event.get("hosts")), _mapping(event.get("roles"))
     parts = [plural(len(hosts), "host")] * bool(hosts) + [f"role {role}" for role in roles]
     stage = event.get("stage")

@@ -22,7 +22,7 @@ from ...module_utils._host.leases import RENEW_EVERY, SESSION_SECONDS, LeaseHold
 from ...module_utils._state.migration_codec import encode_migration
 from ...module_utils._state.store import Store, current_user
 
-# Beside what it moves, a transaction has the check of the lock and the progress.
+# Each transaction also has the check of the lock and the progress.
 MOST_MOVED = MOST_OPERATIONS - 2
 
 

@@ -36,9 +36,9 @@ from .step_finder import find_steps
 from .validate import validate
 
 _MOST_TRIES = 10
-# A planner may write the ledger between each reading and taking the lock.
+# A planner may write the ledger after each read and before the lock is taken.
 _MOST_TAKES = 200
-# Nodes with old code bring old keys back; after so many turns that is told, and no longer waited for.
+# Nodes with old code write legacy keys again. After this many rounds, the removal stops and the result names them.
 _MOST_REMOVALS = 10
 
 
@@ -228,9 +228,9 @@ class Migrator:
     ) -> Migration:
         """Write the version of the layout. After the last step, only the removal of legacy keys is left."""
         text: str | None = None
-        for turn in range(_MOST_TRIES):
+        for attempt in range(_MOST_TRIES):
             status = self._read()
-            text = status.schema_text if turn == 0 else text
+            text = status.schema_text if attempt == 0 else text
             if status.schema >= step.number:
                 # An earlier try has written it, and its reply was lost.
                 after = status.migration or replace(migration, state=KEPT)

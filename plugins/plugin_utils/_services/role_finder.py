@@ -27,7 +27,7 @@ class RoleFinder:
 
     @property
     def places(self) -> list[str]:
-        """Where roles are looked for, for messages."""
+        """The places that are searched, for messages."""
         return [*map(str, self._folders), f"the collection {_OURS}"]
 
     def __call__(self, name: str) -> Path | None:

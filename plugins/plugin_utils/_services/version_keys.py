@@ -25,27 +25,27 @@ def read_version_rules(data: Mapping[Any, Any], at: Callable[[str], str], file: 
     :raises UpgradeError: ``bad_service``.
     """
     where = {key: at(key) for key in WAY_KEYS if data.get(key) is not None}
-    ways = VersionRules(
+    rules = VersionRules(
         file,
         _versions(data.get("versions"), at("versions")),
         _allowed_from(data.get("allowed_from"), at("allowed_from")),
         _flag(data.get("allow_downgrade"), at("allow_downgrade")),
         where,
     )
-    _refuse_unordered(ways)
-    return ways
+    _refuse_unordered(rules)
+    return rules
 
 
-def merged_version_rules(ways: VersionRules, given: VersionRules) -> VersionRules:
+def merged_version_rules(rules: VersionRules, given: VersionRules) -> VersionRules:
     """Return the version rules of a service, with the keys of its use in place of its own.
 
-    :param ways: the rules of the service.
+    :param rules: the rules of the service.
     :param given: the rules of its use.
     :raises UpgradeError: ``bad_service`` if they do not fit together.
     """
     if not given.where:
-        return ways
-    found = replace(ways, **{key: getattr(given, key) for key in given.where}, where={**ways.where, **given.where})
+        return rules
+    found = replace(rules, **{key: getattr(given, key) for key in given.where}, where={**rules.where, **given.where})
     _refuse_unordered(found)
     return found
 
@@ -90,22 +90,22 @@ def _flag(value: object, where: str) -> bool:
     return bool(value)
 
 
-def _refuse_unordered(ways: VersionRules) -> None:
+def _refuse_unordered(rules: VersionRules) -> None:
     """Refuse versions in ``allowed_from`` that can't be compared."""
-    order = ways.order()
+    order = rules.order()
     named = [
         version
-        for entry in ways.allowed_from or ()
+        for entry in rules.allowed_from or ()
         for one in (entry.to, *entry.origins)
         for _sign, version in one.bounds
     ]
     for version in named:
-        if ways.versions is not None and version not in ways.versions:
+        if rules.versions is not None and version not in rules.versions:
             raise refusal(
-                ways.at("allowed_from"),
-                f"allowed_from: {version} is not in the list of {ways.at('versions')}. Add it to that list.",
+                rules.at("allowed_from"),
+                f"allowed_from: {version} is not in the list of {rules.at('versions')}. Add it to that list.",
             )
         try:
             order.compare(named[0], version)
         except UpgradeError as error:
-            raise refusal(ways.at("allowed_from"), f"allowed_from: {error.message}") from error
+            raise refusal(rules.at("allowed_from"), f"allowed_from: {error.message}") from error

@@ -69,20 +69,20 @@ def write_command(
     :raises UpgradeError: ``no_rollout``, ``busy``, ``overtaken`` if another rollout begins between two tries, and what ``act`` raises.
     """
     changes: list[Change] = []
-    meant: Ledger | None = None
+    intended: Ledger | None = None
 
     def attempt() -> CommandResult:
-        nonlocal meant
+        nonlocal intended
         snapshot = store.snapshot()
         refuse_to_plan(store.keys, snapshot)
         ledger = ledger_of(store.keys, snapshot)
-        if meant is not None and not is_same_rollout(meant, ledger):
+        if intended is not None and not is_same_rollout(intended, ledger):
             raise UpgradeError(
                 "overtaken",
-                f"Another rollout, to {ledger.version}, was begun by {ledger.who} in place of the one to {meant.version} during this "
+                f"Another rollout, to {ledger.version}, was begun by {ledger.who} in place of the one to {intended.version} during this "
                 "command. It is not changed. Look at it with status.yml, and run the command again if it should apply to that rollout.",
             )
-        meant = ledger
+        intended = ledger
         writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
         try:
             done = act(writer, snapshot, ledger)

@@ -32,10 +32,10 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
     keys, legacy_keys = store.keys, LegacyKeys(store.keys.prefix)
     place = (scope, check_name(scope, name, "name") if scope != "global" else None)
     key, legacy_key = keys.gate(*place), legacy_keys.gate(*place)
-    wanted = (key, keys.current_version, keys.schema, keys.migration, *legacy_keys.gate_folders)
+    places = (key, keys.current_version, keys.schema, keys.migration, *legacy_keys.gate_folders)
 
     def attempt() -> list[Change]:
-        entries = {entry.key: entry for entry in store.client.read(wanted)}
+        entries = {entry.key: entry for entry in store.client.read(places)}
         snapshot = decode_snapshot(keys, entries.values())
         refuse_newer(keys, snapshot.schema, snapshot.release)
         copies = GateCopies(keys, snapshot)

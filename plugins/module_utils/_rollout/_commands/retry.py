@@ -140,13 +140,13 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
             else HostRecord(version, RETRIED, attempt=0, former=former)
         )
     elif kept.version != version:
-        came = kept.version if reported and kept.origin == reported else kept.origin
+        origin = kept.version if reported and kept.origin == reported else kept.origin
         kept = HostRecord(
             version,
             RETRIED,
             attempt=0,
             done=tuple(filter(is_checkpoint_group, kept.done)),
-            origin=came,
+            origin=origin,
             former=with_former_rollout(kept),
         )
     return replace(

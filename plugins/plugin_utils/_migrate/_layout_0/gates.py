@@ -154,8 +154,8 @@ def _take(found: KeysFound, gates: dict[_Place, _Gate], place: _Place, entry: KV
     current = bare_text(version.value) if version is not None else None
     text = text_of(entry.value)
     if "\ufffd" in entry.key:
-        mend = "Delete it with Consul's HTTP API, its name percent-encoded."
-        wrong.append(KeyProblem(entry.key, "has bytes that are not UTF-8 text in its name", mend))
+        fix = "Delete it with Consul's HTTP API, its name percent-encoded."
+        wrong.append(KeyProblem(entry.key, "has bytes that are not UTF-8 text in its name", fix))
         return
     try:
         if place[1] is not None:
@@ -163,9 +163,9 @@ def _take(found: KeysFound, gates: dict[_Place, _Gate], place: _Place, entry: KV
         gate = GateValue(entry.key, text, entry.flags)
         gates[place] = _Gate(entry, gate.is_open(current), gate.was_closed_by_hand(current))
     except UpgradeError as error:
-        mend = "Set it to True or False, or delete it. Puppet runs only if the key is True or missing."
+        fix = "Set it to True or False, or delete it. Puppet runs only if the key is True or missing."
         why = "can't be read" if error.code == "unreadable_gate" else "has a name that is no longer allowed"
-        wrong.append(KeyProblem(entry.key, f"{why} ({error.message})", mend))
+        wrong.append(KeyProblem(entry.key, f"{why} ({error.message})", fix))
 
 
 def _homeless(key: str, known: str) -> KeyProblem:

@@ -61,8 +61,8 @@ def report_problems(found: KeysFound) -> list[KeyProblem]:
             wrong.append(KeyProblem(entry.key, f"has a name that is no longer allowed ({error.message})", "Delete it."))
             continue
         if _time(entry.value) is None:
-            mend = f"Write a unix time, or delete it and let {parts[1]} report again."
-            wrong.append(KeyProblem(entry.key, f"holds {_shown(entry.value)}, which is not a unix time", mend))
+            fix = f"Write a unix time, or delete it and let {parts[1]} report again."
+            wrong.append(KeyProblem(entry.key, f"holds {_shown(entry.value)}, which is not a unix time", fix))
     return [*wrong, *_at_two_versions(found)]
 
 
