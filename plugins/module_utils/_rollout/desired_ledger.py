@@ -246,7 +246,7 @@ def _former_default(snapshot: Snapshot) -> str:
     """Return a sentence on caps for a fleet that has never had a ledger; empty for other fleets."""
     if snapshot.ledger is not None or snapshot.current_version is None:
         return ""
-    return "The code that set current_version before had no cap by default: global: unlimited keeps that, and global: 1 is safer."
+    return "The code that set current_version before had no cap by default. Keep that with global: unlimited, or begin with global: 1."
 
 
 def _stage(same: Ledger, rules: Instructions) -> Mapping[str, int]:

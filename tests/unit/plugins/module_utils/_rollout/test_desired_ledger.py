@@ -49,7 +49,7 @@ def test_without_a_cap_nothing_begins(rules: dict[str, Any] | None) -> None:
     error = refusal(fleet(None, OLD), NEW, rules)
 
     assert error.code == "no_cap"
-    assert "global: unlimited keeps that" in error.message, "the original had no cap by default"
+    assert "Keep that with global: unlimited" in error.message, "the original had no cap by default"
 
 
 def test_a_half_done_rollout_of_other_code_is_adopted_under_rules_alone() -> None:
