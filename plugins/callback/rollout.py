@@ -1,28 +1,28 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Shows a rollout while it goes on, instead of a line for each task and host."""
+"""The live view of a rollout, in place of a line for each task and host."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: rollout
 type: stdout
-short_description: Show how a rollout goes instead of a line for each task
+short_description: Show the progress of a rollout instead of a line for each task
 version_added: 0.2.0
 description:
-  - On a terminal it draws a bar for each role, the hosts on their way with the service and step that each is at and for how long, and how
-    long the rest may take. What happens is told in lines above that.
-  - It is all lines where the output is no terminal, with E(NO_COLOR) or V(TERM=dumb), and where the Python library C(rich) is missing.
-  - Failures of tasks are shown in full as they happen. Of tasks that are well nothing is shown, but for what M(ansible.builtin.debug) and
-    M(convoy.upgrade.show) print, differences with C(--diff), and with C(-v) a line for each.
-  - Playbooks of this collection draw from the moment at which hosts are let through to the end of the rollout, and C(status.yml) with
-    C(-e follow=true) draws one that others run. Elsewhere there is nothing to draw, and only lines come.
-  - What is shown is read from Consul by a process of its own, which writes nothing. If that fails, the rollout goes on, and is told in lines.
+  - On a terminal, it draws a bar for each role, the remaining time, and the upgrading hosts with their service, step and duration. Events
+    scroll above.
+  - Without a terminal or the Python library C(rich), and with E(NO_COLOR) or V(TERM=dumb), it prints lines.
+  - Failed tasks are shown in full. Other tasks show nothing, except output of M(ansible.builtin.debug) and M(convoy.upgrade.show),
+    differences with C(--diff), and a line for each task with C(-v).
+  - The playbooks of this collection draw from the first admission to the end of the rollout. C(status.yml) with C(-e follow=true) draws a
+    rollout that runs elsewhere. All other playbooks only print lines.
+  - A separate process reads the state from Consul and writes nothing. If it fails, the rollout continues and is shown in lines.
 author: The convoy.upgrade authors (@convoy-upgrade)
 requirements:
-  - The Python library C(rich), to draw.
-  - Set as stdout in the configuration, as by E(ANSIBLE_STDOUT_CALLBACK).
+  - The Python library C(rich), for the drawing.
+  - Set as stdout callback in the configuration, such as with E(ANSIBLE_STDOUT_CALLBACK).
 """
 
 EXAMPLES = r"""

@@ -1,32 +1,29 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An inventory of the fleet, as Consul knows it."""
+"""Inventory plugin that reads the hosts of the fleet from Consul."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: consul_fleet
-short_description: Take the hosts of a fleet from Consul
+short_description: Read the hosts of a fleet from Consul
 version_added: 0.2.0
 author: The convoy.upgrade authors (@convoy-upgrade)
 description:
-  - The hosts are the nodes of Consul's catalog, and those that reported to it or have a record there. A host of either
-    kind is in the inventory, so a node has to report by the name that it has in the catalog.
-  - The file has to be called C(consul_fleet.yml), or end with C(.consul_fleet.yml). C(.yaml) does as well.
-  - A host is in the group of its role, which is called like the role. Further groups tell its version
-    (C(version_2_10)), its state (C(state_upgraded)) and its plane (C(plane_controlplane)). Signs that can't be part of a
-    group's name become C(_) there.
-  - The role is that in O(roles), else that in the metadata of the node (O(role_meta)), else that in the host's name
-    (O(role_pattern)).
-  - With O(upgrade_roles), this is all the inventory that the playbooks of this collection need.
-  - Each host has the variables C(convoy_role), C(convoy_group), C(convoy_plane), C(convoy_state), C(convoy_version),
-    C(convoy_reason) (why it is in its state, or what it waits for), C(convoy_gate) (V(open), V(closed) or V(unreadable)),
-    C(convoy_gate_key) (the key that decides), C(convoy_hold) (who holds it and why), C(convoy_registered) (whether it is in
-    the catalog), C(convoy_datacenter), C(convoy_meta) (the metadata of its node) and C(convoy_health) (V(passing) or
-    V(critical), as Consul's agents see each other). What is not known is null.
-  - It takes three requests, however many hosts there are. Where a token is used, there is one more for each folder of keys
-    that is empty, as Consul hides from a token what it may not read.
+  - The hosts are the nodes of Consul's catalog, and all hosts with a report or record in Consul. So a node must report under its name in the
+    catalog.
+  - The file name must be C(consul_fleet.yml) or end with C(.consul_fleet.yml). C(.yaml) works too.
+  - Each host is in a group with the name of its role. Other groups are for its version (C(version_2_10)), state (C(state_upgraded)) and plane
+    (C(plane_controlplane)). Characters that are not allowed in group names become C(_).
+  - The role comes from O(roles), else from the metadata of the node (O(role_meta)), else from the host name (O(role_pattern)).
+  - With O(upgrade_roles), the playbooks of this collection need no other inventory.
+  - Each host has the variables C(convoy_role), C(convoy_group), C(convoy_plane), C(convoy_state), C(convoy_version), C(convoy_reason) (why it is in
+    its state), C(convoy_gate) (V(open), V(closed) or V(unreadable)), C(convoy_gate_key) (the key that applies), C(convoy_hold) (who holds it and why),
+    C(convoy_registered) (whether it is in the catalog), C(convoy_datacenter), C(convoy_meta) (the metadata of its node) and C(convoy_health)
+    (V(passing) or V(critical), as Consul's agents see each other). Unknown values are null.
+  - It takes three requests for any number of hosts. With a token, there is one more for each empty folder of keys, because Consul hides keys
+    that the token may not read.
 extends_documentation_fragment:
   - convoy.upgrade.consul
   - convoy.upgrade.consul.plugin
@@ -35,42 +32,38 @@ extends_documentation_fragment:
 options:
   plugin:
     description:
-      - Says that the file is meant for this plugin.
+      - Marks the file as one for this plugin.
     type: str
     required: true
     choices: [convoy.upgrade.consul_fleet]
   roles:
     description:
-      - Maps hosts to their roles. This wins over what Consul tells, and a host that is named here is in the inventory even if
-        Consul does not know it.
+      - Maps hosts to their roles. It overrides the roles in Consul. A host listed here is in the inventory even if Consul does not have it.
     type: dict
     default: {}
   role_meta:
     description:
-      - Key of the node's metadata that holds its role. Empty for none.
+      - Key in the metadata of a node that has its role. Empty for none.
     type: str
     default: role
   role_pattern:
     description:
-      - Regular expression whose first group is the role, searched for in the host's name.
-      - Without it, that of the ledger is used, else V(([a-z]+\)(\\d+\)(-.*\)?).
+      - Regular expression whose first group is the role. It is applied to the host name.
+      - The default is the pattern in the ledger, else V(([a-z]+\)(\\d+\)(-.*\)?).
     type: str
   upgrade_roles:
     description:
-      - The roles that the fleet has. Maps each to a dictionary with its C(plane) (V(controlplane) or V(dataplane)) and its
-        C(services).
-      - It is set as the variable C(upgrade_roles), by which the playbooks know the fleet. Without it there are no groups for
-        planes, and any role is one of the fleet.
-      - A node with another role that never reported is none of the fleet, so a Consul server that is called C(consul1) is not
-        taken for a host of the role C(consul).
+      - Maps each role of the fleet to a dictionary with its C(plane) (V(controlplane) or V(dataplane)) and its C(services).
+      - The plugin also sets it as the variable C(upgrade_roles), which the playbooks use. Without it, there are no groups for planes, and every
+        role belongs to the fleet.
+      - A node with any other role that never reported does not belong to the fleet. So a Consul server C(consul1) is no host of a role
+        C(consul).
     type: dict
     default: {}
   unplaced:
     description:
-      - What to do with nodes of the catalog that never reported and have no role, or none of O(upgrade_roles). Consul's own
-        servers are such nodes.
-      - V(ignore) leaves them out, and names them with C(-v). V(group) puts them into the group C(unplaced), and into none for
-        roles, planes or states. V(fail) refuses the inventory.
+      - What to do with nodes of the catalog that never reported and have no role, or none of O(upgrade_roles). Consul servers are such nodes.
+      - V(ignore) leaves them out and lists them with C(-v). V(group) adds them only to the group C(unplaced). V(fail) refuses the inventory.
       - A host that reported is never left out. If it has no role, that is an error, except with V(group).
     type: str
     choices: [ignore, group, fail]
@@ -78,52 +71,50 @@ options:
   address:
     description:
       - Which address of the node becomes C(ansible_host).
-      - V(lan) and V(wan) are its tagged addresses; a node without them has one address for all. V(name) sets none, so that
-        Ansible connects to the host by its name.
+      - V(lan) and V(wan) are the tagged addresses of the node. A node without them has only one address. With V(name), C(ansible_host) is not set,
+        and Ansible connects to the host name.
     type: str
     choices: [lan, wan, name]
     default: lan
   version_prefix:
     description:
-      - What the names of groups for versions begin with. Empty for no such groups.
+      - Prefix of groups for versions. Empty for no such groups.
     type: str
     default: version_
   state_prefix:
     description:
-      - What the names of groups for states begin with. Empty for no such groups.
+      - Prefix of groups for states. Empty for no such groups.
     type: str
     default: state_
   plane_prefix:
     description:
-      - What the names of groups for planes begin with. Empty for no such groups.
+      - Prefix of groups for planes. Empty for no such groups.
     type: str
     default: plane_
 notes:
-  - Ansible goes on without an inventory that it could not read, and without C(upgrade_roles) the playbooks take the fleet
-    to be what has reported. Set C(any_unparsed_is_failed = true) under C([inventory]) in C(ansible.cfg), or
-    E(ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED=true), and it stops.
-  - Options of the connection that stand in the file are set as variables too (O(host) as C(upgrade_consul_host), and so on), so
-    that the playbooks talk to the same Consul. O(token) is not, as variables of an inventory are shown; for the playbooks it is
-    best given by E(CONSUL_HTTP_TOKEN).
-  - Of variables, only those given with C(-e) count for this plugin, and only where the file does not have the option.
-  - Texts among the options of the connection may be templates, so that O(token) can stand in another file. Where the YAML of
-    the inventory file is broken, Ansible itself shows lines of it.
-  - From a cache, states are as old as the cache. It is read again when the file changes in what it asks of Consul, and with
-    C(--flush-cache). The token is not in it.
-  - What Consul holds is never evaluated as a template.
+  - If Ansible can't read an inventory, it continues without it. The playbooks then use all reported hosts as the fleet. To stop instead, set
+    C(any_unparsed_is_failed = true) in C(ansible.cfg), section C([inventory]), or E(ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED=true).
+  - Connection options in the file are also set as variables (O(host) as C(upgrade_consul_host), and so on), so the playbooks use the same
+    Consul. O(token) is not, because Ansible shows inventory variables. Give it to the playbooks with E(CONSUL_HTTP_TOKEN).
+  - Variables set these options only with C(-e), and only if the file does not have the option.
+  - Connection options that are text may be templates, so that O(token) can be in another file. If the YAML of the inventory file is invalid, Ansible
+    itself shows lines of it.
+  - States from a cache are as old as the cache. It is read again with C(--flush-cache), and when the file changes what it requests from
+    Consul. The cache does not contain the token.
+  - Values from Consul are never evaluated as templates.
 seealso:
   - module: convoy.upgrade.consul_upgrade_info
 """
 
 EXAMPLES = r"""
-# fleet.consul_fleet.yml: hosts that tell their role by their name (compute7), on the Consul of CONSUL_HTTP_ADDR.
+# fleet.consul_fleet.yml: host names contain the role (compute7). Consul is at CONSUL_HTTP_ADDR.
 # ansible-playbook playbooks/upgrade.yml -i fleet.consul_fleet.yml -e version=2.10
 plugin: convoy.upgrade.consul_fleet
 upgrade_roles:
   controller: {plane: controlplane}
   compute: {plane: dataplane}
 ---
-# Nodes that tell their role by their metadata (node_meta in the configuration of their agents).
+# The metadata of nodes has the role (node_meta in the configuration of their agents).
 plugin: convoy.upgrade.consul_fleet
 host: consul.example.com
 scheme: https
@@ -131,16 +122,16 @@ port: 8501
 ca_path: /etc/ssl/certs/consul.pem
 token: "{{ lookup('ansible.builtin.file', '/etc/consul.d/fleet.token') }}"
 role_meta: openstack_role
-role_pattern: '^[^-]+-([a-z]+)'      # for those without: cloud1-compute-7 is a compute
+role_pattern: '^[^-]+-([a-z]+)'      # for nodes without metadata: cloud1-compute-7 is a compute
 roles:
-  gateway.example.com: network       # for this one alone
+  gateway.example.com: network       # for this host only
 upgrade_roles:
   controller: {plane: controlplane}
   network: {plane: controlplane}
   compute: {plane: dataplane}
 unplaced: fail
 ---
-# Read Consul once in ten minutes, and group by what the nodes tell of themselves.
+# Read Consul at most every ten minutes, and add groups from variables of the hosts.
 plugin: convoy.upgrade.consul_fleet
 address: wan
 cache: true

@@ -1,23 +1,21 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""May this host run Puppet?"""
+"""Look up whether hosts may run Puppet."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: enable_puppet
-short_description: Tell whether a host may run Puppet
+short_description: Return whether a host may run Puppet
 version_added: 0.1.0
 author: The convoy.upgrade authors (@convoy-upgrade)
 description:
-  - Reads the gates in Consul. The host's value decides, else that of its role, else the global one.
-  - A hold on the host, its role or everything closes it, whatever the gates say.
-  - A gate that is not in its place is looked for where JioCloud's own code had it, so the answer is right before, during and after
-    a migration of the keys.
-  - However many hosts are asked for, it takes one request. Where a token is used and no hold is seen, a second
-    one makes sure that there is none, as Consul hides from a token what it may not read. So does one for the gates, and where there
-    is no global gate one for those of JioCloud's code.
+  - Reads the gates in Consul. The gate of the host applies, else that of its role, else the global one.
+  - A hold on the host, its role or the whole fleet overrides open gates.
+  - If a gate is missing, the key of JioCloud's code is read. So the result is correct before, during and after a migration.
+  - It takes one request for any number of hosts. With a token, there are up to three more, because Consul hides keys that the token may not
+    read. One checks that there are no holds, one that there are no gates, and one that there are no gates of JioCloud's code.
 extends_documentation_fragment:
   - convoy.upgrade.consul
   - convoy.upgrade.consul.plugin
@@ -30,26 +28,26 @@ options:
     required: true
   role:
     description:
-      - Role of the hosts. Without it, each name tells its own by O(role_pattern).
+      - Role of the hosts. The default is the role that O(role_pattern) finds in each name.
     type: str
   role_pattern:
     description:
-      - Regular expression whose first group is the role, searched for in the host's name.
+      - Regular expression whose first group is the role. It is applied to the host name.
     type: str
     default: '([a-z]+)(\d+)(-.*)?'
   default:
     description:
-      - The answer where no gate is set. A fleet that no one is upgrading runs Puppet as usual.
+      - Result if no gate is set. With the default, a fleet without a rollout runs Puppet as usual.
     type: bool
     default: true
   version:
     description:
-      - What gates that hold a version are compared to. Without it, C(current_version).
+      - Version to compare with gates that contain a version. The default is C(current_version).
     type: str
   unreachable:
     description:
-      - What a Consul that can't be reached means. V(fail) makes it an error, V(closed) an answer. It is never a yes.
-      - Anything else that goes wrong, such as a value that can't be read or a token that is refused, stays an error.
+      - Result if Consul is unreachable. V(fail) is an error, V(closed) returns a closed gate.
+      - Other failures, such as an unreadable gate or a refused token, are always errors.
     type: str
     choices: [fail, closed]
     default: fail
@@ -60,22 +58,22 @@ options:
     type: bool
     default: false
 notes:
-  - A value that can't be read and a Consul that can't be reached are errors, never a yes.
+  - An unreadable gate or an unreachable Consul never opens a gate.
 seealso:
   - module: convoy.upgrade.consul_enable_puppet
 """
 
 EXAMPLES = r"""
-- name: Run Puppet only if this host may
+- name: Run a task only if this host may run Puppet
   ansible.builtin.debug:
     msg: Puppet would run now
   when: lookup('convoy.upgrade.enable_puppet', 'compute7', role='compute')
 
-- name: Say what decides
+- name: Show which gate applies
   ansible.builtin.debug:
     msg: "{{ lookup('convoy.upgrade.enable_puppet', 'compute7', detail=true) }}"
 
-- name: Ask for several hosts at once
+- name: Look up several hosts at once
   ansible.builtin.debug:
     msg: "{{ query('convoy.upgrade.enable_puppet', 'compute7', 'compute8', default=false) }}"
 """
@@ -83,11 +81,11 @@ EXAMPLES = r"""
 RETURN = r"""
 _raw:
   description:
-    - For each host whether it may run Puppet. With O(detail), a dictionary.
-    - Its C(value) is the boolean, C(scope) where the deciding gate or hold stands (V(host), V(role), V(global), or
-      V(default) where nothing is set, V(unreachable) where Consul could not be asked), C(key) the deciding key,
-      C(hold) whether a hold did it, C(reason) all of that in a sentence, C(version) what C(current_version) was
-      at that moment, and C(held) why the host says in its record that it holds itself, null where it does not.
+    - Whether each host may run Puppet. With O(detail), a dictionary for each host.
+    - C(value) is the boolean, and C(reason) explains it in a sentence. C(scope) is the scope of the gate or hold that applies, V(host), V(role) or
+      V(global). It is V(default) if nothing is set, and V(unreachable) if Consul is unreachable.
+    - C(key) is the key that applies, C(hold) whether it is a hold, and C(version) the value of C(current_version).
+      C(held) is the reason of the hold in the record of the host, or null.
   type: list
   elements: raw
 """

@@ -1,18 +1,18 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Instructions looked at before they are used."""
+"""Check instructions before a rollout uses them."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: check_instructions
-short_description: Tell every mistake in instructions, without Consul
+short_description: Find all mistakes in instructions, without Consul
 version_added: 0.2.0
 description:
-  - Reads instructions as M(convoy.upgrade.consul_upgrade_plan) does, and fails with all of their mistakes, where that one stops at the
-    first. For a pipeline that looks at them before they are merged.
-  - Consul is not asked, and nothing is written.
+  - Reads instructions as M(convoy.upgrade.consul_upgrade_plan) does, and fails with a list of all mistakes. M(convoy.upgrade.consul_upgrade_plan)
+    stops at the first one.
+  - Use it in a pipeline, before rules are merged. It does not contact Consul and writes nothing.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -21,43 +21,42 @@ attributes:
     support: full
   diff_mode:
     support: none
-    details: Nothing is ever changed.
+    details: The module changes nothing.
   platform:
     platforms: all
     support: full
 options:
   instructions:
     description:
-      - The rules, as O(convoy.upgrade.consul_upgrade_plan#module:instructions) has them.
-      - They add to those of O(instructions_file), key by key. A rule that both give with different values is a mistake.
+      - The rules, in the form of O(convoy.upgrade.consul_upgrade_plan#module:instructions).
+      - They are merged with O(instructions_file), key by key. It is a mistake if both give a rule with different values.
     type: dict
   instructions_file:
     description:
-      - File with instructions, as JSON or YAML, where the module runs.
-      - Without it, C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) is read where it exists. Where there are no instructions at all, the call fails.
+      - JSON or YAML file with instructions, on the host where the module runs.
+      - Without it, C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) is read if it exists. Without any instructions, the module fails.
     type: path
   role_order:
     description:
-      - Order that is added to that of the instructions, such as that of the stages of C(upgrade_roles).
+      - Order that is added to that of the instructions, such as the order of planes in C(upgrade_roles).
     type: dict
   fleet:
     description:
-      - Maps hosts to their roles. Rules that can be read are then looked at with this fleet, too; with names that are none of its roles,
-        groups and hosts, above all.
+      - Maps hosts to their roles. With it, the rules are also checked against this fleet. Names that are no role, group or host of it are mistakes.
     type: dict
   strict:
     description:
-      - Whether what planners would warn of is a mistake.
+      - Whether warnings count as mistakes.
     type: bool
     default: false
 notes:
-  - The schema C(schemas/instructions.json) of the collection tells most of these mistakes in an editor.
+  - With the schema C(schemas/instructions.json) of the collection, an editor shows most of these mistakes.
 seealso:
   - module: convoy.upgrade.consul_upgrade_plan
 """
 
 EXAMPLES = r"""
-- name: Look at the rules of the next rollout
+- name: Check the rules of the next rollout
   convoy.upgrade.check_instructions:
     instructions:
       rolling_rules: {global: 1, roles: {compute: 10%}}
@@ -68,36 +67,36 @@ EXAMPLES = r"""
 
 RETURN = r"""
 mistakes:
-  description: All that is wrong, one of them for each mistake.
+  description: One entry for each mistake.
   returned: always
   type: list
   elements: dict
   contains:
     key:
-      description: Key of the instructions, empty where a file can't be read at all.
+      description: Key of the instructions. Empty if the file can't be read.
       type: str
       sample: rolling_rules.roles.compute
     message:
-      description: What is wrong with it, in words.
+      description: What is wrong, as a sentence.
       type: str
     file:
-      description: File that it stands in, empty for what was given inline.
+      description: File with the mistake. Empty for O(instructions).
       type: str
     line:
-      description: Its line there, V(0) where that is not known.
+      description: Line in the file, or V(0) if unknown.
       type: int
 remarks:
-  description: What planners would warn of in this fleet.
+  description: Warnings that a planner would give for this fleet.
   returned: always
   type: list
   elements: str
 rules:
-  description: The rules in the form in which they are stored.
+  description: The rules in the form that the ledger stores.
   returned: success
   type: dict
   sample: {"rolling_rules": {"global": 1}}
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
@@ -105,10 +104,10 @@ failure:
       description: V(bad_instructions), V(no_instructions) or V(bad_name).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

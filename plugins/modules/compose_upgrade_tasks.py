@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write what each role's hosts will run: documentation of the action plugin."""
+"""Documentation of the action plugin that composes the upgrade tasks of each role."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ module: compose_upgrade_tasks
 short_description: Compose the upgrade tasks of services into task files for each role and step
 version_added: 0.2.0
 description:
-  - Reads every service that the roles name, before any host is touched, and writes a folder that holds for each role and
-    step the tasks in the order in which they will run, so that they can be read, compared with the last composition, and kept.
-  - A service is an Ansible role with C(tasks/upgrade_tasks.yml), C(tasks/post_upgrade_tasks.yml) or both. Each task of the
-    former has one step as a tag, C(step0) to C(step5) or its name, C(validate), C(prepare), C(stop), C(upgrade), C(start),
-    C(verify). The tag C(once) beside it means that one host per version runs the task for all.
-  - C(meta/upgrade.yml) of a service says what tags can't, C(requires), the services that have to be upgraded before it, and
-    C(once), the steps that one host runs for all.
-  - C(upgrade_path) there lists versions, or maps them to files. What C(tasks/upgrade_to/<version>.yml) has is run by the hosts on whose way
-    from one version to another it lies, before the service's own tasks of that step.
-  - C(provider) there is for what is no host and has a version of its own. One host at a time upgrades it, once, from where it is itself.
-  - What would be lost or run at the wrong time is refused, with file and line. So are an unknown step, a task without a step, a task with
-    two, a service that can't be found, services that require each other, and a step that would be run once by no one.
+  - Reads all services of all roles before any host is touched. Writes a folder with the tasks of each role and step, in the order in which they
+    run. You can read, compare and keep these files.
+  - A service is an Ansible role with C(tasks/upgrade_tasks.yml), C(tasks/post_upgrade_tasks.yml) or both.
+  - Each task in C(upgrade_tasks.yml) has one step as a tag, by number (C(step0) to C(step5)) or by name (C(validate), C(prepare), C(stop),
+    C(upgrade), C(start), C(verify)). With the additional tag C(once), one host per version runs the task for all.
+  - In C(meta/upgrade.yml) of a service, C(requires) lists services that must be upgraded before it, and C(once) lists steps that one host
+    runs for all.
+  - C(upgrade_path) there lists checkpoints, or maps them to files. A host whose upgrade passes a checkpoint runs
+    C(tasks/upgrade_to/<version>.yml) before the service's own tasks of the same step.
+  - C(provider) there marks something that is no host but has a version, such as a cloud. One host at a time upgrades it from its own version.
+  - Tasks that would be lost or run at the wrong time are refused, with file and line. Other errors are an unknown step, a task with no
+    step or two, a missing service, services that require each other, and a C(once) step without a host.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -37,42 +37,39 @@ options:
   upgrade_roles:
     description:
       - Maps each role to a dictionary with its C(plane) and C(services).
-      - A service is the name of an Ansible role, or a dictionary with C(service), the name of the role, C(name), what it is
-        called here, and C(vars), variables for its tasks. So one role can serve several services of a host.
-      - A dictionary may also have C(versions), C(allowed_from) and C(allow_downgrade), which take the place of those that the service
-        has in its C(meta/upgrade.yml).
+      - A service is the name of an Ansible role, or a dictionary with C(service) (the Ansible role), C(name) (the name of the service here)
+        and C(vars) (variables for its tasks). One Ansible role can serve several services of a host.
+      - The dictionary may also have C(versions), C(allowed_from) and C(allow_downgrade). They override C(meta/upgrade.yml) of the service.
     type: dict
     required: true
   folder:
     description:
-      - Folder to write. Files of the last composition that are not in this one are deleted.
+      - Folder to write. Files of the last composition that this one does not have are deleted.
     type: path
     required: true
   roles_path:
     description:
-      - Folders with roles, which are searched before those beside the inventory, in the current folder, beside the playbook,
-        and of Ansible's configuration. After these come collections, this one for names without a collection.
+      - Folders to search first for roles. Next are the folders beside the inventory, the current folder, those beside the playbook and those of
+        Ansible's configuration, then collections. A name without a collection is also searched in this collection.
     type: list
     elements: path
     default: []
   hosts:
     description:
-      - Maps roles to their hosts, as the variable C(groups) does. With it, a service with tasks that one host runs for all
-        is refused if no host has it.
+      - Maps roles to their hosts, as the variable C(groups) does. With it, a service with C(once) tasks is refused if no host has the service.
     type: dict
   copy_to:
     description:
-      - Another folder that is written too, in check mode as well. A run works with it, so that a later composition does not
-        change what it runs.
+      - Second folder to write, also in check mode. A run uses this copy, so a later composition does not change its tasks.
     type: path
 notes:
-  - It runs on the controller alone, and needs no connection.
+  - It runs only on the controller, without a connection to a host.
 seealso:
   - module: convoy.upgrade.push_daemon
 """
 
 EXAMPLES = r"""
-- name: Write what the hosts of each role would run
+- name: Compose the tasks of each role
   convoy.upgrade.compose_upgrade_tasks:
     upgrade_roles:
       web:
@@ -89,17 +86,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 folder:
-  description: The folder.
+  description: The folder that was written.
   returned: success
   type: str
 files:
-  description: What is in it, sorted.
+  description: The files in RV(folder), sorted.
   returned: success
   type: list
   elements: str
 roles:
-  description: The roles that have services, each with its plane, its services in their order, C(ways), which of
-    their versions may go to which, and its units.
+  description: Maps roles with services to their C(plane), C(services) in order, C(paths) (checkpoints), C(ways) (allowed versions), C(units) (task
+    groups) and C(dropped) (remarks on duplicate tasks that were left out).
   returned: success
   type: dict
   sample:
@@ -122,35 +119,35 @@ roles:
           tasks: 2
       dropped: []
 role_order:
-  description: Maps roles to those that go before them, from the planes and from what services require.
+  description: Maps each role to the roles that go before it, from planes and C(requires).
   returned: success
   type: dict
 reasons:
-  description: Maps roles to those that go before them, and these to the reason.
+  description: Maps each role to the roles that go before it, and these to the reason.
   returned: success
   type: dict
 lockstep:
-  description: Roles of the control plane that require each other, so that their hosts go together.
+  description: Lists of control plane roles that require each other. Their hosts are upgraded together.
   returned: success
   type: list
   elements: list
 remarks:
-  description: What is worth knowing, such as a role whose services have no task.
+  description: Remarks for the operator, such as a role whose services have no task.
   returned: success
   type: list
   elements: str
 failure:
-  description: What kept it from composing.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as C(bad_service).
+      description: Stable failure code, such as V(bad_service).
       type: str
     message:
-      description: The message of the failure.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """

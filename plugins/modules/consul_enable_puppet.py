@@ -10,11 +10,10 @@ module: consul_enable_puppet
 short_description: Open or close the gate of a host, a role or the whole fleet
 version_added: 0.1.0
 description:
-  - Sets one of the values that tell a node whether it may run Puppet. The host's value decides, else that of
-    its role, else the global one.
-  - O(state=reset) wipes all gates and closes the global one, in one transaction.
-  - As long as there are gates where JioCloud's own code had them, each is set in both places in one transaction.
-  - A planner that is at work opens gates again. To keep a host out of a rollout, hold it.
+  - Sets one gate. A node may run Puppet if its gate is open. The gate of the host applies, else that of its role, else the global one.
+  - O(state=reset) removes all gates and closes the global one, in one transaction.
+  - While the legacy layout of JioCloud's code exists, a gate is written in both layouts, in one transaction.
+  - A running planner opens gates again. To keep a host out of a rollout, use M(convoy.upgrade.consul_upgrade_hold).
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -30,7 +29,7 @@ attributes:
 options:
   scope:
     description:
-      - Whose gate it is. Required unless O(state=reset).
+      - Scope of the gate. Required unless O(state=reset).
     type: str
     choices: [global, role, host]
   name:
@@ -39,13 +38,13 @@ options:
     type: str
   value:
     description:
-      - V(true), V(false) or a version; a gate with a version is open while that is the current one.
+      - V(true), V(false) or a version. A gate with a version is open while C(current_version) is that version.
       - Required for O(state=present).
     type: str
   state:
     description:
-      - V(present) sets the gate and V(absent) removes it, so that the next wider one decides.
-      - V(reset) wipes all gates and closes the global one.
+      - V(present) sets the gate. V(absent) removes it, and the next wider gate applies.
+      - V(reset) removes all gates and closes the global one.
     type: str
     choices: [present, absent, reset]
     default: present
@@ -55,19 +54,19 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Let Puppet run on one host, whatever its role may do
+- name: Let Puppet run on one host, even if the gate of its role is closed
   convoy.upgrade.consul_enable_puppet:
     scope: host
     name: compute7
     value: true
 
-- name: Let a role run Puppet while the fleet is to be on 2.10
+- name: Let a role run Puppet while the version of the fleet is 2.10
   convoy.upgrade.consul_enable_puppet:
     scope: role
     name: compute
     value: "2.10"
 
-- name: Leave the host to its role again
+- name: Remove the gate of the host, so that the gate of its role applies
   convoy.upgrade.consul_enable_puppet:
     scope: host
     name: compute7
@@ -80,7 +79,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: The keys that changed, each with its value before and after; empty for one that is not there.
+  description: The keys that changed, with their values. The value is empty if the key does not exist.
   returned: success
   type: list
   elements: dict
@@ -89,24 +88,24 @@ changes:
       description: The key.
       type: str
     before:
-      description: Its value before.
+      description: Value before the change.
       type: str
     after:
-      description: Its value after.
+      description: Value after the change.
       type: str
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(denied) or V(bad_gate_value).
+      description: Stable failure code, such as V(unreachable), V(denied) or V(bad_gate_value).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node says of its health."""
+"""Publish health checks of a node."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ module: consul_health
 short_description: Publish a node's health to its own Consul agent
 version_added: 0.2.0
 description:
-  - Sets checks of the node whose agent is asked.
-  - A check of a node counts for every service on it, and a critical one takes them all out of Consul's answers. So checks are never
-    critical and do not expire, unless O(critical) asks for that.
+  - Sets node checks through the agent of the node.
+  - A node check applies to every service on the node. If it is critical, Consul leaves all these services out of its answers. So checks are
+    never critical and never expire, unless O(critical=true).
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -28,10 +28,9 @@ attributes:
 options:
   critical:
     description:
-      - Whether checks may be critical, and turn so when they are not renewed within their time. All services of the node are then taken out
-        of Consul's answers.
-      - Without it, V(critical) is published as V(warning), and O(checks[].ttl) is not used. A check that was critical before becomes a
-        warning.
+      - Whether checks may be critical, and become critical if they are not renewed within O(checks[].ttl). Consul then leaves all services of
+        the node out of its answers.
+      - With V(false), V(critical) is published as V(warning), and O(checks[].ttl) is not used. A check that was critical becomes a warning.
     type: bool
     default: false
     version_added: 0.3.0
@@ -49,27 +48,27 @@ options:
         required: true
       status:
         description:
-          - How it stands. Without it, what it is stays, and is renewed. One that is not there stays away.
-          - V(absent) takes it out of Consul.
+          - Status to set. Without it, an existing check is renewed with the status it has, and a missing one is not created.
+          - V(absent) removes the check.
         type: str
         choices: [passing, warning, critical, absent]
       output:
         description:
-          - What Consul shows beside it. Of a long text the last 4000 characters are kept.
+          - Text that Consul shows with the check. Only the last 4000 characters are kept.
         type: str
       ttl:
         description:
-          - Seconds after which Consul takes it for critical unless it is renewed, with O(critical).
+          - Seconds until the check becomes critical if it is not renewed. Needs O(critical=true).
         type: int
         default: 3600
 notes:
-  - Renewing a check, or giving it another output, is not reported as a change.
+  - A renewed check and a new output do not count as a change.
 seealso:
   - module: convoy.upgrade.consul_upgrade_host_report
 """
 
 EXAMPLES = r"""
-- name: Say that Puppet ran well, and the validations did not
+- name: Report that Puppet succeeded and the validations failed
   convoy.upgrade.consul_health:
     checks:
       - name: puppet
@@ -79,7 +78,7 @@ EXAMPLES = r"""
         status: critical
         output: nova-compute does not answer
 
-- name: Take all services of the node out of Consul's answers as long as its validations fail
+- name: Remove all services of the node from Consul's answers while its validations fail
   convoy.upgrade.consul_health:
     critical: true
     checks:
@@ -87,7 +86,7 @@ EXAMPLES = r"""
         status: critical
         output: nova-compute does not answer
 
-- name: Say that nothing new is known
+- name: Renew both checks with the status they have
   convoy.upgrade.consul_health:
     checks:
       - name: puppet
@@ -105,27 +104,27 @@ checks:
       description: Name of the check.
       type: str
     status:
-      description: How it stands. Null if it is not there, V(absent) if it was to be taken away.
+      description: Status of the check. Null if there is no such check, V(absent) if this call removed it.
       type: str
     output:
-      description: What Consul shows beside it.
+      description: Text that Consul shows with the check.
       type: str
     ttl:
-      description: Seconds after which Consul takes it for critical unless it is renewed. Null if it does not expire.
+      description: Seconds until the check becomes critical if it is not renewed. Null if it does not expire.
       type: int
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(denied) or V(bad_check).
+      description: Stable failure code, such as V(unreachable), V(denied) or V(bad_check).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

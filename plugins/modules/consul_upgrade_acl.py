@@ -1,20 +1,20 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Policies and tokens: documentation of the action plugin."""
+"""Documentation of the action plugin that creates policies and tokens."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_acl
-short_description: Give controllers, nodes, viewers and migrators Consul policies and tokens of their own
+short_description: Create Consul policies and tokens for controllers, nodes, viewers and migrators
 version_added: 0.2.0
 description:
-  - Makes a policy that allows what a part in rollouts needs and nothing else, and one token with it.
-  - The token of a node can read C(current_version), the version of the layout, gates and holds, and write the host's own record, and
-    nothing else. It can't open a gate, speak for another host, end a hold or touch the ledger. Planners publish what such a host says of itself.
-  - It runs on the controller, with a token that has C(acl = "write"). The secret of the new token is written to O(token_file) on the
-    host of the task, and appears nowhere else.
+  - Creates one policy with only the permissions that O(kind) needs, and one token with this policy.
+  - The token of a node can read C(current_version), C(upgrade/schema), gates and holds, and write the record of its own host. It can't open a
+    gate, report for another host, end a hold or change the ledger. Planners publish the reports of such a host.
+  - The module runs on the controller with a token that has C(acl = "write"). The secret of the new token is written only to O(token_file), on
+    the host of the task.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -31,28 +31,29 @@ attributes:
 options:
   kind:
     description:
-      - V(controller) plans, holds, drives hosts and looks. V(node) asks for its own gates and reports on itself. V(viewer) looks.
-      - V(migrator) brings the keys to another layout, and has no more to do once that is done.
+      - V(controller) plans, runs commands of operators, upgrades push hosts and reads the status.
+      - V(node) reads its own gates and reports on itself. V(viewer) reads the status.
+      - V(migrator) migrates the keys to another layout. Remove it after the migration.
     type: str
     choices: [controller, node, viewer, migrator]
     required: true
   name:
     description:
-      - For V(node), the host as its record has it. Without it, the host of the task.
-      - For the others it tells several of a kind apart.
+      - For V(node), the name under which the host reports. The default is the host of the task.
+      - For the other kinds, a suffix that distinguishes several policies of one kind.
     type: str
     default: ""
   publishes_health:
     description:
-      - Whether a node may set checks of its own in the catalog, as M(convoy.upgrade.consul_health) and C(playbooks/node.yml) do unless
+      - Whether a node may set its own checks in the catalog. M(convoy.upgrade.consul_health) does this, and so does C(playbooks/node.yml) unless
         C(puppet_gate_health) is false.
-      - It adds C(write) on the host's own node in the catalog, so that the host could also set any other check of its node to passing,
-        or take the node out of the catalog. Other hosts and all keys stay out of its reach.
+      - It adds C(write) on the host's own node in the catalog. With it, the host could also set any other check of its node to passing, or
+        deregister the node. It gives no access to other hosts or to keys.
     type: bool
     default: false
   token_file:
     description:
-      - File on the host of the task that gets the secret, readable by its owner alone. Without it, only policy and token are made.
+      - File on the host of the task for the secret, readable only by its owner. Without it, only the policy and the token are created.
     type: path
   token_file_owner:
     description:
@@ -66,25 +67,25 @@ options:
     default: present
 notes:
   - Consul has to be reachable from the controller.
-  - Where O(kv_prefix) is set, it is a part of the names of policies, so that several fleets share one Consul.
+  - O(kv_prefix) becomes a part of the policy names, so that several fleets can share one Consul.
 """
 
 EXAMPLES = r"""
-- name: Give the planner what it needs
+- name: Create a policy and a token for the planner
   convoy.upgrade.consul_upgrade_acl:
     kind: controller
 
-- name: Give a node what it needs to report, and to publish checks of its own
+- name: Create a policy and a token for a node that reports and publishes checks
   convoy.upgrade.consul_upgrade_acl:
     kind: node
     name: compute7
     publishes_health: true
 
-- name: Let the keys of an older layout be migrated
+- name: Create a policy and a token for a migration
   convoy.upgrade.consul_upgrade_acl:
     kind: migrator
 
-- name: Let somebody look
+- name: Create a policy and a token that can only read
   convoy.upgrade.consul_upgrade_acl:
     kind: viewer
     name: grafana
@@ -97,25 +98,25 @@ policy:
   type: str
   sample: convoy-upgrade-node-compute7
 accessor_id:
-  description: Consul's public name of the token. Empty where there is none.
+  description: Accessor ID of the token, which is not secret. Empty if there is no token.
   returned: success
   type: str
 token_file:
-  description: The file that has the secret.
+  description: The file with the secret.
   returned: if O(token_file) is given
   type: str
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(denied), V(foreign_policy), V(unwritten_token) or V(bad_name).
+      description: Stable failure code, such as V(unreachable), V(denied), V(foreign_policy), V(unwritten_token) or V(bad_name).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_control
-short_description: Pause, resume, abort, retry, approve or take back a rollout, or forget hosts
+short_description: Pause, resume, abort, retry, approve or roll back a rollout, or forget hosts
 version_added: 0.2.0
 description:
-  - Writes the action into the ledger and the history. All planners obey it from their next pass on, wherever they run.
+  - Writes the command to the ledger and the history. All planners apply it from their next pass.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -26,73 +26,71 @@ attributes:
 options:
   action:
     description:
-      - V(pause) opens nothing more. Hosts that were let through go on.
+      - V(pause) stops admissions. Admitted hosts continue.
       - V(resume) ends a pause.
-      - V(abort) ends the rollout. Hosts that have begun keep their open gates, whatever became of them; all other gates are closed,
-        the global one included. Every record is kept.
-      - V(retry) puts failed and lost hosts back among those that wait, with their gates closed. Holds stay.
-      - V(approve) lets the rollout go on after a stage whose rules have C(approve).
-      - V(rollback) begins a rollout to where the fleet was, under the same rules. The order between roles and
-        stages is reversed, see O(rollback_order). Within a role, the hosts that changed last go first. Hosts that are broken take
-        no slot in it, and no other host waits for them. It opens nothing itself; M(convoy.upgrade.consul_upgrade_plan) does.
-        Said again it goes on with the same rollback, and begins it again where it was aborted. It never turns round without O(version).
-      - V(forget) removes all that is known of O(hosts), such as ones that are decommissioned. These are their reports, records, gates,
-        holds and health, and what the ledger has of them. The history stays. Each host is one transaction. It works without a rollout too.
-      - What is said of one rollout is not done to another one that is begun meanwhile.
+      - V(abort) ends the rollout. Hosts that have started keep their open gates, even if they upgraded or failed since. All other gates are
+        closed, including the global one. Records are kept.
+      - V(retry) makes failed and lost hosts pending again and closes their gates. Holds stay.
+      - V(approve) continues the rollout after a stage with C(approve).
+      - V(rollback) begins a rollout to the previous version, under the same rules. It reverses the order of roles and stages, see
+        O(rollback_order). Within a role, the hosts that changed last go first. Broken hosts use no slot, and no other host waits for them.
+      - V(rollback) admits no host by itself. Use M(convoy.upgrade.consul_upgrade_plan) afterwards. A second V(rollback) continues the first, or
+        begins it again after an abort. Its target changes only with O(version).
+      - V(forget) deletes the reports, records, gates, holds, health and ledger entries of O(hosts), for example after they were decommissioned.
+        The history stays. Each host is one transaction. It also works without a rollout.
+      - If another rollout begins while a command runs, the command is not applied to the new rollout.
     type: str
     choices: [pause, resume, abort, retry, approve, rollback, forget]
     required: true
   reason:
     description:
-      - Why, for those who look at it later in the ledger and the history.
+      - Reason of the command, for the ledger and the history.
     type: str
     default: ""
   by:
     description:
-      - Who says it. Without it, the user and the machine that the module runs as.
+      - Operator who gives the command. The default is the user and the machine that run the module.
     type: str
     default: ""
   hosts:
     description:
-      - Hosts to try again, for O(action=retry). Without it, all that failed or are lost. A list that is empty is no one.
-      - A host that is named is put back also where it began to go to another version and never said that it ended, as one that died
-        on the way to a version that is taken back. Make sure that nothing is at work there any more.
-      - Hosts to forget, for O(action=forget), which needs them. One of which nothing is known is left out, and a remark tells so.
+      - Hosts to retry, for O(action=retry). The default is all failed and lost hosts. An empty list retries no host.
+      - A listed host is also retried if it started an upgrade to another version and never reported the end, for example because it died. Make sure
+        that nothing runs there any more.
+      - Hosts to forget, for O(action=forget), where the option is required. Unknown hosts are skipped with a remark.
     type: list
     elements: str
   force:
     description:
-      - Whether O(action=forget) forgets hosts that are at work too, which is refused otherwise with the code V(at_work). A host is at work
-        if a run of Ansible has it, if it has begun an upgrade and not ended it, or if it was admitted and has not reported. It is not if it
-        failed or was lost.
-      - The slot of the host is free then, so make sure that nothing is at work there.
+      - Whether O(action=forget) also forgets hosts that are at work. Without it, they are refused with the code V(at_work). A host is at work if a
+        run holds a lease on it, if it started an upgrade and has not ended it, or if it was admitted and has not reported. Failed and lost
+        hosts are not at work.
+      - This frees the slot of the host, so make sure that nothing runs there any more.
     type: bool
     default: false
     version_added: 0.3.0
   stage:
     description:
-      - The stage that is approved, for O(action=approve). Without it, the one that waits for it.
+      - Stage to approve, for O(action=approve). The default is the stage that needs approval.
     type: str
   version:
     description:
-      - Where to go back to, for O(action=rollback). Without it, the version that the ledger says the fleet comes from, or that of the
-        rollback that has been begun already. The fleet does not come from a version whose rollout was not completed, as one that was
-        aborted because it is bad.
+      - Target version of O(action=rollback). The default is the target of a rollback that has already begun, else the last completed version
+        in the ledger. A version whose rollout was aborted does not count as completed.
     type: str
   rollback_order:
     description:
-      - How the rollback of O(action=rollback) uses the order between roles, which planes and C(requires) of services are part of, and the
-        order of stages.
-      - V(reversed) goes from the last to the first, so that no host is newer than one that has to be upgraded before it.
-      - V(forward) keeps the order of roles, and has no stages.
-      - Without it, C(rollback_order) of the instructions says so, and without that the order is reversed.
+      - Order of roles and stages for O(action=rollback). The order of roles includes planes and C(requires) of services.
+      - V(reversed) goes from the last to the first, so that no host is newer than one that must be upgraded before it.
+      - V(forward) keeps the order of roles and has no stages.
+      - The default is C(rollback_order) of the instructions, else V(reversed).
     type: str
     choices: [reversed, forward]
     version_added: 0.3.0
   fleet:
     description:
-      - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan). V(retry) and V(approve) fail without hosts that the
-        rollout has and that never reported.
+      - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan). V(retry) and V(approve) fail if it lacks hosts of the rollout that
+        never reported.
     type: dict
     default: {}
 seealso:
@@ -101,29 +99,29 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Open nothing more for now
+- name: Pause the rollout
   convoy.upgrade.consul_upgrade_control:
     action: pause
-    reason: the network is being looked at
+    reason: the network is being checked
 
-- name: Go on
+- name: Resume it
   convoy.upgrade.consul_upgrade_control:
     action: resume
 
-- name: Put a host back that is fixed
+- name: Retry a host that was fixed
   convoy.upgrade.consul_upgrade_control:
     action: retry
     hosts: [compute7]
     reason: it has a new disk
     by: alice
 
-- name: Remove all that is known of a host that is decommissioned
+- name: Forget a decommissioned host
   convoy.upgrade.consul_upgrade_control:
     action: forget
     hosts: [compute7]
     reason: its hardware is gone
 
-- name: Go back to where the fleet was
+- name: Roll back to the previous version
   convoy.upgrade.consul_upgrade_control:
     action: rollback
     reason: logins fail
@@ -135,42 +133,42 @@ state:
   returned: success
   type: str
 version:
-  description: Version that the fleet moves to now. Null without a rollout.
+  description: Target version of the rollout. Null without a rollout.
   returned: success
   type: str
 epoch:
-  description: Number of planner writes so far, which is the epoch of the ledger.
+  description: Epoch of the ledger, which counts planner writes.
   returned: success
   type: int
 instructions:
-  description: The rules that the rollout runs under.
+  description: Rules of the rollout.
   returned: success
   type: dict
   sample: {"rolling_rules": {"global": 1}}
 hosts:
-  description: Hosts that were closed by V(abort), put back by V(retry), or forgotten by V(forget).
+  description: Hosts whose gates V(abort) closed, that V(retry) made pending, or that V(forget) forgot.
   returned: success
   type: list
   elements: str
 remarks:
-  description: What is worth knowing, such as that a host was left as it is.
+  description: Remarks for the operator, such as that a host was skipped.
   returned: success
   type: list
   elements: str
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(no_rollout), V(not_running), V(nothing_to_approve), V(bad_options),
-        V(unknown_host), V(at_work), V(fleet_too_small), V(foreign_version) or V(overtaken).
+      description: Stable failure code, such as V(unreachable), V(no_rollout), V(not_running), V(nothing_to_approve),
+        V(bad_options), V(unknown_host), V(at_work), V(fleet_too_small), V(foreign_version) or V(overtaken).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

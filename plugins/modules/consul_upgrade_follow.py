@@ -1,21 +1,21 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Following a rollout: documentation of the action plugin."""
+"""Documentation of the action plugin that follows a rollout."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_follow
-short_description: Show how a rollout goes until it is over, whoever runs it
+short_description: Follow a rollout that runs elsewhere until it ends
 version_added: 0.2.0
 description:
-  - Reads the state of the fleet from Consul, tells what happens line by line, and returns when the rollout is complete or aborted. It
-    writes nothing. While a rollout is paused it goes on, and says so.
-  - With the callback C(convoy.upgrade.rollout) it draws how far each role is.
-  - It waits by blocking queries. A Consul that is away is asked again until it is back.
-  - A rollout that is complete and whose gates are not open yet may go on with tasks after the upgrade. It counts as over when nothing has
-    happened for 15 seconds and no host is at them.
+  - Reads the state of the fleet from Consul, prints each change as a line, and returns when the rollout is complete or aborted. It continues
+    through pauses. It writes nothing.
+  - With the callback C(convoy.upgrade.rollout), it draws the progress of each role.
+  - It waits with blocking queries. If Consul is unreachable, it retries until Consul is back.
+  - A complete rollout whose gates are still closed may have post-upgrade tasks. It counts as over when no host runs them and nothing has
+    changed for 15 seconds.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -25,23 +25,23 @@ attributes:
     support: full
   diff_mode:
     support: none
-    details: Nothing is ever changed.
+    details: The module changes nothing.
   platform:
     platforms: posix
     support: full
 options:
   fleet:
     description:
-      - Maps hosts to their roles. Hosts that never reported are part of the fleet by being here.
+      - Maps hosts to their roles. Hosts that never reported belong to the fleet only if they are listed here.
     type: dict
 notes:
-  - It runs on the controller alone, so Consul has to be reachable from there.
+  - It runs only on the controller, so Consul must be reachable from there.
 seealso:
   - module: convoy.upgrade.consul_upgrade_info
 """
 
 EXAMPLES = r"""
-- name: Watch the rollout that is under way
+- name: Follow the current rollout
   convoy.upgrade.consul_upgrade_follow:
     fleet:
       compute1: compute
@@ -49,30 +49,30 @@ EXAMPLES = r"""
 
 RETURN = r"""
 version:
-  description: Version that the fleet should run, empty where none is set.
+  description: Version that the fleet is to run, or empty.
   returned: success
   type: str
   sample: "2.10"
 ended:
-  description: V(complete), V(aborted), or V(nothing) where no rollout has begun.
+  description: V(complete), V(aborted), or V(nothing) if there is no rollout.
   returned: success
   type: str
 failed_hosts:
-  description: How many hosts have failed or are lost.
+  description: Number of failed and lost hosts.
   returned: success
   type: int
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(denied) or V(unreadable_ledger).
+      description: Stable failure code, such as V(denied) or V(unreadable_ledger).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """

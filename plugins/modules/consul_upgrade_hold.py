@@ -7,14 +7,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_hold
-short_description: Keep hosts, roles or everything from being upgraded, and end that
+short_description: Hold hosts, roles or the whole fleet, or end holds
 version_added: 0.2.0
 description:
-  - A host that is held is not opened by any planner, whatever the rules say, and M(convoy.upgrade.consul_upgrade_info) shows who holds
-    it and why. Holds survive every rollout.
-  - Where a host has begun its upgrade, the run that is at work goes on, and no further run begins until the hold ends, also where that
-    one is cut off midway. The host keeps its slot meanwhile; RV(remarks) says so.
-  - It works also while the ledger can't be read.
+  - No planner admits a held host. M(convoy.upgrade.consul_upgrade_info) shows who holds it and why. A hold lasts until you end it, across
+    rollouts.
+  - If a host has started its upgrade, the current run continues, and no other run begins until the hold ends. The host keeps its slot, also
+    if the run is cut off. RV(remarks) lists such hosts.
+  - It also works while the ledger is unreadable.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -30,45 +30,45 @@ attributes:
 options:
   hosts:
     description:
-      - Hosts to hold, or to hold no longer.
+      - Hosts to hold, or whose holds to end.
     type: list
     elements: str
     default: []
   roles:
     description:
-      - Roles, with all of their hosts.
+      - Roles to hold with all their hosts, or whose holds to end.
     type: list
     elements: str
     default: []
   everything:
     description:
-      - The whole fleet.
+      - Whether to hold the whole fleet, or end that hold.
     type: bool
     default: false
   reason:
     description:
-      - Why, for those who find the hold. Needed with O(state=present).
+      - Reason of the hold. Required with O(state=present).
     type: str
     default: ""
   by:
     description:
-      - Who holds, or ends holds. Without it, the user and the machine that the module runs as.
+      - Operator who gives the command. The default is the user and the machine that run the module.
     type: str
   fleet:
     description:
-      - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan). By it RV(remarks) tells which hosts of a role have
-        begun; those that it lacks are placed by their names.
+      - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan). RV(remarks) uses it to list hosts of a held role that have
+        started. The roles of other hosts come from their names.
     type: dict
     default: {}
   allow_unknown:
     description:
-      - Whether O(hosts) and O(roles) may name unknown hosts and roles, such as a host that is still to come. Without it, a name that is of no
-        host or role that has reported or that O(fleet) has, and that is not held, is an error.
+      - Whether O(hosts) and O(roles) may have unknown names, such as that of a future host. Without it, a name is an error unless the host or
+        role has reported, is in O(fleet), or is held.
     type: bool
     default: false
   state:
     description:
-      - V(present) holds, V(absent) ends holds. Only those that are named end; a host may still be held by its role.
+      - V(present) holds, V(absent) ends holds. Only the given holds end. A host may still be held through its role.
     type: str
     choices: [present, absent]
     default: present
@@ -97,7 +97,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 holds:
-  description: The holds that were asked for, as they are now. Empty with O(state=absent).
+  description: The requested holds, as they are now. Empty with O(state=absent).
   returned: success
   type: list
   elements: dict
@@ -106,38 +106,38 @@ holds:
       description: The Consul key.
       type: str
     reason:
-      description: Why.
+      description: Reason of the hold.
       type: str
     by:
-      description: Who holds.
+      description: Operator who set it.
       type: str
     at:
-      description: Since when.
+      description: When it was set.
       type: str
 told:
-  description: What is held from now on, or was already, in a sentence for each hold. Empty with O(state=absent).
+  description: One sentence for each hold that was set or existed before. Empty with O(state=absent).
   returned: success
   type: list
   elements: str
   sample: ["host compute7: held from now on, by alice: its disk is being replaced"]
 remarks:
-  description: What is worth knowing, such as that a host has begun its upgrade already, or is still held by something else.
+  description: Remarks for the operator, such as that a host has started its upgrade, or that another hold still covers it.
   returned: success
   type: list
   elements: str
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(denied), V(no one), V(no_reason) or V(unknown_names).
+      description: Stable failure code, such as V(unreachable), V(denied), V(no_target), V(no_reason) or V(unknown_names).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

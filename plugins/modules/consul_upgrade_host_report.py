@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node says of its upgrade."""
+"""Report the state of a host."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ module: consul_upgrade_host_report
 short_description: Report that a host has started, finished or failed its upgrade
 version_added: 0.1.0
 description:
-  - Writes what a node has to say into Consul, where the planner reads it.
-  - V(upgraded) puts the host under its version in C(running/versions), and takes it away from the one that it
-    stood under before, in the same transaction. What that costs does not grow with the fleet.
-  - V(started) is refused with the code V(not_admitted) unless the host is admitted to O(version) at that very moment, which one
-    transaction compares. The next O(service) or O(step) of a host that has started is not refused.
-  - Reporting the same again changes nothing.
+  - Writes the host record in Consul, which planners read.
+  - V(upgraded) also moves the host to O(version) in C(running/versions), in the same transaction.
+  - V(started) is refused with the code V(not_admitted) unless the host is admitted to O(version). The same transaction compares the gates
+    and holds. A host that has started may report its next O(service) or O(step) without admission.
+  - A repeated report changes nothing.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -31,71 +30,72 @@ attributes:
 options:
   name:
     description:
-      - Name of the host, as the planner knows it.
+      - Name of the host, as in the fleet of the planner.
     type: str
     required: true
   version:
     description:
-      - Version that the host moves to, or has reached.
+      - Version that the host upgrades to, or has reached.
     type: str
     required: true
   state:
     description:
-      - V(started) takes it for down until it reports again. V(upgraded) means that it runs O(version), and clears
-        a failure. V(failed) keeps its slot, so that no other host follows it into the same trouble.
-      - V(held) means that the host must not be upgraded now, for O(reason), as where its Puppet is disabled. It counts as held until it
-        reports anything else; V(released) ends just that. Both leave the rest of the record as it is.
+      - V(started) means that the upgrade began. The host counts as down until it reports again.
+      - V(upgraded) means that the host runs O(version). It clears a failure.
+      - V(failed) means that the upgrade failed. The host keeps its slot.
+      - V(held) means that the host must not be upgraded now, for O(reason), for example because its Puppet is disabled. It is held until the
+        next report of any state. V(released) only ends this hold. Both leave the rest of the record unchanged.
     type: str
     required: true
     choices: [started, upgraded, failed, held, released]
   admitted:
     description:
-      - Whether V(started) needs an admission. The gate of the host, its role or the fleet has to be open, no hold may be over it, and
-        C(current_version) has to be O(version).
-      - Turn it off only where something else than this collection decides which host starts.
+      - Whether V(started) needs an admission. That means that the gate of the host, its role or the fleet is open, no hold covers the host, and
+        C(current_version) is O(version).
+      - Set it to V(false) only if something other than this collection decides which host starts.
     type: bool
     default: true
     version_added: 0.2.0
   role:
     description:
-      - Role of the host, whose gate and hold count for an admission. Without it, O(name) tells it by O(role_pattern).
+      - Role of the host. Its gate and hold count for the admission. The default is the role that O(role_pattern) finds in O(name).
     type: str
     version_added: 0.2.0
   role_pattern:
     description:
-      - Regular expression whose first group is the role, searched for in O(name).
+      - Regular expression whose first group is the role. It is applied to O(name).
     type: str
     default: '([a-z]+)(\d+)(-.*)?'
     version_added: 0.2.0
   default:
     description:
-      - Whether the host is admitted where no gate is set, as for P(convoy.upgrade.enable_puppet#lookup).
+      - Whether the host is admitted if no gate is set, as for P(convoy.upgrade.enable_puppet#lookup).
     type: bool
     default: true
     version_added: 0.2.0
   service:
     description:
-      - Service that it is at, if known.
+      - Service that the host upgrades, if known.
     type: str
   step:
     description:
-      - Step of the upgrade that it is at, if known.
+      - Step of the upgrade, if known.
     type: str
   error:
     description:
-      - Why it failed, for O(state=failed). Of a long text the last 4000 characters are kept.
+      - Error, for O(state=failed). Only the last 4000 characters are kept.
     type: str
   reason:
     description:
-      - Why it is held, needed for O(state=held). Of a long text the beginning and the end are kept.
+      - Reason of the hold. Required for O(state=held). A long text is shortened in the middle.
     type: str
   machine:
     description:
-      - ID of the machine that reports, such as RV(convoy.upgrade.puppet_info#module:machine). Leave it out where that is not known.
-      - The record keeps it. If another machine reports under the same name, that is a warning of each plan and status until the host goes to
+      - ID of the machine that reports, such as RV(convoy.upgrade.puppet_info#module:machine). Omit it if it is unknown.
+      - The record stores it. If another machine reports under the same name, plans and the status show a warning until the host goes to
         another version, is retried or is forgotten.
-      - While the one has started and not ended, V(started), V(upgraded) and V(failed) of the other fail with the code V(other_machine). So they
-        give back no slot.
+      - While one machine has started and not ended, V(started), V(upgraded) and V(failed) of the other fail with the code V(other_machine).
+        They free no slot.
     type: str
     version_added: 0.3.0
 seealso:
@@ -103,7 +103,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Say that this host begins
+- name: Report that the upgrade of this host began
   convoy.upgrade.consul_upgrade_host_report:
     name: compute7
     version: "2.10"
@@ -111,7 +111,7 @@ EXAMPLES = r"""
     service: nova_compute
     step: stop
 
-- name: Say that it could not
+- name: Report that it failed
   convoy.upgrade.consul_upgrade_host_report:
     name: compute7
     version: "2.10"
@@ -119,14 +119,14 @@ EXAMPLES = r"""
     step: upgrade
     error: "apt-get: no space left on device"
 
-- name: Say that it must not be upgraded for now
+- name: Report that the host must not be upgraded now
   convoy.upgrade.consul_upgrade_host_report:
     name: compute7
     version: "2.10"
     state: held
     reason: Puppet is disabled here, as its disk is being replaced
 
-- name: Say that it runs the new version
+- name: Report that the host runs the new version
   convoy.upgrade.consul_upgrade_host_report:
     name: compute7
     version: "2.10"
@@ -135,85 +135,85 @@ EXAMPLES = r"""
 
 RETURN = r"""
 record:
-  description: The host's record after the report.
+  description: The host record after the report.
   returned: success
   type: dict
   contains:
     version:
-      description: Version that it moves to, or has reached.
+      description: Version that the host upgrades to, or has reached.
       type: str
     state:
-      description: Its state, V(started), V(upgraded), V(failed) or V(retried).
+      description: V(started), V(upgraded), V(failed) or V(retried).
       type: str
     service:
-      description: Service that it is at.
+      description: Current service, or null.
       type: str
     step:
-      description: Step that it is at.
+      description: Current step, or null.
       type: str
     attempt:
-      description: How many times it started this version.
+      description: How often the host started the upgrade to this version.
       type: int
     error:
-      description: Why it failed.
+      description: Error of a failed host, or null.
       type: str
     times:
-      description: State to the time it was last entered, in unix seconds.
+      description: Maps states to the time when the host last entered them, in Unix seconds.
       type: dict
     reported:
-      description: Version under which it stands in C(running/versions), if a report put it there.
+      description: Version under which the host is listed in C(running/versions), if a report wrote it.
       type: str
     done:
-      description: What Ansible has finished of the upgrade to this version, in units such as C(upgrade/nginx).
+      description: Task groups of this upgrade that are finished, such as C(upgrade/nginx). Only for push hosts.
       type: list
       elements: str
     post:
-      description: Where it is with the tasks after the upgrade, C(open), C(started), C(failed) or C(done), null before.
+      description: State of its post-upgrade tasks, V(open), V(started), V(failed) or V(done). Null before they are admitted.
       type: str
     origin:
-      description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
+      description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
       type: str
     trail:
       description:
-        - The steps that it went through on the way to this version, each as a list of the unix time at which it began, the service and the
-          step, both empty where it was at none any more. It has the last ones, in up to 4,000 characters.
+        - Steps of this upgrade, each as a list of its begin in Unix seconds, service and step. Both are empty if no step was active. Only the last
+          entries are kept, in up to 4,000 characters.
       type: list
       elements: list
     failures:
       description:
-        - Its failures on the way to this version, those that it has recovered from too, each as a list of the unix time, the attempt, the
-          service, the step and the last 200 characters of the error. It has the last ones, in up to 1,500 characters.
+        - Failures of this upgrade, including those from which the host recovered. Each is a list of the time in Unix seconds, attempt, service,
+          step and the last 200 characters of the error. Only the last entries are kept, in up to 1,500 characters.
       type: list
       elements: list
     former:
       description:
-        - Its moves to other versions before this one, each with what there is of RV(record.version), RV(record.state), RV(record.service),
-          RV(record.step), RV(record.attempt), RV(record.error), RV(record.times), RV(record.trail) and RV(record.failures), shortened. It has the last ones, in
-          up to 1,500 characters.
+        - Upgrades of the host in earlier rollouts, shortened. Each may have RV(record.version), RV(record.state), RV(record.service), RV(record.step),
+          RV(record.attempt), RV(record.error), RV(record.times), RV(record.trail) and RV(record.failures). Only the last entries are kept, in up to
+          1,500 characters.
       type: list
       elements: dict
     held:
-      description: Why it holds itself, null where it does not.
+      description: Reason of the hold that the host reported, or null.
       type: str
     machine:
-      description: ID of the machine that reported, null where none was given.
+      description: ID of the machine that reported, or null.
       type: str
     other_machine:
-      description: ID of another machine that reported under the same name, null where there is none.
+      description: ID of another machine that reported under the same name, or null.
       type: str
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(denied) or V(bad_name).
+      description: Stable failure code, such as V(unreachable), V(denied) or V(bad_name).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

@@ -1,17 +1,17 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where a fleet stands: read only."""
+"""Read the state of a fleet."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_info
-short_description: Tell where every host of a fleet stands, what waits and why
+short_description: Show the state of every host, and why hosts wait
 version_added: 0.1.0
 description:
-  - Reads the state of the fleet from Consul, and changes nothing there.
-  - Tells what the next pass of M(convoy.upgrade.consul_upgrade_plan) would open under the rules in the ledger.
+  - Reads the state of the fleet from Consul and writes nothing there.
+  - Also returns which hosts the next pass of M(convoy.upgrade.consul_upgrade_plan) would admit under the rules in the ledger.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -19,41 +19,39 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: Nothing is ever written but O(metrics_file), and that not in check mode.
+    details: The module writes only O(metrics_file), and not in check mode.
   diff_mode:
     support: full
-    details: Shows what would be different in O(metrics_file).
+    details: Shows the changes of O(metrics_file).
   platform:
     platforms: all
     support: full
 options:
   fleet:
     description:
-      - Maps hosts to their roles. Hosts that never reported are part of the fleet by being here.
+      - Maps hosts to their roles. Hosts that never reported belong to the fleet only if they are listed here.
     type: dict
   role_pattern:
     description:
-      - Regular expression whose first group is the role, searched for in the names of reported hosts that
-        O(fleet) does not name.
-      - Without it, that of the ledger is used, else V(([a-z]+\)(\\d+\)(-.*\)?).
+      - Regular expression whose first group is the role. It is applied to the names of reported hosts that O(fleet) does not list.
+      - The default is the pattern in the ledger, else V(([a-z]+\)(\\d+\)(-.*\)?).
     type: str
   history:
     description:
-      - How many entries of the history to return.
+      - Number of history entries to return.
     type: int
     default: 10
   name:
     description:
-      - A host whose story in the current rollout is wanted.
-      - What it costs depends on that rollout, and not on how many there were before it.
+      - Host to explain, with its history. See RV(host).
+      - The cost depends on the current rollout, not on the number of earlier ones.
     type: str
   metrics_file:
     description:
-      - File to write what is seen to as numbers, in the text format of OpenMetrics, where the module runs. Its name has to end in C(.prom)
-        for the textfile collector of node_exporter.
-      - It is replaced as a whole, each time, so that its age tells when somebody looked last. The task is changed where something else is in
-        it than before.
-      - It costs a request for each 64 entries of the history of the current rollout.
+      - File for metrics in the OpenMetrics text format, on the host where the module runs. For the textfile collector of node_exporter, its name
+        must end in C(.prom).
+      - The file is replaced as a whole each time, so its age shows when the module last ran. The task is changed if the content is.
+      - It costs one request for each 64 history entries of the current rollout.
     type: path
     version_added: 0.2.0
 seealso:
@@ -61,15 +59,15 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: See where the fleet stands
+- name: Read the state of the fleet
   convoy.upgrade.consul_upgrade_info:
   register: fleet
 
-- name: Ask for one host's story and why it waits
+- name: Explain one host
   convoy.upgrade.consul_upgrade_info:
     name: compute7
     history: 0
-  register: story
+  register: explained
 
 - name: Write metrics for node_exporter
   convoy.upgrade.consul_upgrade_info:
@@ -78,17 +76,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 version:
-  description: Version that the fleet should run, empty where none is set.
+  description: Version that the fleet is to run, or empty.
   returned: success
   type: str
   sample: "2.10"
 previous_version:
-  description: Version that it comes from, empty where that is not known.
+  description: Version before the rollout, or empty if unknown.
   returned: success
   type: str
   sample: "2.8"
 epoch:
-  description: Number of planner writes so far, which is the epoch of the ledger.
+  description: Epoch of the ledger, which counts planner writes.
   returned: success
   type: int
   sample: 7
@@ -97,12 +95,12 @@ complete:
   returned: success
   type: bool
 status:
-  description: State to hosts, sorted in natural order. All six states are there.
+  description: Maps each of the six states to its hosts, in natural order.
   returned: success
   type: dict
   sample: {"upgraded": ["controller1"], "failed": [], "lost": [], "upgrading": ["compute1"], "held": [], "pending": []}
 hosts:
-  description: Every host.
+  description: Maps every host to its state.
   returned: success
   type: dict
   contains:
@@ -110,84 +108,83 @@ hosts:
       description: Role of the host.
       type: str
     group:
-      description: Group of the role, if it has one.
+      description: Group of the role, or null.
       type: str
     state:
       description: One of the six states.
       type: str
     version:
-      description: Version that it reported, if it did.
+      description: Version that the host reported, or null.
       type: str
     reason:
-      description: Why it is in its state; for a host that waits, what it waits for.
+      description: Why the host is in this state. For a pending host, what it waits for.
       type: str
     soaking:
-      description: Whether it reported the version, and its health is still to be seen.
+      description: Whether the host reported the version and its health is not confirmed yet.
       type: bool
     started:
-      description: Whether it said that it began an upgrade, and not that it ended.
+      description: Whether the host reported that it started an upgrade and has not reported its end.
       type: bool
     held:
-      description: Whether a hold is over it, whatever its state.
+      description: Whether a hold covers the host, in any state.
       type: bool
     origin:
-      description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
+      description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
       type: str
     begun:
-      description: Version to which it has begun to go and has not got, as where it failed midway.
+      description: Version that an unfinished upgrade of the host leads to, for example after a failure.
       type: str
     done:
-      description: Units of paths that it has behind it, such as V(upgrade/nginx@2.4), until it reports.
+      description: Task groups of checkpoints that are finished, such as V(upgrade/nginx@2.4), until the host reports.
       type: list
       elements: str
     cause:
       description:
-        - Why a host waits, as a stable word; empty where RV(hosts.state) says it all.
+        - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.
         - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
           V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
       type: str
     rule:
-      description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
+      description: Key of the instructions that makes the host wait, such as V(rolling_rules.global), or empty.
       type: str
     unadmitted:
-      description: Whether it says that it has started, behind a closed gate, and no planner has admitted it.
+      description: Whether the host reported that it started although its gate is closed and no planner admitted it.
       type: bool
     stage:
-      description: Number of the stage that it belongs to, in the order in which they go. V(0) for the first, and without stages.
+      description: Number of the host's stage, in order. V(0) for the first stage, and without stages.
       type: int
     blocks:
-      description: Whether hosts that come after it in the order have to wait for it.
+      description: Whether hosts later in the order wait for this one.
       type: bool
 waves:
-  description: Hosts that the next pass would let through, then the forecast of those that come after them.
+  description: Hosts that the next pass would admit, then the forecast of the hosts after them.
   returned: success
   type: list
   elements: list
   sample: [["compute1", "compute2"], ["compute3"]]
 wave_seconds:
   description:
-    - How many seconds each of RV(waves) may take, if every host takes as long as the middle one of its role did the last time,
-      from its start to its end. V(0) where no host has told that yet.
-    - How long a node waits until it asks for its gate is not in it.
+    - Expected duration of each of RV(waves) in seconds, from the last upgrades of the hosts (median per role). V(0) if unknown.
+    - The time until a node asks for its gate is not included.
   returned: success
   type: list
   elements: float
   sample: [310.0, 290.0]
 can_move:
-  description: Whether the rollout can still go on: hosts are upgrading, or only time, an approval or a command is missing.
+  description: Whether hosts are upgrading, can be admitted, or wait only for time, an approval or the end of a pause.
   returned: success
   type: bool
 stage:
-  description: Stage that the fleet is in, empty where the rules have none.
+  description: Current stage, or empty without stages.
   returned: success
   type: str
   sample: canary
 wants_approval:
-  description: Whether that stage is done, and somebody has to approve before the rollout goes on.
+  description: Whether RV(stage) is done and needs an operator's approval.
   returned: success
   type: bool
 blocker:
-  description: What keeps the whole rollout from opening anything now. Empty where nothing does.
+  description: What blocks the whole rollout now. Empty if nothing does.
   returned: success
   type: dict
   contains:
@@ -195,34 +192,34 @@ blocker:
       description: V(paused), V(aborted), V(budget_spent) or V(hours).
       type: str
     reason:
-      description: The same in words.
+      description: The reason as a sentence.
       type: str
     until:
-      description: When it ends by itself, in unix seconds, V(0) where it does not.
+      description: When it ends by itself, in Unix seconds. V(0) if it does not, or if that is unknown.
       type: float
 order:
-  description: Role to the roles that go before it, as the rollout goes; in a rollback, in the order that RV(rollback_order) names.
+  description: Maps each role to the roles that go before it. In a rollback, RV(rollback_order) is already applied.
   returned: success
   type: dict
   sample: {"compute": ["controller"]}
 post_upgrade:
-  description: Hosts whose tasks after the upgrade are still to be run before the rollout is over.
+  description: Hosts whose post-upgrade tasks are not finished.
   returned: success
   type: list
   elements: str
 rollback_order:
-  description: Whether a rollback goes through roles and stages V(reversed) or V(forward). Empty in other rollouts.
+  description: V(reversed) or V(forward) in a rollback, else empty.
   returned: success
   type: str
   sample: reversed
 providers:
-  description: What is no host, such as a cloud, and has a version of its own all the same. Its keys are their names.
+  description: Maps providers, such as a cloud, to their state. A provider is no host but has a version.
   returned: success
   type: dict
   sample: {"cloud": {"version": "2.8", "target": "2.10", "state": "upgrading", "host": "controller1", "unit": "upgrade/cloud@2.10",
     "done": [], "error": ""}}
 holds:
-  description: Every hold, whatever the state of the hosts that it covers, and also where it names no known host or role.
+  description: All holds, including those for unknown hosts and roles.
   returned: success
   type: list
   elements: dict
@@ -231,38 +228,38 @@ holds:
       description: V(global), V(role) or V(host).
       type: str
     name:
-      description: Role or host, empty for V(global).
+      description: Role or host. Empty for V(global).
       type: str
     key:
       description: The Consul key.
       type: str
     reason:
-      description: Why.
+      description: Reason of the hold.
       type: str
     by:
-      description: Who holds.
+      description: Operator who set it.
       type: str
     at:
-      description: Since when, empty where no one wrote that down.
+      description: When it was set, or empty if unknown.
       type: str
 obstacles:
-  description: The reasons why hosts are not upgraded yet, each with its hosts.
+  description: Reasons why hosts are not upgraded, one sentence for each, with the hosts.
   returned: success
   type: list
   elements: str
 ledger:
-  description: The ledger, with the rules that the rollout runs under. Empty where there is none.
+  description: The ledger, with the rules of the rollout. Empty if there is none.
   returned: success
   type: dict
   sample: {"epoch": 7, "version": "2.10", "previous_version": "2.8", "state": "running", "since": 1789000000}
 history:
-  description: What applied plans changed and why, the newest first.
+  description: Entries of the history, the newest first. Each says what a write changed and why.
   returned: success
   type: list
   elements: dict
   sample: [{"epoch": 7, "what": "open", "hosts": {"compute1": "rolling_rules.global admits 1 of role compute at once"}}]
 host:
-  description: The host that O(name) asked for.
+  description: The host that O(name) names.
   returned: if O(name) is given
   type: dict
   contains:
@@ -273,86 +270,86 @@ host:
       description: Role of the host.
       type: str
     group:
-      description: Group of the role, if it has one.
+      description: Group of the role, or null.
       type: str
     state:
       description: One of the six states.
       type: str
     version:
-      description: Version that it reported, if it did.
+      description: Version that the host reported, or null.
       type: str
     reason:
-      description: Why it is in its state; for a host that waits, what it waits for.
+      description: Why the host is in this state. For a pending host, what it waits for.
       type: str
     soaking:
-      description: Whether it reported the version, and its health is still to be seen.
+      description: Whether the host reported the version and its health is not confirmed yet.
       type: bool
     started:
-      description: Whether it said that it began an upgrade, and not that it ended.
+      description: Whether the host reported that it started an upgrade and has not reported its end.
       type: bool
     held:
-      description: Whether a hold is over it, whatever its state.
+      description: Whether a hold covers the host, in any state.
       type: bool
     origin:
-      description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
+      description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
       type: str
     begun:
-      description: Version to which it has begun to go and has not got, as where it failed midway.
+      description: Version that an unfinished upgrade of the host leads to, for example after a failure.
       type: str
     done:
-      description: Units of paths that it has behind it, such as V(upgrade/nginx@2.4), until it reports.
+      description: Task groups of checkpoints that are finished, such as V(upgrade/nginx@2.4), until the host reports.
       type: list
       elements: str
     cause:
       description:
-        - Why a host waits, as a stable word; empty where RV(hosts.state) says it all.
+        - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.
         - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
           V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
       type: str
     rule:
-      description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
+      description: Key of the instructions that makes the host wait, such as V(rolling_rules.global), or empty.
       type: str
     unadmitted:
-      description: Whether it says that it has started, behind a closed gate, and no planner has admitted it.
+      description: Whether the host reported that it started although its gate is closed and no planner admitted it.
       type: bool
     stage:
-      description: Number of the stage that it belongs to, in the order in which they go. V(0) for the first, and without stages.
+      description: Number of the host's stage, in order. V(0) for the first stage, and without stages.
       type: int
     blocks:
-      description: Whether hosts that come after it in the order have to wait for it.
+      description: Whether hosts later in the order wait for this one.
       type: bool
     explanation:
       description:
-        - Where it is and since when, why, the rule behind it, who could change that, and what comes next, in sentences.
+        - Sentences that explain the state of the host, the reason and its rule, who can change it, and what comes next.
       type: list
       elements: str
     record:
-      description: Its own account of its upgrade, if it gave one.
+      description: The host record, as in RV(convoy.upgrade.consul_upgrade_host_report#module:record), if there is one.
       type: dict
     events:
-      description: The entries of the history that touched it, the newest first. All of the current rollout, and of the 50 before that.
+      description: Entries of the history about the host, the newest first. All of the current rollout and those among the 50 entries before it.
       type: list
       elements: dict
     older_events:
-      description: Whether the history has entries that are older, and were not looked at. O(history) brings as many as it is told.
+      description: Whether the history has older entries that were not read. Use O(history) to read more.
       type: bool
 metrics:
-  description: What O(metrics_file) has, or would have.
+  description: Content of O(metrics_file). In check mode, the content that would be written.
   returned: if O(metrics_file) is given
   type: str
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(denied), V(unknown_host) or V(bad_metrics_file).
+      description: Stable failure code, such as V(unreachable), V(denied), V(unknown_host) or V(bad_metrics_file).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

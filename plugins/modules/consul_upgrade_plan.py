@@ -1,22 +1,22 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compute and apply which hosts may move from pending to upgrading."""
+"""Admit the next hosts of a rollout."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_plan
-short_description: Let the next hosts of a fleet upgrade, as the rules allow
+short_description: Begin or continue a rollout, and admit the next hosts that the rules allow
 version_added: 0.1.0
 description:
-  - Computes which hosts may move from pending to upgrading, and opens their gates in Consul, so that the nodes,
-    which ask for their gate every few minutes, upgrade themselves.
-  - A O(version) that is not the current one begins a rollout. One transaction sets C(current_version), wipes
-    the gates and closes the global one. The same version again goes on with the rollout.
-  - Any number of planners may run at once. Each write is a transaction that compares and sets the ledger, so a
-    plan that was made from old facts can't be written, and is made again.
-  - With O(wait), goes on until all hosts in scope are upgraded, and shows every change as it happens.
+  - Makes a planner pass. It computes which hosts the rules admit, and opens their gates in Consul. Nodes read their gate every few minutes and
+    upgrade themselves.
+  - A new O(version) begins a rollout. One transaction sets C(current_version), removes all gates and closes the global one. The same version
+    continues the rollout.
+  - Several planners may run at once. Each write is a transaction that compares the ledger. If another planner wrote first, the pass is
+    repeated.
+  - With O(wait), it repeats passes until all hosts in scope are upgraded, and shows each change.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -24,134 +24,127 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    description: Nothing is written; the result is what a real call would do. O(wait) does not wait.
+    description: Nothing is written. The result is what a real call would do. O(wait) does not wait.
   diff_mode:
     support: full
-    description: Shows every key before and after, other than those of the history.
+    description: Shows every key before and after, except those of the history.
   platform:
     platforms: all
     support: full
 options:
   version:
     description:
-      - Version that the fleet should run. Left out, the call goes on with the rollout in the ledger.
-      - Put it in quotes, as YAML reads V(2.10) as the number 2.1.
+      - Version that the fleet is to run. Without it, the module continues the rollout in the ledger.
+      - Quote it. YAML reads V(2.10) as the number 2.1.
     type: str
   instructions:
     description:
-      - The rules of the rollout. They are stored in the ledger, and hold for every planner from then on.
-      - They add to those of O(instructions_file), key by key. A rule that both give with different values is refused. Where neither is
-        given, a rollout goes on under the rules of the ledger, and one that begins is under those of the last one.
-      - Given rules take the place of all that the ledger has. So that none ends unawares, rules that leave out a key that a running or
-        paused rollout has are refused, V({}) included. A key ends by being given an empty value, such as C(stages=[]) or
-        C(failure_rules={}).
-      - C(rolling_rules.global) is the cap of every role or group that has none of its own,
-        C(rolling_rules.roles) maps roles or groups to their own caps, and C(rolling_rules.fleet) is a cap over
-        all hosts on top of the others. A cap is a number of hosts, or a percent of the members, rounded down
-        but at least one host. V(0) holds all of them, and V(unlimited) for C(global) or a role asks for no cap. Rules that leave a
-        role without any cap are refused.
-      - C(rolling_rules.complete_sets) opens the next hosts only when none is upgrading.
-      - C(role_order) maps a role or group to the role or roles (or groups) that have to be wholly upgraded
-        first. C(role_dependencies) is another name for it.
-      - C(group_mappings) maps a group to a regular expression, or a list of them, that match the names of its
-        roles from their start. The roles of a group share its cap.
-      - C(failure_rules) says how many failed or lost hosts stop further opening, with the keys C(global), C(roles) and C(fleet) as
-        C(rolling_rules) has them.
-      - C(health.soak) is for how long a host that reported has to be well before it counts as upgraded, C(health.consul_checks)
-        which Consul checks have to pass on it, and C(health.progress_deadline) how long an open host may be silent before it is lost.
-        Times are seconds, or such as V(15m).
-      - C(stages) is a list of parts of the fleet that go one after the other, each with a C(name), C(hosts) (a number or percent of
-        each role, or a list of hosts), C(roles), C(soak) and C(approve). Hosts that none of them names go last.
-        C(soak) and C(approve) are refused where no stage comes after it.
-      - C(windows) is a list of times at which hosts may be opened, each with C(days), C(from), C(to) and C(timezone), and C(freezes) one
-        of times at which none may, each with C(from), C(to), C(timezone) and C(reason).
-        A freeze whose C(to) is a date ends when that day begins.
-        Hours are written with their minutes and in quotes, such as C("22:00").
-      - A name in the rules that fits no role, group or host of the fleet is refused, with the nearest one, when a rollout begins and when
-        its rules change. C(optional_names) is a list of those that may be absent, for rules that several fleets share.
+      - Rules of the rollout. The ledger stores them, so every planner applies them.
+      - They are merged with O(instructions_file), key by key. If both give a rule with different values, the call is refused.
+      - Without rules, a running rollout keeps the rules in the ledger, and a new one takes those of the last rollout.
+      - New rules replace all rules of a running or paused rollout. If they omit a key that the rollout has, they are refused, V({}) included. To
+        end a key, give it an empty value, such as C(stages=[]) or C(failure_rules={}).
+      - C(rolling_rules.global) is the cap of each role or group without its own cap. C(rolling_rules.roles) maps roles or groups to their caps.
+        C(rolling_rules.fleet) is an additional cap over all hosts.
+      - A cap is a number of hosts, or a percentage of the members, rounded down but at least one host. V(0) admits no host. V(unlimited) for C(global)
+        or a role means no cap. Rules that leave a role without a cap are refused.
+      - C(rolling_rules.complete_sets) admits the next hosts only when no host is upgrading.
+      - C(role_order) maps a role or group to the roles or groups that must be upgraded completely before it. C(role_dependencies) is another
+        name for it.
+      - C(group_mappings) maps a group to a regular expression, or a list of them. They match the names of its roles from the start. The roles
+        of a group share its cap.
+      - C(failure_rules) sets failure budgets, that is, how many failed or lost hosts stop admissions. It has the keys C(global), C(roles) and
+        C(fleet), like C(rolling_rules).
+      - C(health.soak) is how long a host must stay healthy after its report before it counts as upgraded. C(health.consul_checks) lists Consul
+        checks that must pass on it. C(health.progress_deadline) is how long an admitted host may be silent before it is lost. Times are
+        seconds, or a text such as V(15m).
+      - C(stages) lists parts of the fleet that go one after the other. Each has C(name), C(hosts) (a number or percentage of each role, or a list
+        of hosts), C(roles), C(soak) and C(approve). Hosts in no stage go last. C(soak) and C(approve) are refused if no stage follows.
+      - C(windows) lists times at which hosts may be admitted, each with C(days), C(from), C(to) and C(timezone). C(freezes) lists times at which no
+        host may, each with C(from), C(to), C(timezone) and C(reason). A freeze whose C(to) is a date ends when that day begins. Quote hours,
+        with minutes, such as C("22:00").
+      - A name in the rules that matches no role, group or host of the fleet is refused when a rollout begins and when its rules change.
+        C(optional_names) lists names that may be absent, for rules that several fleets share.
     type: dict
   instructions_file:
     description:
-      - File with instructions, as JSON or YAML, where the module runs.
-      - Without it, C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) is read where it exists, and O(instructions) win over it, key
-        by key. Where both files exist and say different things, the call fails.
+      - JSON or YAML file with instructions, on the host where the module runs.
+      - Without it, C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) is read if it exists, and O(instructions) override it, key by key. If both
+        files exist with different content, the call fails.
     type: path
   role_order:
     description:
-      - Order that is added to that of the instructions, in the same form, and replaces none of it. For order
-        that comes from elsewhere, such as the stages of C(upgrade_roles).
+      - Order that is added to C(role_order) of the instructions, in the same form. Use it for order from another source, such as the planes in
+        C(upgrade_roles).
     type: dict
   fleet:
     description:
-      - Maps hosts to their roles. Hosts that never reported are part of the fleet by being here.
-      - Give all planners of a rollout the same. One that knows fewer hosts than the last fleet had opens nothing.
+      - Maps hosts to their roles. Hosts that never reported belong to the fleet only if they are listed here.
+      - Give all planners of a rollout the same fleet. A planner with fewer hosts than the last fleet admits no host.
     type: dict
   role_pattern:
     description:
-      - Regular expression whose first group is the role, searched for in the names of reported hosts that
-        O(fleet) does not name. Stored in the ledger.
-      - Without it, that of the ledger is used, else V(([a-z]+\)(\\d+\)(-.*\)?).
+      - Regular expression whose first group is the role. It is applied to the names of reported hosts that O(fleet) does not list. The ledger
+        stores it.
+      - The default is the pattern in the ledger, else V(([a-z]+\)(\\d+\)(-.*\)?).
     type: str
   limit:
     description:
-      - Hosts, roles or groups that this call may open. The others still count under the caps.
+      - Hosts, roles or groups that this call may admit. All others still count for the caps.
     type: list
     elements: str
   converge:
     description:
-      - When every host is upgraded, open the global gate and remove those of roles and hosts, in one transaction.
+      - When every host is upgraded, open the global gate and remove the gates of roles and hosts, in one transaction.
     type: bool
     default: false
   wait:
     description:
-      - Go on until all hosts in scope are upgraded. It waits by blocking queries; if Consul goes away meanwhile,
-        nothing is opened until it is back.
-      - Fails with the reasons when nothing can move any more, and when the time is up. The rollout itself stays
-        as it is, and the next call goes on with it.
+      - Repeat passes until all hosts in scope are upgraded. It waits with blocking queries. While Consul is unreachable, no host is admitted.
+      - It fails with the reasons if nothing can continue, or after O(wait_timeout). The rollout is unchanged, and the next call continues it.
     type: bool
     default: false
   wait_timeout:
     description:
-      - Seconds to wait at most, with O(wait) or O(since).
+      - Longest time to wait in seconds, with O(wait) or O(since).
     type: int
     default: 14400
   restart:
     description:
-      - Begin a rollout again that was aborted. Without it, a call that gives the version of such a rollout fails.
-      - Where the rollout was not aborted, it makes no difference.
+      - Begin an aborted rollout again. Without it, a call with the version of an aborted rollout fails.
+      - It has no effect if the rollout was not aborted.
     type: bool
     default: false
   replace:
     description:
-      - Version of the rollout under way whose place O(version) takes. While a rollout to another version is running or paused, a call that does
-        not name it fails.
-      - Its stages, approvals and failure budgets end with it. Its rules stay in force, unless others are given.
-      - Where that rollout is under way no more, or O(version) has begun already, it makes no difference. A rollback does not need it.
+      - Version of the running or paused rollout that O(version) replaces. Without it, a call with another version fails while a rollout is running or
+        paused.
+      - The stages, approvals and failure budgets of the replaced rollout end. Its rules stay, unless you give others.
+      - It has no effect if that rollout has ended, or if the rollout to O(version) has already begun. A rollback does not need it.
     type: str
   rollback:
     description:
-      - Begin O(version) as a rollback, which it has to be given for, as M(convoy.upgrade.consul_upgrade_control) does. The hosts that
-        changed last go first, there are no stages, and no one waits for hosts that are broken. Without instructions it is under the
-        rules of the rollout that it takes back.
-      - In check mode this shows the plan of a rollback that has not begun. Where it has begun already, it makes no difference.
+      - Begin O(version) as a rollback, as M(convoy.upgrade.consul_upgrade_control) does. O(version) is required. Hosts that changed last go first,
+        stages neither soak nor need approval, and no host waits for broken hosts. Without instructions, the rules of the replaced
+        rollout apply.
+      - In check mode, this shows the plan of a rollback before it begins. It has no effect if that rollback has already begun.
     type: bool
     default: false
   since:
     description:
-      - The RV(index) that an earlier call returned. The call first waits, for at most O(wait_timeout) seconds,
-        until anything has changed after it, and never begins a rollout. This is what O(wait) uses; it is here
-        for loops of your own.
+      - RV(index) of an earlier call. The call first waits until something changes after it, at most O(wait_timeout) seconds. It never begins a
+        rollout. O(wait) uses this option. It is here for your own loops.
     type: int
   epoch:
     description:
-      - The newest RV(epoch) that an earlier call returned. If the ledger is behind it, Consul was put back to an earlier time, and
-        the call fails. O(wait) uses it; it is here for loops of your own.
+      - Newest RV(epoch) of an earlier call. If the ledger has a lower one, Consul was restored from an older snapshot, and the call fails. O(wait)
+        uses this option. It is here for your own loops.
     type: int
     default: 0
   commit:
     description:
-      - The RV(commit) that came with O(epoch). If that epoch has another one by now, or is gone from the history, Consul was put back
-        and somebody has gone on since then, and the call fails too.
+      - RV(commit) that came with O(epoch). If this epoch has another commit now, or is missing in the history, Consul was restored and another
+        planner has written since. The call then fails too.
     type: str
     default: ""
 seealso:
@@ -160,7 +153,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Begin a rollout, controllers first and one at a time, then three computes at a time
+- name: Begin a rollout, first one controller at a time, then three computes at a time
   convoy.upgrade.consul_upgrade_plan:
     version: "2.10"
     instructions:
@@ -171,24 +164,24 @@ EXAMPLES = r"""
       role_order:
         compute: controller
 
-- name: Go on with it until every host is upgraded, and let Puppet run everywhere again
+- name: Continue until every host is upgraded, then open all gates
   convoy.upgrade.consul_upgrade_plan:
     wait: true
     wait_timeout: 7200
     converge: true
 
-- name: Show what a rollback would do
+- name: Show the plan of a rollback
   convoy.upgrade.consul_upgrade_plan:
     version: "2.8"
     rollback: true
   check_mode: true
 
-- name: Begin a rollout in place of the one that is under way, under the same rules
+- name: Replace the running rollout, under the same rules
   convoy.upgrade.consul_upgrade_plan:
     version: "2.11"
     replace: "2.10"
 
-- name: Go on with the hosts of one role only, at most a tenth of them at once
+- name: Continue with the hosts of one role only, at most a tenth of them at once
   convoy.upgrade.consul_upgrade_plan:
     version: "2.11"
     instructions:
@@ -204,42 +197,42 @@ EXAMPLES = r"""
 
 RETURN = r"""
 version:
-  description: Version that the fleet moves to.
+  description: Target version of the rollout.
   returned: success
   type: str
   sample: "2.10"
 previous_version:
   description:
-    - Version that it comes from, empty where that is not known.
-    - After a rollout that was not completed, it is where that one came from.
+    - Version before the rollout, or empty if unknown.
+    - If the rollout before was not completed, its previous version.
   returned: success
   type: str
   sample: "2.8"
 replaces:
   description:
-    - The rollout whose place this call took, or in check mode would take. Empty where it takes none, and in a rollback.
+    - The rollout that this call replaced, or would replace in check mode. Empty if it replaces none, and in a rollback.
   returned: success
   type: dict
   contains:
     version:
-      description: Version that it moved the fleet to.
+      description: Target version of the replaced rollout.
       type: str
     state:
       description: V(running) or V(paused).
       type: str
     who:
-      description: Who began it.
+      description: Operator who began it.
       type: str
     since:
-      description: When it began, in unix seconds.
+      description: When it began, in Unix seconds.
       type: int
 epoch:
-  description: Number of planner writes so far, which is the epoch of the ledger.
+  description: Epoch of the ledger, which counts planner writes.
   returned: success
   type: int
   sample: 7
 commit:
-  description: Tells the write of that epoch from any other with the same number. Empty in check mode where something would be written.
+  description: Unique ID of the write of RV(epoch). Empty in check mode if something would be written.
   returned: success
   type: str
   sample: 5d0f9a7c6e1b4c0d8a3f2b1e9c7d6a54
@@ -248,24 +241,24 @@ complete:
   returned: success
   type: bool
 instructions:
-  description: The rules that the rollout runs under, from wherever they come, in the form in which they are stored.
+  description: Rules of the rollout from all sources, in the form that the ledger stores.
   returned: success
   type: dict
   sample: {"rolling_rules": {"global": 1}, "role_order": {"compute": ["controller"]}}
 sources:
   description:
-    - Key of each of the RV(instructions) to where it came from. V(instructions), the name of a file, V(upgrade_roles) for what
-      O(role_order) adds, or V(the ledger) for what was in force before.
+    - Maps each key of RV(instructions) to its source. The source is V(instructions), a file name, V(upgrade_roles) for O(role_order), or
+      V(the ledger) for rules that were in force before.
   returned: success
   type: dict
   sample: {"rolling_rules.global": "rules.yml", "role_order.compute": "upgrade_roles"}
 status:
-  description: State to hosts, sorted in natural order. All six states are there. As it is after the call.
+  description: Maps each of the six states to its hosts after the call, in natural order.
   returned: success
   type: dict
   sample: {"upgraded": ["controller1"], "failed": [], "lost": [], "upgrading": ["compute1"], "held": [], "pending": []}
 hosts:
-  description: Every host, as it is after the call.
+  description: Maps every host to its state after the call.
   returned: success
   type: dict
   contains:
@@ -273,56 +266,56 @@ hosts:
       description: Role of the host.
       type: str
     group:
-      description: Group of the role, if it has one.
+      description: Group of the role, or null.
       type: str
     state:
       description: One of the six states.
       type: str
     version:
-      description: Version that it reported, if it did.
+      description: Version that the host reported, or null.
       type: str
     reason:
-      description: Why it is in its state; for a host that waits, what it waits for.
+      description: Why the host is in this state. For a pending host, what it waits for.
       type: str
     soaking:
-      description: Whether it reported the version, and its health is still to be seen.
+      description: Whether the host reported the version and its health is not confirmed yet.
       type: bool
     started:
-      description: Whether it said that it began an upgrade, and not that it ended.
+      description: Whether the host reported that it started an upgrade and has not reported its end.
       type: bool
     held:
-      description: Whether a hold is over it, whatever its state.
+      description: Whether a hold covers the host, in any state.
       type: bool
     origin:
-      description: Version that it came from, once Ansible has begun to upgrade it and until it reports.
+      description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
       type: str
     begun:
-      description: Version to which it has begun to go and has not got, as where it failed midway.
+      description: Version that an unfinished upgrade of the host leads to, for example after a failure.
       type: str
     done:
-      description: Units of paths that it has behind it, such as V(upgrade/nginx@2.4), until it reports.
+      description: Task groups of checkpoints that are finished, such as V(upgrade/nginx@2.4), until the host reports.
       type: list
       elements: str
     cause:
       description:
-        - Why a host waits, as a stable word; empty where RV(hosts.state) says it all.
+        - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.
         - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
           V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
       type: str
     rule:
-      description: The key of the instructions that makes it wait, such as V(rolling_rules.global); empty where none does.
+      description: Key of the instructions that makes the host wait, such as V(rolling_rules.global), or empty.
       type: str
     unadmitted:
-      description: Whether it says that it has started, behind a closed gate, and no planner has admitted it.
+      description: Whether the host reported that it started although its gate is closed and no planner admitted it.
       type: bool
     stage:
-      description: Number of the stage that it belongs to, in the order in which they go. V(0) for the first, and without stages.
+      description: Number of the host's stage, in order. V(0) for the first stage, and without stages.
       type: int
     blocks:
-      description: Whether hosts that come after it in the order have to wait for it.
+      description: Whether hosts later in the order wait for this one.
       type: bool
 transitions:
-  description: Hosts that this call let through. With O(wait), over all its passes.
+  description: Hosts that this call admitted, with O(wait) in all its passes.
   returned: success
   type: list
   elements: dict
@@ -334,27 +327,26 @@ transitions:
       description: Role of the host.
       type: str
     from:
-      description: State that it was in.
+      description: State before.
       type: str
     to:
-      description: State that it is in now.
+      description: State after.
       type: str
     reason:
-      description: The rule that let it through.
+      description: The rule that admitted it.
       type: str
 waves:
   description:
-    - Hosts that this call let through, then the forecast of those that come together after them if all goes well.
-    - Empty where there is nothing left to open.
+    - Hosts that this call admitted, then the forecast of the waves after them if no host fails.
+    - Empty if no host is left to admit.
   returned: success
   type: list
   elements: list
   sample: [["compute1", "compute2"], ["compute3"]]
 wave_seconds:
   description:
-    - How many seconds each of RV(waves) may take, if every host takes as long as the middle one of its role did the last time,
-      from its start to its end. V(0) where no host has told that yet.
-    - How long a node waits until it asks for its gate is not in it.
+    - Expected duration of each of RV(waves) in seconds, from the last upgrades of the hosts (median per role). V(0) if unknown.
+    - The time until a node asks for its gate is not included.
   returned: success
   type: list
   elements: float
@@ -364,20 +356,20 @@ done:
   returned: success
   type: bool
 can_move:
-  description: Whether the rollout can still go on: hosts are upgrading, or only time, an approval or a command is missing.
+  description: Whether hosts are upgrading, can be admitted, or wait only for time, an approval or the end of a pause.
   returned: success
   type: bool
 stage:
-  description: Stage that the fleet is in, empty where the rules have none.
+  description: Current stage, or empty without stages.
   returned: success
   type: str
   sample: canary
 wants_approval:
-  description: Whether that stage is done, and somebody has to approve before the rollout goes on.
+  description: Whether RV(stage) is done and needs an operator's approval.
   returned: success
   type: bool
 blocker:
-  description: What keeps the whole rollout from opening anything now. Empty where nothing does.
+  description: What blocks the whole rollout now. Empty if nothing does.
   returned: success
   type: dict
   contains:
@@ -385,59 +377,59 @@ blocker:
       description: V(paused), V(aborted), V(budget_spent) or V(hours).
       type: str
     reason:
-      description: The same in words.
+      description: The reason as a sentence.
       type: str
     until:
-      description: When it ends by itself, in unix seconds, V(0) where it does not.
+      description: When it ends by itself, in Unix seconds. V(0) if it does not, or if that is unknown.
       type: float
 order:
-  description: Role to the roles that go before it, as the rollout goes; in a rollback, in the order that RV(rollback_order) names.
+  description: Maps each role to the roles that go before it. In a rollback, RV(rollback_order) is already applied.
   returned: success
   type: dict
   sample: {"compute": ["controller"]}
 post_upgrade:
-  description: Hosts whose tasks after the upgrade are still to be run before the rollout is over.
+  description: Hosts whose post-upgrade tasks are not finished.
   returned: success
   type: list
   elements: str
 rollback_order:
-  description: Whether a rollback goes through roles and stages V(reversed) or V(forward). Empty in other rollouts.
+  description: V(reversed) or V(forward) in a rollback, else empty.
   returned: success
   type: str
   sample: reversed
 providers:
-  description: What is no host, such as a cloud, and has a version of its own all the same. Its keys are their names.
+  description: Maps providers, such as a cloud, to their state. A provider is no host but has a version.
   returned: success
   type: dict
   sample: {"cloud": {"version": "2.8", "target": "2.10", "state": "upgrading", "host": "controller1", "unit": "upgrade/cloud@2.10",
     "done": [], "error": ""}}
 obstacles:
-  description: The reasons why hosts in scope are not upgraded yet, each with its hosts.
+  description: Reasons why hosts in scope are not upgraded, one sentence for each, with the hosts.
   returned: success
   type: list
   elements: str
 wake_at:
-  description: When a call may find something else though no one wrote anything, in unix seconds. V(0) where that is not so.
+  description: When the next change without a write may happen, such as the end of a soak, in Unix seconds. V(0) if none is expected.
   returned: success
   type: float
 index:
-  description: The newest Consul index that the plan has seen, for O(since).
+  description: Newest Consul index that the plan has read, for O(since).
   returned: success
   type: int
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(bad_instructions), V(unreachable), V(denied), V(stuck), V(timeout), V(too_slow),
-        V(budget_spent), V(aborted), V(rules_left_out), V(conflicting_rules), V(unknown_names), V(rollout_under_way) or V(went_back).
+      description: Stable failure code, such as V(bad_instructions), V(unreachable), V(denied), V(stuck), V(timeout),
+        V(too_slow), V(budget_spent), V(aborted), V(rules_left_out), V(conflicting_rules), V(unknown_names), V(rollout_under_way) or V(went_back).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

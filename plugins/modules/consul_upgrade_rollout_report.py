@@ -1,20 +1,20 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout as a page."""
+"""Write a rollout report."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_rollout_report
-short_description: Write a report of a rollout, as a page, JSON and CSV
+short_description: Write a rollout report as HTML, JSON and CSV
 version_added: 0.3.0
 description:
-  - Reads a rollout, the current one or a former one, from the history and the records in Consul, and writes it into a folder.
-  - The page is one file without scripts that needs nothing from elsewhere. It has a bar for each host with its states and steps, how many
-    were down at once against the caps, failures, how long hosts and steps took, the rules, and who did what when.
-  - When a host was at which step stands in its record, which has the last move only. Of former rollouts it is known when hosts were let
-    through, and what else the history has.
+  - Reads the current or an earlier rollout from the history and the host records in Consul, and writes a report into a folder.
+  - The page is one HTML file without scripts or external resources. It shows the states and steps of each host over time, hosts down at once
+    with their caps, failures, durations of hosts and steps, the rules, and the history.
+  - Steps come from host records, which keep only the last upgrades of a host. For earlier rollouts, the report may have only what the
+    history has, such as the time of each admission.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -25,28 +25,28 @@ attributes:
     description: Nothing is written.
   diff_mode:
     support: full
-    description: Shows what would be different in the JSON file.
+    description: Shows the changes of the JSON file.
   platform:
     platforms: all
     support: full
 options:
   folder:
     description:
-      - Folder to write to, where the module runs. It has to be there.
+      - Existing folder for the report, on the host where the module runs.
     type: path
     required: true
   version:
     description:
-      - Version of the rollout; the last one that went there is taken. Left out, the one in the ledger.
+      - Version of the rollout. If there were several to this version, the last one is taken. The default is the rollout in the ledger.
     type: str
   fleet:
     description:
-      - Maps hosts to their roles. Hosts that never reported are part of the fleet by being here.
+      - Maps hosts to their roles. Hosts that never reported belong to the fleet only if they are listed here.
     type: dict
   role_pattern:
     description:
-      - Regular expression whose first group is the role, searched for in the names of reported hosts that O(fleet) does not name.
-      - Without it, that of the ledger is used.
+      - Regular expression whose first group is the role. It is applied to the names of reported hosts that O(fleet) does not list.
+      - The default is the pattern in the ledger.
     type: str
 seealso:
   - module: convoy.upgrade.consul_upgrade_info
@@ -60,31 +60,31 @@ EXAMPLES = r"""
       rolling_rules:
         global: 1
 
-- name: Write a report of it
+- name: Write its report
   convoy.upgrade.consul_upgrade_rollout_report:
     folder: /tmp
 """
 
 RETURN = r"""
 files:
-  description: The files, the page first.
+  description: Paths of the files, with the page first.
   returned: success
   type: list
   elements: str
   sample: [/tmp/rollout-2.10.html, /tmp/rollout-2.10.json, /tmp/rollout-2.10.csv]
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(unreachable), V(no_rollout) or V(bad_folder).
+      description: Stable failure code, such as V(unreachable), V(no_rollout) or V(bad_folder).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

@@ -1,23 +1,23 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The layout of the keys: documentation of the action plugin."""
+"""Documentation of the action plugin that migrates the key layout."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_schema
-short_description: Bring the keys of a fleet in Consul to the newest layout
+short_description: Migrate the keys of a fleet in Consul to the newest layout
 version_added: 0.2.0
 description:
-  - Applies every step that lies between the layout that the keys have and the newest one, in order. C(upgrade/schema) has the version of
-    the layout; a fleet without it has what JioCloud's own code wrote, which is layout 0.
-  - Before a step, all that stands in its way is told at once, each with its key and what to do about it. Nothing is changed meanwhile.
-  - A step copies keys to their new places, looks whether all are there, and writes the version last. Old keys are kept until every host
-    has reported through convoy.upgrade, or O(remove_legacy) asks for their end, so that nodes with older code go on working.
-  - Every write is a transaction that is safe by itself and checks that the migration is still the only one. One that was killed is finished
-    by the next.
-  - While it works, planners and operators' words are refused; nodes ask their gates and report as usual, and holds can be set.
+  - Applies all steps between the current and the newest layout, in order. C(upgrade/schema) has the version of the layout. Without this key, the
+    fleet has layout 0, which JioCloud's code wrote.
+  - Before each step, all problems are listed at once, each with its key and a fix. If there are any, nothing is changed.
+  - A step copies keys to their new names, checks that all are there, and writes the version last. Old keys stay until every host has reported
+    through convoy.upgrade, or until O(remove_legacy). So nodes with older code keep working.
+  - Every write is a transaction that is safe by itself. It checks that no other migration runs. If a migration is killed, the next one
+    finishes it.
+  - During a migration, planners and other commands are refused. Nodes read their gates and report as usual, and holds can be set.
   - It runs on the controller.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
@@ -26,7 +26,7 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: Tells what each step would do, with counts and examples.
+    details: Shows what each step would do, with counts and examples.
   diff_mode:
     support: full
   platform:
@@ -35,99 +35,100 @@ attributes:
 options:
   to:
     description:
-      - The layout to go to, for tests. Without it, the newest one that this release knows.
+      - Target layout, for tests. The default is the newest layout of this release.
     type: int
   remove_legacy:
     description:
-      - Remove the old keys now, whoever may still read or write them. Nodes with older code find no gate then, which they take for an open
-        one, and are not heard of any more.
+      - Remove the old keys now, even if older code still uses them. Nodes with older code then find no gate and treat it as open, and their
+        reports are ignored.
     type: bool
     default: false
 notes:
-  - Consul has to be reachable from the controller. The token needs what M(convoy.upgrade.consul_upgrade_acl) gives a C(migrator).
+  - Consul must be reachable from the controller. The token needs the policy that M(convoy.upgrade.consul_upgrade_acl) creates with
+    C(kind=migrator).
 seealso:
   - module: convoy.upgrade.consul_upgrade_acl
 """
 
 EXAMPLES = r"""
-- name: Bring the keys to the newest layout
+- name: Migrate the keys to the newest layout
   convoy.upgrade.consul_upgrade_schema:
 
-- name: Remove what older code needed, as no node has it any more
+- name: Remove the old keys after all nodes have new code
   convoy.upgrade.consul_upgrade_schema:
     remove_legacy: true
 """
 
 RETURN = r"""
 from:
-  description: The version of the layout before.
+  description: Version of the layout before.
   returned: success
   type: int
   sample: 0
 schema:
-  description: The version of the layout after.
+  description: Version of the layout after.
   returned: success
   type: int
   sample: 1
 steps:
-  description: The steps that were made, in order.
+  description: Steps that were applied, in order.
   returned: success
   type: list
   elements: dict
   contains:
     schema:
-      description: The layout that the step leads to.
+      description: Layout after the step.
       type: int
     title:
-      description: What changes with it.
+      description: What the step changes.
       type: str
     moves:
-      description: What was done, as C(what), C(count) and some C(examples).
+      description: Actions of the step, each with C(what), C(count) and some C(examples).
       type: list
       elements: dict
 removed:
-  description: The steps whose old keys were removed, in the same form.
+  description: Steps whose old keys were removed, in the same form.
   returned: success
   type: list
   elements: dict
   contains:
     schema:
-      description: The layout whose step left them.
+      description: Layout after the step that kept the keys.
       type: int
     title:
-      description: What changed with it.
+      description: What the step changed.
       type: str
     moves:
-      description: What was done, as C(what), C(count) and some C(examples).
+      description: Actions of the step, each with C(what), C(count) and some C(examples).
       type: list
       elements: dict
 kept:
-  description: How many old keys are kept.
+  description: Number of old keys that are kept.
   returned: success
   type: int
 waiting_for:
-  description: The hosts that they are kept for, as nothing shows that they go by the new layout.
+  description: Hosts that may still need the old keys, because they have not reported through convoy.upgrade.
   returned: success
   type: list
   elements: str
 summary:
-  description: All of that in sentences.
+  description: The result as sentences.
   returned: success
   type: list
   elements: str
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(in_the_way), V(migrating), V(lost_lock), V(newer_schema) or V(unreachable).
+      description: Stable failure code, such as V(in_the_way), V(migrating), V(lost_lock), V(newer_schema) or V(unreachable).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data. For V(in_the_way) its C(obstacles) are all that stands in the way, each with its
+      description: Names, keys and values that the message mentions. For V(in_the_way), C(obstacles) lists all problems, each with
         C(key), C(why) and C(fix).
       type: dict
 """

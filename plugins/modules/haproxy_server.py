@@ -1,18 +1,18 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server behind a HAProxy."""
+"""Drain a server behind HAProxy, or put it back."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: haproxy_server
-short_description: Take a server behind a HAProxy out, and put it back
+short_description: Drain a server behind HAProxy, or put it back
 version_added: 0.2.0
 description:
-  - Uses HAProxy's runtime API. It runs on the host of HAProxy, or reaches the API by the network, and needs no other program.
-  - Waits until it took effect. A server that is taken out has no sessions any more, one that is put back is UP.
-  - HAProxy forgets the state of its servers when it is reloaded or restarted, unless its configuration has it kept.
+  - Uses HAProxy's runtime API, through a socket on the host or over the network. It needs no other program.
+  - Waits until the state is reached. A drained server or one in maintenance has no sessions left. A ready server is UP.
+  - HAProxy loses the state of its servers when it reloads or restarts, unless its configuration keeps it.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -27,52 +27,52 @@ attributes:
 options:
   backend:
     description:
-      - The backend, by its name in HAProxy's configuration.
+      - Name of the backend in HAProxy's configuration.
     type: str
     required: true
   server:
     description:
-      - The server, by its name there.
+      - Name of the server in the backend.
     type: str
     required: true
   state:
     description:
-      - V(drained) gives it no new sessions, but those that have to stick to it. It is checked as before.
-      - V(maintenance) gives it none at all, and does not check it.
-      - V(ready) gives it sessions again.
-      - A server in maintenance is not drained, as it gets nothing.
+      - V(drained) stops new sessions, except those that must stick to the server. Health checks continue.
+      - V(maintenance) stops all sessions and health checks.
+      - V(ready) sends sessions to the server again.
+      - V(drained) leaves a server in maintenance as it is, because it gets no sessions.
     type: str
     choices: [drained, maintenance, ready]
     required: true
   socket:
     description:
-      - Path of the socket of the runtime API, or C(host:port). It needs C(level admin) in HAProxy's configuration.
+      - Path of the socket of the runtime API, or C(host:port). In HAProxy's configuration it needs C(level admin).
     type: str
     default: /run/haproxy/admin.sock
   timeout:
     description:
-      - Seconds to wait for the end of its sessions, or until it is UP.
+      - Longest time in seconds to wait until its sessions have ended, or until it is UP.
     type: float
     default: 60
   shutdown_sessions:
     description:
-      - Whether sessions that did not end within O(timeout) are cut off. Otherwise they are a failure.
+      - Whether to cut off sessions that have not ended within O(timeout). Otherwise the module fails.
     type: bool
     default: false
   others_up:
     description:
-      - How many other servers of the backend have to be UP before this one is taken out. They too are waited for.
+      - How many other servers of the backend must be UP before this one is taken out. The module waits for them.
     type: int
     default: 0
   keep_maintenance:
     description:
-      - Whether a server in maintenance stays there with O(state=ready), as somebody else put it there.
+      - Whether a server in maintenance stays there with O(state=ready), for example because another operator put it there.
     type: bool
     default: false
 """
 
 EXAMPLES = r"""
-- name: Take this web server out of the balancer
+- name: Drain this web server
   convoy.upgrade.haproxy_server:
     backend: app
     server: "{{ inventory_hostname }}"
@@ -91,7 +91,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 before:
-  description: What the server was.
+  description: The server before the call.
   returned: success
   type: dict
   contains:
@@ -99,32 +99,33 @@ before:
       description: V(drained), V(maintenance) or V(ready).
       type: str
     status:
-      description: HAProxy's word for it, such as V(UP), V(DRAIN) or V(DOWN).
+      description: HAProxy's status, such as V(UP), V(DRAIN) or V(DOWN).
       type: str
     sessions:
-      description: How many sessions it had.
+      description: Number of sessions.
       type: int
 status:
-  description: HAProxy's word for what it is now. In check mode, for what it was.
+  description: HAProxy's status after the call. In check mode, the status before.
   returned: success
   type: str
 sessions:
-  description: How many sessions it has now.
+  description: Number of sessions after the call.
   returned: success
   type: int
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(still_busy), V(not_up), V(too_few_servers), V(unknown_server) or V(haproxy_unreachable).
+      description: Stable failure code, such as V(still_busy), V(not_up), V(too_few_servers), V(unknown_server) or
+        V(haproxy_unreachable).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

@@ -1,20 +1,20 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One run at a time on a node."""
+"""Take the lock of a node."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_lock
-short_description: Keep two runs of a playbook from working on a node at the same time
+short_description: Lock a node, so that only one run works on it at a time
 version_added: 0.2.0
 description:
-  - Takes a lock on the node that lasts over the tasks that follow, until it is freed or the playbook's run ends.
-  - With O(ignore:ansible_connection=local), the lock goes with the process of C(ansible-playbook), even if it is killed.
-  - Over SSH it goes with the connection, O(lease) seconds later, as a run may live on over another one.
-  - A lock that another run has is no failure, see RV(acquired).
-  - In check mode the lock is not taken, and RV(acquired) tells whether it could be.
+  - Takes a lock on the node. The lock stays during the following tasks, until it is freed or the run ends.
+  - With O(ignore:ansible_connection=local), the lock ends with the process of C(ansible-playbook), even if that is killed.
+  - Over SSH, the lock ends O(lease) seconds after the connection, because a run may continue over another connection.
+  - The module does not fail if another run has the lock. Check RV(acquired).
+  - In check mode the lock is not taken. RV(acquired) shows whether it is free.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -29,8 +29,8 @@ attributes:
 options:
   path:
     description:
-      - The file that is locked. It is made if it is not there, and stays. So is its directory, if that is all that is missing.
-      - The directory and the file have to belong to root or to the user, and no one else may write them.
+      - File to lock. It is created if missing, and stays. Its directory is created too, if its parent exists.
+      - The directory and the file must belong to root or to the user, and no one else may write them.
     type: path
     default: /run/convoy/node.lock
   state:
@@ -41,23 +41,23 @@ options:
     default: present
   lease:
     description:
-      - Seconds for which the lock lasts after the end of an SSH connection.
+      - Seconds until the lock ends after an SSH connection has closed.
     type: float
     default: 600
   who:
     description:
-      - Who is at work, for others who find the lock taken. Without it, the user and the machine that started the run.
+      - Name of the holder, shown to other runs. The default is the user and the machine that started the run.
     type: str
   run:
     description:
-      - What tells this run from all others. It is filled in by the plugin on the controller, whatever is given.
+      - ID of the run. The action plugin on the controller sets it and overrides any value.
     type: str
   process:
     description:
-      - The process with which the run ends. It is filled in by the plugin on the controller, whatever is given.
+      - ID of the process of the run. The action plugin on the controller sets it and overrides any value.
     type: int
 notes:
-  - The lock is no change of the node, so the module never reports one.
+  - The module never reports a change.
 """
 
 EXAMPLES = r"""
@@ -66,7 +66,7 @@ EXAMPLES = r"""
     path: /run/convoy/node.lock
   register: lock
 
-- name: Do what only one may do at a time
+- name: Work that only one run may do at a time
   ansible.builtin.debug:
     msg: at work
   when: lock.acquired
@@ -79,40 +79,40 @@ EXAMPLES = r"""
 
 RETURN = r"""
 acquired:
-  description: Whether this run has the lock now.
+  description: Whether this run has the lock.
   returned: success
   type: bool
 released:
-  description: Whether this run had the lock, and has it no more.
+  description: Whether this call freed the lock of this run.
   returned: success
   type: bool
 holder:
-  description: Who has the lock. Null where no one has it, or no one has said so yet.
+  description: Holder of the lock. Null if it is free, or if the holder is not known yet.
   returned: success
   type: dict
   contains:
     who:
-      description: The run, in words.
+      description: Name of the holder.
       type: str
     since:
-      description: Since when, in unix seconds.
+      description: When it took the lock, in Unix seconds.
       type: int
     pid:
-      description: Number of the process on the node that holds the lock.
+      description: ID of the process on the node that holds the lock.
       type: int
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, V(bad_lock_file).
+      description: V(bad_lock_file).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

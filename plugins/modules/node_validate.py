@@ -1,19 +1,19 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The operator's own checks of a node."""
+"""Run the operator's validations of a node."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_validate
-short_description: Run all checks of a folder on a node
+short_description: Run all validations in a folder on a node
 version_added: 0.2.0
 description:
-  - Runs every executable in a folder, one after the other, in the natural order of their names.
-  - One that ends with another exit code than 0, or takes too long, fails the node. Those behind it are not run.
-  - Where the folder does not exist or holds no executable, there is nothing to fail. Hidden files are passed over.
-  - In check mode nothing is run, as a check may do anything.
+  - Runs each executable in a folder, one after the other, in natural order of their names.
+  - If one exits with another code than 0 or takes too long, the module fails and does not run the rest.
+  - It succeeds if the folder does not exist or has no executable. Hidden files are ignored.
+  - In check mode nothing runs, because a validation may change the node.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -28,12 +28,12 @@ attributes:
 options:
   path:
     description:
-      - The folder.
+      - Folder with the validations.
     type: path
     required: true
   timeout:
     description:
-      - Seconds that each may take. Then it is ended, with all that it has started.
+      - Longest duration of each validation in seconds. After that, the module kills it with all processes that it started.
     type: float
     default: 60
 seealso:
@@ -41,7 +41,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Make sure that the node is well
+- name: Validate the node
   convoy.upgrade.node_validate:
     path: /etc/convoy/validation.d
     timeout: 30
@@ -49,7 +49,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 validations:
-  description: The checks, in the order in which they ran. In check mode, those that would run.
+  description: Validations in the order in which they ran. In check mode, those that would run.
   returned: success
   type: list
   elements: dict
@@ -58,24 +58,24 @@ validations:
       description: Name of the file.
       type: str
     seconds:
-      description: How long it took. Null in check mode.
+      description: Duration. Null in check mode.
       type: float
     output:
-      description: What it printed. Null in check mode.
+      description: Its output. Null in check mode.
       type: str
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(validation_failed) or V(not_runnable).
+      description: Stable failure code, such as V(validation_failed) or V(not_runnable).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

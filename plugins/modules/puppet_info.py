@@ -1,16 +1,16 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether Puppet may run on a host."""
+"""Show whether Puppet is disabled on a host."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: puppet_info
-short_description: Tell whether Puppet is disabled on a host
+short_description: Show whether Puppet is disabled on a host
 version_added: 0.3.0
 description:
-  - Looks for the file that C(puppet agent --disable) writes, where Debian's and Puppet's own packages have it. Puppet is not run.
+  - Reads the file that C(puppet agent --disable) writes, at the paths of Debian's and Puppet's own packages. It does not run Puppet.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -28,22 +28,22 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: See whether Puppet may run
+- name: Check whether Puppet is disabled
   convoy.upgrade.puppet_info:
   register: puppet
 """
 
 RETURN = r"""
 disabled:
-  description: Whether C(puppet agent --disable) was given on the host.
+  description: Whether Puppet is disabled with C(puppet agent --disable).
   returned: success
   type: bool
 reason:
-  description: The reason that was given to it. Null where Puppet is not disabled.
+  description: Reason that was given to it. Null if Puppet is not disabled.
   returned: success
   type: str
 machine:
-  description: A hash of C(/etc/machine-id), which tells the machine from others with the same name. Null where it has none.
+  description: Hash of C(/etc/machine-id), which distinguishes machines with the same name. Null if the file does not exist.
   returned: success
   type: str
 """

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A run of Puppet."""
+"""Run Puppet once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ short_description: Run Puppet once
 version_added: 0.2.0
 description:
   - Runs C(puppet apply) or C(puppet agent --onetime) with C(--detailed-exitcodes). Exit codes 0 and 2 are success.
-  - A run that is under way, of an agent or of this module, is waited for. It is no failure.
-  - Where C(puppet agent --disable) was given, nothing is run, C(puppet apply) included. It fails with the reason that was given there.
-  - With O(ignore:--check) or O(noop), Puppet runs with C(--noop), and the result tells whether it would change something.
+  - If Puppet is already running, as an agent or through this module, it waits up to O(lock_timeout) seconds for the end of that run.
+  - If C(puppet agent --disable) was given, it fails with that reason and does not run Puppet, not even C(puppet apply).
+  - With O(ignore:--check) or O(noop), Puppet runs with C(--noop), and the result shows whether it would change anything.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -22,14 +22,14 @@ attributes:
     support: full
   diff_mode:
     support: none
-    details: Puppet shows the changes of files in its own output, with C(--show_diff) among the O(arguments).
+    details: Puppet shows changes of files in its own output if O(arguments) include C(--show_diff).
   platform:
     platforms: posix
     support: full
 options:
   kind:
     description:
-      - Whether the node compiles its own catalog (V(apply)) or asks a server for it (V(agent)).
+      - V(apply) compiles the catalog on the node. V(agent) gets it from a Puppet server.
     type: str
     choices: [apply, agent]
     default: apply
@@ -39,38 +39,38 @@ options:
     type: path
   modulepath:
     description:
-      - Folders with modules, for O(kind=apply). Without them, those that Puppet is configured for.
+      - Folders with modules, for O(kind=apply). The default is Puppet's configuration.
     type: list
     elements: path
     default: []
   environment:
     description:
-      - Puppet's environment. Without it, the one that Puppet is configured for.
+      - Puppet's environment. The default is Puppet's configuration.
     type: str
   arguments:
     description:
-      - More arguments for Puppet.
+      - Additional arguments for Puppet.
     type: list
     elements: str
     default: []
   executable:
     description:
-      - Name or path of Puppet. It is looked for on C(PATH), and where Puppet's own packages put it.
+      - Name or path of Puppet. A name is searched on C(PATH) and in the folder of Puppet's own packages.
     type: str
     default: puppet
   noop:
     description:
-      - Only tell what would be changed.
+      - Only show what would change.
     type: bool
     default: false
   timeout:
     description:
-      - Seconds that the run may take. Then it is ended, with all that it has started.
+      - Longest duration of the run in seconds. After that, the module kills it with all processes that it started.
     type: float
     default: 3600
   lock_timeout:
     description:
-      - Seconds to wait for another run to end.
+      - Longest time in seconds to wait for another run of Puppet.
     type: float
     default: 600
 seealso:
@@ -83,7 +83,7 @@ EXAMPLES = r"""
   convoy.upgrade.puppet_run:
     manifest: /etc/puppet/code/environments/production/manifests
 
-- name: See what Puppet would change
+- name: Show what Puppet would change
   convoy.upgrade.puppet_run:
     manifest: /etc/puppet/code/environments/production/manifests
     modulepath:
@@ -93,39 +93,40 @@ EXAMPLES = r"""
 
 RETURN = r"""
 command:
-  description: The command that was run.
+  description: The command that ran.
   returned: success
   type: list
   elements: str
 exit_code:
-  description: Puppet's exit code. Null if it was ended for taking too long, or never ran.
+  description: Puppet's exit code. Null if Puppet did not run, or was killed after O(timeout).
   returned: always
   type: int
 output:
-  description: All that Puppet printed.
+  description: Output of Puppet.
   returned: always
   type: str
 seconds:
-  description: How long Puppet ran.
+  description: Duration of the run.
   returned: success
   type: float
 waited:
-  description: For how many seconds another run was waited for.
+  description: Seconds that the module waited for another run.
   returned: success
   type: float
 failure:
-  description: The failure, for programs.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as V(puppet_failed), V(puppet_timeout), V(puppet_locked), V(puppet_disabled) or V(not_runnable).
+      description: Stable failure code, such as V(puppet_failed), V(puppet_timeout), V(puppet_locked), V(puppet_disabled) or
+        V(not_runnable).
       type: str
     message:
-      description: The sentence that RV(ignore:msg) has.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """
 

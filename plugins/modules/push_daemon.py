@@ -1,20 +1,19 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of a run: documentation of the action plugin."""
+"""Documentation of the action plugin that controls the push daemon."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: push_daemon
-short_description: Start, ask and stop the process that lets hosts through and records where they are
+short_description: Start, query and stop the push daemon of a run
 version_added: 0.2.0
 description:
-  - A run in which Ansible upgrades hosts has one driver, a process on the controller that plans for all hosts of the run and
-    writes their records, and lasts no longer than C(ansible-playbook). Tasks talk to it over a Unix socket, so that a step
-    of a host costs one request to Consul, no module and no connection.
-  - The hosts that a run drives are claimed in Consul by a session. Another run leaves them alone as long as this one lives.
-  - The playbooks of this collection use it, and the files that M(convoy.upgrade.compose_upgrade_tasks) writes.
+  - Each push run has one push daemon, a process on the controller. It admits the hosts of the run and writes their records. It ends with
+    C(ansible-playbook). Tasks talk to it over a Unix socket, so a step of a host costs only one request to Consul.
+  - The run holds a lease on each of its hosts, through a session in Consul. Other runs skip these hosts until the run ends.
+  - The playbooks of this collection use this module, and so do the files that M(convoy.upgrade.compose_upgrade_tasks) writes.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -22,35 +21,35 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: none
-    details: The playbooks do not start one in check mode.
+    details: The playbooks do not start a daemon in check mode.
   diff_mode:
     support: none
-    details: What changes is written step by step while hosts are upgraded.
+    details: The daemon writes changes step by step during the upgrade.
   platform:
     platforms: posix
     support: full
 options:
   state:
     description:
-      - V(prepared) makes a folder for the run, which is gone when C(ansible-playbook) is.
-      - V(started) starts the driver. The rollout has to have begun.
-      - V(settled) waits until the hosts in O(scope) are upgraded, shows every change, and fails if nothing can move any more.
-        Hosts of roles without services are let through meanwhile, as they upgrade themselves.
-      - V(stopped) ends the driver, and with it all claims of the run.
+      - V(prepared) creates a folder for the run. It is deleted when C(ansible-playbook) ends.
+      - V(started) starts the daemon. The rollout must have begun.
+      - V(settled) waits until the hosts in O(scope) are upgraded, shows each change, and fails if nothing can continue. Meanwhile, the daemon
+        admits hosts of roles without services, which upgrade themselves.
+      - V(stopped) ends the daemon and all leases of the run.
     type: str
     choices: [prepared, started, settled, stopped]
     required: true
   driver:
     description:
-      - Folder of the run. Needed for every state but V(prepared).
+      - Folder of the run. Required for all states except V(prepared).
     type: path
   version:
     description:
-      - Version that the fleet moves to. Needed for O(state=started).
+      - Target version of the rollout. Required for O(state=started).
     type: str
   phase:
     description:
-      - Whether hosts are upgraded, or go through their tasks after the upgrade.
+      - V(upgrade) runs the upgrade of the hosts, V(after) their post-upgrade tasks.
     type: str
     choices: [upgrade, after]
     default: upgrade
@@ -61,62 +60,62 @@ options:
     default: {}
   composition:
     description:
-      - A result of M(convoy.upgrade.compose_upgrade_tasks).
+      - Result of M(convoy.upgrade.compose_upgrade_tasks).
     type: dict
     default: {}
   scope:
     description:
-      - The hosts that the run is for, in the order in which they go, or with O(state=settled) those that are waited for.
+      - Hosts of the run, in order. With O(state=settled), the hosts to wait for.
     type: list
     elements: str
     default: []
   plays:
     description:
-      - The hosts of each play of the run, as a list for each. Without it, all hosts go in one play.
+      - Lists of the hosts of each play. The default is one play with all hosts.
     type: list
     elements: list
     default: []
     version_added: 0.3.0
   ways:
     description:
-      - Maps hosts to the points that are on their way, such as C(nginx@2.4). They go through the units of no other points.
+      - Maps hosts to the checkpoints on their upgrade path, such as C(nginx@2.4). They skip the task groups of all other checkpoints.
     type: dict
     default: {}
   origins:
     description:
-      - Maps hosts to the version that they come from, which their records tell until they report.
+      - Maps hosts to their version before the upgrade. Their records have it until they report.
     type: dict
     default: {}
   providers:
     description:
-      - Maps providers to the version that they come from.
+      - Maps providers to their version before the upgrade.
     type: dict
     default: {}
   retry_failed:
     description:
-      - Try hosts again that failed.
+      - Whether to retry failed hosts.
     type: bool
     default: false
   wait_timeout:
     description:
-      - Seconds to wait at most, for a host to be let through and for O(state=settled).
+      - Longest time in seconds to wait for the admission of a host, and for O(state=settled).
     type: float
     default: 14400
 notes:
-  - It runs on the controller alone, so Consul has to be reachable from there.
-  - It needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there by itself.
+  - It runs only on the controller, so Consul must be reachable from there.
+  - It needs the callback C(convoy_watch). Ansible finds it beside the playbooks of this collection.
 seealso:
   - module: convoy.upgrade.push_host
   - module: convoy.upgrade.push_step
 """
 
 EXAMPLES = r"""
-- name: Make a folder for this run
+- name: Create a folder for this run
   convoy.upgrade.push_daemon:
     state: prepared
   register: run
 
-- name: Start the driver
+- name: Start the push daemon
   convoy.upgrade.push_daemon:
     state: started
     driver: "{{ run.driver }}"
@@ -144,27 +143,27 @@ done:
   returned: with O(state=settled)
   type: bool
 partial:
-  description: Hosts that have gone as far as the tags on the command line say, and not to the end.
+  description: Hosts that finished all task groups that C(--tags) selects, but not their upgrade.
   returned: with O(state=settled)
   type: list
   elements: str
 obstacles:
-  description: The reasons why hosts in scope are not upgraded, each with its hosts.
+  description: Reasons why hosts in scope are not upgraded, one sentence for each, with the hosts.
   returned: with O(state=settled)
   type: list
   elements: str
 failure:
-  description: What went wrong.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as C(stuck), C(timeout), C(no_driver), C(no_watch) or C(unreachable).
+      description: Stable failure code, such as V(stuck), V(timeout), V(no_driver), V(no_watch) or V(unreachable).
       type: str
     message:
-      description: The message of the failure.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """

@@ -1,18 +1,18 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host's turn: documentation of the action plugin."""
+"""Documentation of the action plugin that begins and ends the upgrade of a push host."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: push_host
-short_description: Wait until a host may go, and say how its turn ended
+short_description: Wait for the admission of a push host, and report the end of its upgrade
 version_added: 0.2.0
 description:
-  - With O(state=begun) it waits until the planner lets the host through. That is the first task of each host, so that no more
-    hosts are at work than the rules allow, whatever batches and forks Ansible uses.
-  - A host that was let through and has not ended takes its turn up again without waiting, as it holds its slot already.
+  - With O(state=begun), it waits until the planner admits the host. As this is the first task of each host, the rules hold whatever forks and
+    batches Ansible uses.
+  - A host that was admitted by an earlier run and has not ended continues without waiting, because it still has its slot.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -32,37 +32,37 @@ options:
     required: true
   state:
     description:
-      - V(begun) waits until the host may go.
-      - V(ended) reports that it is upgraded. With units left that the tags on the command line do not choose, it stays where it is.
-      - V(failed) reports that it failed, at the step at which it is. It keeps its slot.
+      - V(begun) waits for the admission of the host.
+      - V(ended) reports that the host is upgraded. If C(--tags) left out task groups, the host stays in its state.
+      - V(failed) reports that the host failed at its current step. It keeps its slot.
     type: str
     choices: [begun, ended, failed]
     required: true
   hosts:
     description:
-      - Hosts that go together, for O(state=begun) of a wave. Without it, the host of the task goes by itself.
-      - While others are at work, they wait until all of them fit under the caps. After that, those go that can.
+      - Hosts of a wave, for O(state=begun). The default is only the host of the task.
+      - While other hosts are upgrading, the wave waits until all its hosts fit under the caps. Otherwise those that fit are admitted.
     type: list
     elements: str
   error:
     description:
-      - What went wrong, for O(state=failed).
+      - Error of the host, for O(state=failed).
     type: str
 notes:
-  - It runs on the controller alone, and needs no connection.
-  - With C(strategy=host_pinned), as many hosts wait at once as there are forks. Ansible needs more of them than hosts may go at once.
+  - It runs only on the controller, without a connection to a host.
+  - With C(strategy=host_pinned), each waiting host uses a fork. Give Ansible more forks than hosts that may be upgraded at once.
 seealso:
   - module: convoy.upgrade.push_daemon
 """
 
 EXAMPLES = r"""
-- name: Wait until the host may go
+- name: Wait for the admission of the host
   convoy.upgrade.push_host:
     driver: "{{ upgrade_daemon }}"
     state: begun
   register: upgrade_admission
 
-- name: Report that it is upgraded
+- name: Report that the host is upgraded
   convoy.upgrade.push_host:
     driver: "{{ upgrade_daemon }}"
     state: ended
@@ -71,44 +71,44 @@ EXAMPLES = r"""
 
 RETURN = r"""
 go:
-  description: Whether the host may go.
+  description: Whether the host is admitted.
   returned: with O(state=begun), without O(hosts)
   type: bool
 state:
   description:
-    - With O(state=begun), the state in which the host is now, or V(taken) if another run drives it.
-    - With O(state=ended), V(upgraded), or V(partial) if tags left something for later.
+    - With O(state=begun), the state of the host, or V(taken) if another run has its lease.
+    - With O(state=ended), V(upgraded), or V(partial) if C(--tags) left out task groups.
   returned: unless O(state=failed)
   type: str
 reason:
-  description: Why it may go or not.
+  description: Why the host is admitted or not.
   returned: with O(state=begun), without O(hosts)
   type: str
 done:
-  description: Units that it finished on an earlier run.
-  returned: if it may go
+  description: Task groups that an earlier run finished.
+  returned: if the host is admitted
   type: list
   elements: str
 hosts:
-  description: Maps the hosts of a wave to the same.
+  description: Maps the hosts of a wave to the values above.
   returned: with O(hosts)
   type: dict
 error:
-  description: What was reported.
+  description: The reported error.
   returned: with O(state=failed)
   type: str
 failure:
-  description: What went wrong with the call itself.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as C(no_driver), C(once_failed) or C(taken).
+      description: Stable failure code, such as V(no_driver), V(once_failed) or V(taken).
       type: str
     message:
-      description: The message of the failure.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """

@@ -1,20 +1,20 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The line between two units of a host's turn: documentation of the action plugin."""
+"""Documentation of the action plugin that begins a task group."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: push_step
-short_description: Begin a unit of a host's upgrade, and record where the host is
+short_description: Begin a task group of a push host, and record it
 version_added: 0.2.0
 description:
-  - A unit is what a service does in a step, such as C(upgrade/nginx). When one begins, the one before it is finished. So the
-    host's record always says at which service and step it is, for one request to Consul.
-  - Says whether the tasks of the unit are to be run on this host. That is not so where an earlier run finished it, where the
-    tags on the command line leave it out, and where another host does it for all. Before the next unit begins, the host
-    waits until that is done, and fails if it failed.
+  - A task group has the tasks of one service in one step, such as C(upgrade/nginx). When a task group begins, the one before it is finished.
+    So the host record always has the current service and step, for one request to Consul.
+  - Returns whether to run the tasks of the group on this host. They are skipped if an earlier run finished the group, if C(--tags) leaves it
+    out, or if another host runs it for all.
+  - If another host runs the group for all, this host waits for its end before it begins the next group. It fails if that host failed.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -34,24 +34,25 @@ options:
     required: true
   unit:
     description:
-      - Name of the unit, as M(convoy.upgrade.compose_upgrade_tasks) has it.
+      - Name of the task group, as M(convoy.upgrade.compose_upgrade_tasks) returns it.
     type: str
     required: true
   state:
     description:
-      - V(begun) begins it.
-      - V(done) ends one that this host runs for all, so that the others go on, or one of a path, so that it is not run again.
+      - V(begun) begins the task group.
+      - V(done) ends it. Use this for a group that this host runs for all, so that the other hosts continue, and for a group of a checkpoint,
+        so that it does not run again.
     type: str
     choices: [begun, done]
     default: begun
   task_tags:
     description:
-      - The tags of each of its tasks, from which follows whether the tags on the command line choose them.
+      - Tags of each task in the group. They are compared with C(--tags) and C(--skip-tags).
     type: list
     elements: list
     default: []
 notes:
-  - It runs on the controller alone, and needs no connection.
+  - It runs only on the controller, without a connection to a host.
 seealso:
   - module: convoy.upgrade.push_daemon
 """
@@ -67,25 +68,25 @@ EXAMPLES = r"""
 
 RETURN = r"""
 run:
-  description: Whether the tasks of the unit are to be run on this host.
+  description: Whether to run the tasks of the group on this host.
   returned: with O(state=begun)
   type: bool
 why:
-  description: Why not. Empty if they are.
+  description: Why the tasks are skipped. Empty if they run.
   returned: with O(state=begun)
   type: str
 failure:
-  description: What went wrong.
+  description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: A stable word, such as C(no_driver), C(once_failed), C(once_gone), C(not_let_through) or C(unknown_unit).
+      description: Stable failure code, such as V(no_driver), V(once_failed), V(once_gone), V(not_let_through) or V(unknown_unit).
       type: str
     message:
-      description: The message of the failure.
+      description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: The facts of the failure as data.
+      description: Names, keys and values that the message mentions.
       type: dict
 """

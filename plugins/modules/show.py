@@ -1,17 +1,16 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Text for the operator, as it is: documentation of the action plugin."""
+"""Documentation of the action plugin that prints lines."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: show
-short_description: Show lines of text in the terminal as they are
+short_description: Print lines of text without formatting
 version_added: 0.1.0
 description:
-  - Prints lines without the quotes and brackets that M(ansible.builtin.debug) puts around them, so that a table
-    looks like one.
+  - Prints lines without the quotes and brackets of M(ansible.builtin.debug), so that tables stay readable.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -20,19 +19,19 @@ attributes:
     support: full
   diff_mode:
     support: none
-    details: Nothing is ever changed.
+    details: The module changes nothing.
   platform:
     platforms: all
     support: full
 options:
   lines:
     description:
-      - The lines.
+      - Lines to print.
     type: list
     elements: str
     required: true
 notes:
-  - It runs on the controller alone, and needs no connection.
+  - It runs only on the controller, without a connection to a host.
 """
 
 EXAMPLES = r"""
@@ -45,7 +44,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 lines:
-  description: The lines that were shown.
+  description: The lines that were printed.
   returned: always
   type: list
   elements: str
