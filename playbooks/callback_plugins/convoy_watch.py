@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks after a run: it refuses options that would be ignored, and tells the driver of lost hosts and the notifier of the end.
+"""Callback of each run: refuses ineffective options, records unreachable hosts as failed, and ends the notifier.
 
-It lies beside the playbooks, so it is found by itself.
+Ansible finds it because it is beside the playbooks.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run im
 DOCUMENTATION = r"""
 name: convoy_watch
 type: notification
-short_description: Refuse options that would be ignored, record hosts that can't be reached as failed, and end the notifier of a run
+short_description: Refuse ineffective options, record unreachable hosts as failed, and end the notifier of a run
 description:
-  - A run that stops ends with C(Next:) and a command.
-  - It ends a run whose output is read no more, as where C(head) or a pager ended, the way Ctrl-C does. ansible-core would wait for ever.
-  - Before anything is done it refuses words on the command line that belong to no variable, extra variables that no playbook has and
-    that look like one that they have, and a C(--limit) that leaves out hosts on which a playbook has to run. Ansible itself ignores
-    the ones, and passes the others over.
-  - Ansible drops a host that it can't reach from the play without running anything more for it, no rescue either.
-    This tells the driver of the run, so that the host is recorded as failed and no one waits for it.
-  - When the run ends, however that goes, it waits until C(upgrade_notify) was told of it, and warns where that was called and failed.
+  - If a run stops, prints C(Next:) and a command at its end.
+  - Ends a run like Ctrl-C if its output is closed, for example because C(head) or a pager ended. ansible-core would wait forever.
+  - Before the run begins, refuses arguments in C(-e) that belong to no variable, extra variables that are probably misspelled, and a C(--limit) that
+    leaves out hosts on which a playbook must run. Ansible itself ignores all of these.
+  - Ansible removes an unreachable host from the play and runs no other task for it, not even in a rescue block. This callback tells the
+    push daemon, which records the host as failed.
+  - When the run ends, waits until the notifier has sent all events, and shows a warning if a call failed.
 author: The convoy.upgrade authors (@convoy-upgrade)
 """
 
