@@ -3,8 +3,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# Prints the path of a Chromium, in which the tests look at reports: one on PATH, else that of the distribution's package chromium,
-# which root gets installed (a hundred megabytes; most of a minute). Ubuntu's package only fetches a snap, so it is not taken there.
+# Prints the path of a Chromium, with which tests open rollout reports: the one on PATH, else the distribution's package chromium. Root installs
+# it if it is missing (100 MB; about a minute). Ubuntu's package only downloads a snap, so it is not used there.
 set -euo pipefail
 
 die() { printf 'browser: %s\n' "$*" >&2; exit 1; }
@@ -13,7 +13,7 @@ look() {
     local name path
     for name in chromium google-chrome google-chrome-stable chromium-browser; do
         path=$(command -v "$name") || continue
-        # What only fetches a snap does not answer, nor do those that can't run here.
+        # Wrappers that only download a snap do not print a version, nor do binaries that can't run here.
         if timeout 60 "$path" --version >/dev/null 2>&1; then echo "$path"; return; fi
     done
     return 1

@@ -3,9 +3,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# Prints the path of a Consul binary: the one on PATH, else the distribution's package, unpacked into .cache.
-# Nothing is installed and no apt source is added: apt works on folders of its own, with the mirror and the keys
-# that this machine uses already. So it needs no root, and leaves the machine as it was.
+# Prints the path of a Consul binary: the one on PATH, else that of the distribution's package, unpacked into .cache.
+# It installs nothing, adds no apt source and needs no root: apt runs in separate folders, with the mirror and the keys of this machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +18,7 @@ if [ -x "$binary" ]; then echo "$binary"; exit; fi
 command -v apt-get >/dev/null || die "not found on PATH, and this machine has no apt to get it with. Install Consul 1.8 or later."
 # shellcheck source=/dev/null
 . /etc/os-release
-# Consul left Debian after bullseye and Ubuntu after jammy. Their packages need nothing newer than what is here.
+# Debian bullseye and Ubuntu jammy are the last releases with a Consul package. It also runs on newer releases.
 case ${ID:-} in
     ubuntu) suites="${VERSION_CODENAME:-} jammy focal" component=universe keyring=ubuntu-archive-keyring.gpg ;;
     *) suites="${VERSION_CODENAME:-} bullseye" component=main keyring=debian-archive-keyring.gpg ;;

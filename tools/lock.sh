@@ -3,15 +3,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# lock.sh [OPTION...]: writes requirements/locked from the files in requirements: for every Python that they are for, the version of each
-# package that pip installs, and the hashes of its files. What is locked stays as it is where it still fits; with --upgrade the newest
-# versions are taken, with --upgrade-package NAME that of one package. These are options of uv, which does the work.
+# lock.sh [OPTION...]: writes requirements/locked from the files in requirements. The locked files have the version of each package that pip
+# installs, and the hashes of its files. Locked versions stay if they still fit. --upgrade takes the newest versions, --upgrade-package NAME
+# the newest version of one package. These are options of uv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tools=.cache/lock
 [ -x "$tools/bin/uv" ] || { python3 -m venv "$tools" && "$tools/bin/pip" install -qq --disable-pip-version-check uv; }
-# The index that pip asks. It never gets into the files.
+# The package index of pip. It is not written to the files.
 index=$("$tools/bin/pip" config get global.index-url 2>/dev/null || true)
 index=${PIP_INDEX_URL:-$index}
 
@@ -27,11 +27,11 @@ lock() {
 options=("$@")
 mkdir -p requirements/locked
 lock runtime 3.10 requirements/runtime.txt
-# One environment holds all of these, so each has the versions of the one before.
+# All of these are installed into one environment, so each file uses the versions of the one before.
 lock test 3.11 requirements/runtime.txt requirements/test.txt -c requirements/locked/runtime.txt -c requirements/docs.txt
 lock docs 3.11 requirements/runtime.txt requirements/docs.txt -c requirements/locked/test.txt
 
-# What tools/checks/matrix.sh runs its tests with, for each release of ansible-core with the lowest Python that it runs on.
+# Requirements of tools/checks/matrix.sh, for each release of ansible-core with the lowest Python that it supports.
 tests=$(mktemp)
 trap 'rm -f "$tests"' EXIT
 for pair in 2.17:3.10 2.18:3.11 2.19:3.11 2.20:3.12 2.21:3.12; do

@@ -3,8 +3,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# Prints the path of promtool, with which the tests check metrics and alerts: the one on PATH, else that of the distribution's package
-# prometheus, unpacked into .cache. Nothing is installed, it needs no root, and apt works on folders of its own where its lists are old.
+# Prints the path of promtool, with which tests check metrics and alerts: the one on PATH, else that of the distribution's package prometheus,
+# unpacked into .cache. It installs nothing and needs no root. If the package lists are old, apt updates a copy in a separate folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

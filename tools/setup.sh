@@ -3,10 +3,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# Makes .venv with Ansible and the Consul client, puts this checkout into it as the collection convoy.upgrade,
-# and gets Consul. With "test" as its argument, also installs what checks the project, with "docs" what makes its site.
-# pip installs what requirements/locked names and nothing else; tools/lock.sh writes that.
-# Quick when repeated: pip is called only when that or the Python has changed.
+# Creates .venv with Ansible and the Consul client, links this checkout into it as the collection convoy.upgrade, and gets Consul.
+# With the argument "test", it also installs the requirements of the checks, with "docs" those of the site.
+# pip installs only the versions in requirements/locked, which tools/lock.sh writes.
+# A repeated call is fast: pip runs only if the locked versions or the Python changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -48,7 +48,7 @@ install_requirements() {
     local locked=requirements/locked/$1.txt stamp=.venv/.$1-requirements
     if ! cmp -s "$locked" "$stamp"; then
         say "installing the $1 requirements"
-        # Nothing is built, as what builds it would not be locked.
+        # Packages are not built from source, because build dependencies are not locked.
         .venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes --only-binary :all: -r "$locked"
         cp "$locked" "$stamp"
     fi
@@ -59,11 +59,11 @@ install_requirements runtime
 if [ "${1:-}" = docs ]; then install_requirements docs; fi
 if [ "${1:-}" = test ]; then
     install_requirements test
-    # What judges the metrics. Without it their test is passed over, and fails in the CI.
+    # promtool checks the metrics. Without it, their test is skipped, and fails in the CI.
     tools/promtool.sh >/dev/null || true
-    # What shows the reports. Without it their test is passed over, and fails in the CI.
+    # Chromium opens the reports. Without it, their test is skipped, and fails in the CI.
     tools/browser.sh >/dev/null || true
-    # What the lab of the tests calls. It needs root, so only root gets it.
+    # Commands for the lab of the tests. The lab needs root, so they are installed only for root.
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         command -v ip >/dev/null || install_packages iproute2
         command -v ssh >/dev/null || install_packages openssh-client

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# test.sh [--quick] [CHECK...]: everything that checks the project, or the checks that are named; --list lists them.
+# test.sh [--quick] [CHECK...]: runs all checks, or the given ones. --list lists them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CONVOY_TEST_BEGAN=${CONVOY_TEST_BEGAN:-$(date +%s)}

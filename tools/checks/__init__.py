@@ -1,4 +1,4 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The checks of the project: which there are, how they are run, and what came of them."""
+"""The checks of the project: their list, how they run, and their results."""

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run the checks of the project, two at a time, and say which one runs, how long it took and what was skipped.
+"""Run the checks of the project, two at a time, and print which one runs, its duration and its skipped tests.
 
-`make test` runs what shows in a quarter of an hour that the whole product works, `make test-all` everything. A part that
-this machine lacks is skipped with the reason; with CONVOY_TEST_STRICT=1 it is a failure.
+`make test` checks the whole product in a quarter of an hour, `make test-all` runs everything. A check that can't run on
+this machine is skipped with the reason. With CONVOY_TEST_STRICT=1, that is a failure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from checks.outcome import Outcome, read
 class Checks:
     """A run of some checks.
 
-    :param work: a folder that goes with the run.
+    :param work: a temporary folder of the run.
     :param lanes: lists of checks; one of each list runs at a time.
     """
 
@@ -98,7 +98,7 @@ class Checks:
         with (folder / "log").open("ab") as log:
             out = None if self._alone else log
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=ROOT)
-            # With what it and all that it has waited for took of the processors.
+            # wait4 also returns the processor time of the process and its children.
             _pid, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         self._processor[check.name] = self._processor.get(check.name, 0) + used.ru_utime + used.ru_stime
@@ -138,7 +138,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="CHECK", help="only these checks")
     given = parser.parse_args()
     try:
-        # Whatever is named is run whole, and checks that are named run one after the other.
+        # Checks given by name run one after the other.
         lanes = [[*named(given.names)]] if given.names else [OTHERS, LAB]
     except KeyError as unknown:
         print(f"tools/test.sh: there is no check {unknown}. Next: tools/test.sh --list", file=sys.stderr)
@@ -148,7 +148,7 @@ def main() -> int:
     if given.list:
         print("\n".join(one.name for lane in lanes for one in lane))
         return 0
-    # Short, as sockets stand below it, and their paths can't be long.
+    # A short path, because sockets are below it, and the kernel limits the length of their paths.
     folder = Path(tempfile.mkdtemp(prefix="cv-"))
     os.environ.update(
         TMPDIR=str(folder),
@@ -161,7 +161,7 @@ def main() -> int:
 
     def act() -> int:
         began = time.monotonic()
-        # setup.sh says when it began, so that the time is that of the whole.
+        # test.sh sets its start time, so that the total includes setup.sh.
         before = time.time() - float(os.environ.get("CONVOY_TEST_BEGAN", time.time()))
         (folder / "checks").mkdir()
         checks = Checks(folder / "checks", lanes, quick=given.quick)

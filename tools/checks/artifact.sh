@@ -3,8 +3,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# Builds the artifact from a clean checkout, looks at what is in it, installs it, runs a playbook from it, and has the context of its
-# execution environment made.
+# Builds the artifact from a clean checkout, checks its files, installs it, runs a playbook from it, and creates the build context of its execution
+# environment.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 
 die() { printf 'artifact: %s\n' "$*" >&2; exit 1; }
 
-# As it is here and now, without what git ignores: a cache in it would be the manifest's fault.
+# A copy of the working tree without files that git ignores. If the artifact has a cache, build_ignore is wrong.
 mkdir "$work/checkout" "$work/collections"
 git ls-files -z --cached --others --exclude-standard | xargs -0 cp -d --parents -t "$work/checkout"
 mkdir -p "$work/checkout/.cache" "$work/checkout/plugins/__pycache__"
@@ -36,15 +36,15 @@ done
 "$galaxy" collection install --force "$artifact" -p "$work/collections" >/dev/null 2>&1
 installed=$work/collections/ansible_collections/convoy/upgrade
 [ -e "$installed/playbooks/internal/group_vars/all.yml" ] || die "playbooks/internal does not see the defaults once it is installed"
-# From the installed copy alone: a link in .venv would otherwise be what answers.
+# Use only the installed copy. Otherwise Ansible would find the link in .venv.
 if ! (cd "$work" && ANSIBLE_COLLECTIONS_PATH=$work/collections ANSIBLE_COLLECTIONS_SCAN_SYS_PATH=false \
     ANSIBLE_LOCALHOST_WARNING=false CONSUL_HTTP_ADDR="${CONSUL_HTTP_ADDR:-127.0.0.1:1}" \
     "$root/.venv/bin/ansible-playbook" convoy.upgrade.status -e upgrade_consul_timeout=0.2 >"$work/log" 2>&1); then
     grep -q "can't be reached" "$work/log" || { cat "$work/log"; die "its playbook does not run"; }
 fi
 
-# An image is not built, as that takes a container engine. What it is built from is made, and read in the two ways in which that is done:
-# by this definition, and by any other one that lists the collection.
+# No image is built, because that needs a container engine. Only the build context is created, in two ways: from this definition, and from another
+# one that lists the collection.
 "$root/.venv/bin/ansible-builder" create --file "$installed/meta/execution-environment.yml" --context "$work/context" \
     --output-filename Containerfile >"$work/log" 2>&1 || { cat "$work/log"; die "its execution environment is refused"; }
 for line in 'FROM \$EE_BASE_IMAGE' 'COPY _build/requirements.txt' 'COPY _build/bindep.txt' 'ansible-galaxy collection install'; do

@@ -1,14 +1,14 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All checks of the project: what each one runs, in `make test` and in `make test-all`."""
+"""All checks of the project, with their commands in `make test` and in `make test-all`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# What `make test` leaves to `make test-all`.
+# `make test` leaves out tests marked `thorough`.
 _QUICK = ("-m", "not thorough")
 
 
@@ -16,9 +16,9 @@ _QUICK = ("-m", "not thorough")
 class Check:
     """A check.
 
-    :param commands: what `make test-all` runs, one after the other. A command of ``pytest`` is given where to write its counts.
-    :param quick: what `make test` runs; empty where it leaves the check out.
-    :param lab: whether it needs the lab of nodes, without which it is skipped.
+    :param commands: commands of `make test-all`, in order. A ``pytest`` command also gets the path of its report.
+    :param quick: commands of `make test`; empty if it leaves the check out.
+    :param lab: whether it needs the lab of nodes. Without the lab, it is skipped.
     """
 
     name: str
@@ -32,7 +32,7 @@ def _same(name: str, *commands: tuple[str, ...]) -> Check:
 
 
 def _tests(name: str, *commands: tuple[str, ...], lab: bool = False) -> Check:
-    """Return a check whose tests marked ``thorough`` are left to `make test-all`."""
+    """Return a check of pytest commands. `make test` leaves out its tests marked ``thorough``."""
     return Check(
         name,
         tuple(("pytest", "-q", *one) for one in commands),
@@ -47,7 +47,7 @@ def _by_file(processes: int, *files: str) -> tuple[str, ...]:
 
 _SEEN = ("--seen", "{work}")
 
-# Those that use the lab mostly wait for nodes; those in the other list keep a processor busy. One of each runs at a time.
+# Checks with the lab mostly wait for nodes, and those in the other list use the processor. One of each list runs at a time.
 LAB = (
     # The longest file goes first.
     _tests("nodes", _by_file(3, "tests/nodes/test_node_turn.py", "tests/nodes"), lab=True),
@@ -65,7 +65,7 @@ OTHERS = (
     _same("docs", ("antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=self", ".")),
     _tests("unit", ("-n", "2", "tests/unit")),
     _same("lint", ("ansible-lint",)),
-    # The last file looks back on what all others have used and seen.
+    # The last file checks what all other files have used and seen.
     Check(
         "integration",
         (
@@ -99,7 +99,7 @@ OTHERS = (
 def named(names: list[str]) -> Iterator[Check]:
     """Return the checks with these names.
 
-    :raises KeyError: with the first name that no check has.
+    :raises KeyError: with the first unknown name.
     """
     known = {one.name: one for one in (*OTHERS, *LAB)}
     for name in names:

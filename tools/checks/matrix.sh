@@ -3,11 +3,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# matrix.sh [--quick] [RELEASE...]: runs the unit and integration tests, and some of push, with other releases of ansible-core
-# than that of .venv, each with a Python that it supports; without releases with the oldest and the newest that the collection
-# is for. Of the integration tests, those that look at planners and Consul alone are left out (marked one_release).
-# With --quick, every plugin is loaded, and a whole upgrade run. The releases run side by side. One for which this machine has
-# no Python is skipped, and with CONVOY_TEST_STRICT=1 is a failure.
+# matrix.sh [--quick] [RELEASE...]: runs the unit tests, the integration tests and some push tests with other releases of ansible-core, each with a
+# Python that it supports. The default is the oldest and the newest supported release. Integration tests marked one_release, which only use
+# planners and Consul, are left out. With --quick, it only loads every plugin and runs one upgrade. All releases run in parallel.
+# A release without a Python on this machine is skipped. With CONVOY_TEST_STRICT=1, that is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -59,7 +58,7 @@ run() {
         return
     fi
     "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "not one_release"
-    # And of the push runs some that take every playbook, both planes, a failure and a second try.
+    # Push tests that together use every playbook, both planes, a failure and a retry.
     "$venv/bin/python" -m pytest -q -p no:cacheprovider tests/push/test_upgrade.py \
         -k "fleet_goes_through or are_told_where or failed_host_is_tried"
 }
@@ -69,7 +68,7 @@ if [ "${1:-}" = --quick ]; then quick=1; shift; fi
 [ $# -gt 0 ] || set -- 2.17 2.21
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-# Side by side, as the tests mostly wait for Consul and Ansible; what each prints is shown when it has ended.
+# In parallel, because the tests mostly wait for Consul and Ansible. The output of each is shown at its end.
 declare -A running
 for release in "$@"; do
     run "$release" >"$logs/$release" 2>&1 &

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What came of a check: how many tests passed, failed and were skipped, and why."""
+"""The result of a check: passed, failed and skipped tests, with the reasons."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from xml.etree import ElementTree
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one check.
+    """The result of one check.
 
-    :param seconds: how long it took.
-    :param reasons: why tests were skipped, and how many for each reason.
+    :param seconds: duration.
+    :param reasons: reason -> number of tests that were skipped for it.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Outcome:
     passed: int = 0
     failed: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
-    # A check that was skipped as a whole.
+    # The reason why the whole check was skipped.
     skipped: str = ""
 
     @property
@@ -38,14 +38,14 @@ class Outcome:
 
 
 def read(name: str, ok: bool, seconds: float, reports: Iterable[Path]) -> Outcome:
-    """Return the outcome of a check from the reports that pytest wrote in JUnit's format.
+    """Return the outcome of a check from pytest's reports in JUnit format.
 
-    :param reports: folders with them.
+    :param reports: paths of the reports.
     """
     passed = failed = 0
     reasons: Counter[str] = Counter()
     for report in reports:
-        # A run that was ended early has written none, or half of one, and has failed in any case.
+        # An interrupted run has no complete report, and counts as failed anyway.
         with contextlib.suppress(OSError, ElementTree.ParseError):
             for case in ElementTree.parse(report).iter("testcase"):
                 skipped = case.find("skipped")

@@ -3,10 +3,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# Runs ansible-test sanity on a copy of what git tracks, in the folder layout that it wants.
+# Runs ansible-test sanity on a copy of the tracked files, in the folder layout that it requires.
 #
-# ansible-test downloads a script that bootstraps pip, from a host that closed networks don't reach. Where it is not
-# in its cache, it is given one that does the same with what Python ships and the package index of this machine.
+# ansible-test downloads a script that installs pip, which fails in closed networks. If the script is not in its cache, this one writes a
+# replacement that uses Python's ensurepip and the package index of this machine.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -19,7 +19,7 @@ mkdir -p "$tree"
 git ls-files -z | xargs -0 cp -d --parents -t "$tree"
 cd "$tree"
 
-# pslint wants PowerShell, and there is none here to check.
+# pslint needs PowerShell, and the collection has no PowerShell code.
 sanity() { "$root/.venv/bin/ansible-test" sanity --local --requirements --python "$python" --skip-test pslint --color no "$@"; }
 
 if ! sanity --test ansible-doc >"$work/log" 2>&1; then
@@ -30,7 +30,7 @@ if ! sanity --test ansible-doc >"$work/log" 2>&1; then
 import subprocess
 import sys
 
-# A process of its own, because ensurepip turns pip's configuration off in the one that it runs in.
+# A separate process, because ensurepip disables pip's configuration in its process.
 subprocess.run([sys.executable, "-m", "ensurepip"], check=True, stdout=subprocess.DEVNULL)
 subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "pip==$version"], check=True)
 EOF

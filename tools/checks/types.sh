@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# Runs mypy, which wants the packages where Python would find them.
+# Runs mypy on a folder layout in which it finds the collection's packages.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`make demo`: a throw-away Consul, twelve nodes that upgrade themselves, and the real playbook that leads them."""
+"""`make demo`: upgrade twelve simulated pull hosts with the real playbook and a throw-away Consul."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ACTS = [
 
 
 def say(text: str) -> None:
-    """Show what happens next."""
+    """Print a heading."""
     print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
 
 
 def playbook(nodes: subprocess.Popen[bytes], folder: Path, name: str, *more: str) -> int:
-    """Run one of the collection's playbooks while the nodes live, and return its exit code."""
+    """Run one of the collection's playbooks while the nodes run, and return its exit code."""
     command = ["ansible-playbook", f"playbooks/{name}.yml", "-i", "tools/demo/inventory.yml", *more]
     say(f"$ {' '.join(command)}")
     environ = {
@@ -81,7 +81,7 @@ def show_fleet(folder: Path) -> int:
 
 
 def main() -> int:
-    """Run the demonstration, and leave nothing behind."""
+    """Run the demonstration, and remove all its processes and files."""
     folder = Path(tempfile.mkdtemp(prefix="convoy-demo-"))
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     return run_guarded(lambda: show_fleet(folder), folder)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The nodes of the demonstration, a process each: ask the gate, upgrade for a moment, report.
+"""The simulated nodes of the demonstration, one process each. They read their gate, wait a moment as the upgrade, and report.
 
     nodes.py VERSION FD
 
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ansible.plugins.loader import init_plugin_loader, lookup_loader
 
-# Before anything of a collection is imported, or Ansible does not know it for one.
+# Must run before any import from a collection, or Ansible does not find collections.
 init_plugin_loader()
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
@@ -35,12 +35,12 @@ _WAIT_SECONDS = 30
 
 
 def store() -> Store:
-    """Return the state in Consul, which CONSUL_HTTP_ADDR leads to."""
+    """Return the store in the Consul at CONSUL_HTTP_ADDR."""
     return Store(read_settings(lambda _option: None, os.environ))
 
 
 def live(name: str, role: str, version: str) -> None:
-    """Be a node: what puppet_gate does on a real one every few minutes, at once whenever a gate changes."""
+    """Simulate a node, as the role puppet_gate does every few minutes, but whenever a gate changes."""
     consul = store()
     index = 1
     while True:
@@ -57,7 +57,7 @@ def live(name: str, role: str, version: str) -> None:
 
 
 def main() -> None:
-    """Start all nodes, and stay with them."""
+    """Start all nodes, and wait."""
     version, ready = sys.argv[1], int(sys.argv[2])
     consul = store()
     for role, number in FLEET:
@@ -68,7 +68,7 @@ def main() -> None:
         if os.fork() == 0:
             die_with_parent()
             live(f"{role}{number}", role, version)
-    # A node does not end by itself. If one does, the others end with this process, and the demonstration says so.
+    # A node never ends by itself. If one does, this process and all other nodes end, and the demonstration fails.
     os.wait()
     sys.exit("A node of the demonstration has died.")
 

@@ -26,12 +26,12 @@ _START_SECONDS = 30
 
 
 def consul_binary() -> str:
-    """Return the Consul that `make setup` found or got."""
+    """Return the path of the Consul binary, as tools/consul.sh prints it."""
     return subprocess.run([ROOT / "tools" / "consul.sh"], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that no one listens on right now."""
+    """Return free ports."""
     sockets = [socket.socket() for _each in range(count)]
     try:
         for one in sockets:
@@ -43,14 +43,14 @@ def free_ports(count: int) -> list[int]:
 
 
 class Agent:
-    """A server of its own, with its data in a temporary folder, so that it can be stopped and started again.
+    """A Consul server with its data in a temporary folder, so that it can be stopped and started again.
 
     :param config: further configuration of the agent, such as ``acl``.
     :param ca, cert, key: paths; with them the agent speaks HTTPS on ``https_port`` too.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        """Choose ports and a folder; nothing is started yet."""
+        """Choose ports and a folder, without starting the agent."""
         self.folder = Path(tempfile.mkdtemp(prefix="convoy-consul-"))
         self.config = dict(config or {})
         self.http_port, self._server, self._lan, self.https_port = free_ports(4)

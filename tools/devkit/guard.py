@@ -1,11 +1,11 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run something so that nothing it started outlives it, however it ends.
+"""Run a function and kill all processes that it started, however it ends.
 
-Ansible, Consul and the tests start processes in sessions of their own, and a ``kill -9`` leaves no time to stop them.
-The guard is a process between the one that was started and the one that works: the kernel makes it the parent of all
-orphans (``PR_SET_CHILD_SUBREAPER``), so it finds and kills every descendant as soon as either of the two has ended.
+Ansible, Consul and the tests start processes in their own sessions, and after a ``kill -9`` the parent can't stop them.
+The guard is a process between the front process and the worker. The kernel makes it the parent of all orphans
+(``PR_SET_CHILD_SUBREAPER``), so it finds and kills every descendant when the front process or the worker ends.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from types import FrameType
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
-# Guards are not killed by other guards: they have to finish what they are there for.
+# A guard does not kill other guards, because they must kill their own descendants.
 NAME = "convoy-guard"
 _SECONDS = 60
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_guarded(act: Callable[[], int], *folders: Path) -> int:
-    """Run a function in a process of its own, then kill all that it started.
+    """Run a function in a separate process, then kill all processes that it started.
 
     :param act: returns an exit code.
-    :param folders: to be removed at the end.
-    :returns: what ``act`` returned; 128 and the number of the signal where one ended it.
+    :param folders: folders to remove at the end.
+    :returns: the exit code; 128 plus the signal number if a signal ended the process.
     """
     reading, writing = os.pipe()
     front = os.getpgrp()
@@ -51,14 +51,14 @@ def run_guarded(act: Callable[[], int], *folders: Path) -> int:
     def end(number: int, _frame: FrameType | None) -> None:
         for one in _ENDING:
             signal.signal(one, signal.SIG_IGN)
-        # The guard reads the end of the pipe, and clears away.
+        # The guard notices the closed pipe, and cleans up.
         os.close(writing)
         os.waitpid(guard, 0)
         os._exit(128 + number)
 
     for number in _ENDING:
         signal.signal(number, end)
-    # A make that was killed does not end what it has started.
+    # If make is killed, it does not stop its children.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     _pid, status = os.waitpid(guard, 0)
     code = os.waitstatus_to_exitcode(status)
@@ -66,17 +66,17 @@ def run_guarded(act: Callable[[], int], *folders: Path) -> int:
 
 
 def take_guards_name() -> None:
-    """Call this process a guard, so that no other guard kills it."""
+    """Set the process name by which other guards recognize this one."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, NAME.encode())
 
 
 def _be_guard(act: Callable[[], int], reading: int, front: int, folders: tuple[Path, ...]) -> None:
-    """Start the worker, wait for its end or that of the front, and clear away."""
+    """Start the worker, wait for its end or that of the front process, and clean up."""
     code = 1
     try:
         take_guards_name()
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        # A group of its own, so that neither Ctrl-C nor the killing of the front's group ends it.
+        # A separate process group, so that neither Ctrl-C nor a signal to the group of the front process ends the guard.
         os.setpgid(0, 0)
         signal.signal(signal.SIGCHLD, lambda *_arguments: None)
         wake, written = os.pipe()
@@ -95,13 +95,13 @@ def _be_guard(act: Callable[[], int], reading: int, front: int, folders: tuple[P
 
 
 def _work(act: Callable[[], int], front: int) -> None:
-    """Be the worker: act, and end with the code that this gives."""
+    """Run the function in the worker process, and exit with its code."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ctypes.CDLL(None).prctl(_PR_SET_NAME, b"python")
-        # Where the front is: it may have the terminal, and Ctrl-C is for this one too.
+        # The group of the front process, so that the worker can use the terminal and gets Ctrl-C.
         with contextlib.suppress(OSError):
             os.setpgid(0, front)
         code = act()
@@ -116,7 +116,7 @@ def _work(act: Callable[[], int], front: int) -> None:
 
 
 def _wait(worker: int, reading: int, wake: int) -> int:
-    """Return the code of the worker, or 130 where the front has gone."""
+    """Return the exit code of the worker, or 130 if the front process ended first."""
     while True:
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -134,7 +134,7 @@ def _wait(worker: int, reading: int, wake: int) -> int:
 
 
 def _kill_all() -> None:
-    """Kill all descendants but guards and what these have started, and wait until all are gone."""
+    """Kill all descendants except other guards and their descendants, and wait for their end."""
     until = time.monotonic() + _SECONDS
     while time.monotonic() < until:
         for number in _descendants(os.getpid()):
@@ -149,7 +149,7 @@ def _kill_all() -> None:
 
 
 def _descendants(top: int) -> list[int]:
-    """Return the processes below one, without guards and what is below them."""
+    """Return the descendants of a process, without guards and their descendants."""
     found: list[int] = []
     left = _children(top)
     while left:

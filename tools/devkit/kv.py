@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Consul's keys over plain HTTP, by the standard library alone: a second pair of eyes on what the collection wrote."""
+"""Consul's keys over plain HTTP with only the standard library, to check independently what the collection wrote."""
 
 from __future__ import annotations
 

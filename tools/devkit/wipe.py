@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Empty an agent that several tests use in turn, so that none depends on which ran before it."""
+"""Empty an agent that several tests use in turn, so that their order does not matter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .kv import RawKV
 
 
 def wipe(consul: RawKV) -> None:
-    """Leave no key, no session, no check, no service, and no node but the agent's own.
+    """Remove all keys, sessions, checks, services, and all nodes except the agent's own.
 
     Keys go first: a key whose session ends while it holds a lock cannot be locked for a while.
 

@@ -1,11 +1,11 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`make picture`: what `make demo` shows with the live view, taken from a real terminal in the middle of the upgrade.
+"""`make picture`: a picture of the live view of `make demo`, from a real terminal during the upgrade.
 
 python tools/picture [FILE]
 
-writes it as SVG, to docs/pictures/upgrade.svg where no file is named.
+writes it as SVG, by default to docs/pictures/upgrade.svg.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from terminal import Terminal
 PICTURE = ROOT / "docs" / "pictures" / "upgrade.svg"
 _ROWS, _COLUMNS = 22, 124
 _TRIES = 20
-# Some computes are done, and of the next ones one has begun.
+# Some computes are upgraded, and at least one of the next ones is in the step upgrade.
 _WANTED = re.compile(r"^compute .* [3-6]/9 +[23] upgrading  \d waiting.*step upgrade", re.DOTALL | re.MULTILINE)
-# Rich's own format has a window around it and fetches a font from elsewhere; a picture in a repository stands by itself.
+# Rich's default format has a window frame and downloads a font. This one needs no external resource.
 _FORMAT = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
 <title>An upgrade with the live view of convoy.upgrade</title>
@@ -55,9 +55,9 @@ _FORMAT = """\
 
 
 def screen() -> list[list[Char]]:
-    """Run the demonstration on a terminal until it is where the picture is taken; return the screen, cell by cell.
+    """Run the demonstration on a terminal until the screen matches, and return its cells by row.
 
-    :raises RuntimeError: where the screen never stood still.
+    :raises RuntimeError: the screen changed during each try.
     """
     others = ("CONSUL_", "ANSIBLE_", "NO_COLOR")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(others)}
@@ -67,14 +67,14 @@ def screen() -> list[list[Char]]:
         for _try in range(_TRIES):
             terminal.wait_for(_WANTED.search)
             cells = terminal.cells
-            # It may be drawn again between the two.
+            # The screen may have changed between the two reads.
             if _WANTED.search(text_of(cells).plain):
                 return cells
     raise RuntimeError(f"The screen changed under each of {_TRIES} tries. Is this machine very busy? Run it again.")
 
 
 def text_of(cells: Sequence[Sequence[Char]]) -> Text:
-    """Return a screen as rich's text."""
+    """Return a screen as a text of rich."""
     text = Text(no_wrap=True)
     for row in cells:
         line = Text()
@@ -86,7 +86,7 @@ def text_of(cells: Sequence[Sequence[Char]]) -> Text:
 
 
 def _color(name: str) -> str | None:
-    # What pyte calls brown is what everybody else calls yellow, and colours of 24 bits have no name.
+    # pyte's brown is yellow in rich, and pyte gives colours with 24 bits as hexadecimal digits.
     if name == "default":
         return None
     named = {"brown": "yellow"}.get(name, re.sub("^bright", "bright_", name))
@@ -94,7 +94,7 @@ def _color(name: str) -> str | None:
 
 
 def svg(text: Text) -> str:
-    """Return the text of a terminal as a picture."""
+    """Return the text as SVG."""
     console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(text, end="")
     return console.export_svg(title="", code_format=_FORMAT, unique_id="convoy")

@@ -3,15 +3,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# Makes a site of all pages and of the reference of all plugins and roles: .cache/site/html/index.html.
-# A link that leads nowhere, a page that is in no list, a documentation that can't be read: each ends it. Nothing is fetched.
+# Builds a site of all pages and the reference of all plugins and roles: .cache/site/html/index.html.
+# It fails on a broken link, a page that is not listed, or invalid documentation. It downloads nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PATH="$PWD/.venv/bin:$PATH"
 tools/setup.sh docs
 here=tools/site work=.cache/site source=.cache/site/source
 
-# Made anew, as what was taken away has to be missed. The pages keep their places, so that links between them hold.
+# Built from scratch, so that links to removed pages fail. The pages keep their relative paths, so that links between them work.
 rm -rf "$work"
 mkdir -p "$source/reference"
 chmod go-w "$source/reference" # antsibull-docs wants it

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How Sphinx makes the site, see build.sh."""
+"""Configuration of Sphinx for the site. See build.sh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ copyright = f"2026, {author}"
 extensions = ["myst_parser", "sphinx_antsibull_ext"]
 exclude_patterns = ["docs/alerts.yml"]
 
-# Links to headings are written as other renderers of Markdown call them, too.
+# Anchors of headings as in other renderers of Markdown.
 myst_heading_anchors = 4
 
 html_theme = "furo"
@@ -28,7 +28,7 @@ html_show_sphinx = False
 html_copy_source = False
 pygments_style = "ansible"
 
-# What the reference says of Ansible itself leads to Ansible's own site. An inventory of that, which intersphinx would take, has to be fetched.
+# References to Ansible link to Ansible's own site. intersphinx would need to download an inventory.
 _ANSIBLE = "https://docs.ansible.com/ansible/latest"
 _LABELS = {
     "action_plugins": "plugins/action.html",
@@ -42,7 +42,7 @@ nitpick_ignore = [("envvar", "NO_COLOR")]
 
 
 def _of_ansible(_app: Sphinx, _env: BuildEnvironment, node: Element, content: TextElement) -> nodes.reference | None:
-    """Return a link to what Ansible documents, None for what it does not."""
+    """Return a link to Ansible's documentation, or None if the target is not documented there."""
     target = node["reftarget"]
     if target in _LABELS:
         page = _LABELS[target]
@@ -56,5 +56,5 @@ def _of_ansible(_app: Sphinx, _env: BuildEnvironment, node: Element, content: Te
 
 
 def setup(app: Sphinx) -> None:
-    """Let links be found that way."""
+    """Register the resolver of links."""
     app.connect("missing-reference", _of_ansible)
