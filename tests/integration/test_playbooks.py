@@ -96,7 +96,7 @@ def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: Raw
     quick(
         4,
         [
-            ({}, "version is not given: say which one the fleet should run, with -e version=X."),
+            ({}, "version is not given. Add -e version=X."),
             ({"version": 2.10}, "version: 2.1 is not text but a number"),
             ({"version": "3", "replace": 2.10}, "replace: 2.1 is not text but a number"),
             (

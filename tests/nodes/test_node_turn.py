@@ -258,7 +258,7 @@ def test_an_upgrade_that_has_begun_leaves_no_version_until_it_ends(fleet: Fleet,
         away = turn(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", '{"puppet_gate_bootstrap": true}')
     finally:
         node.run("systemctl", "start", "consul")
-    assert "An upgrade of this node has begun and not ended" in away
+    assert "An upgrade of this node has not ended" in away
     assert node.read(RELEASE) is None
     wait_for(lambda: fleet.turn(NODE).returncode == 0 and fleet.version_of(NODE) == "v1", "the next run ends it")
     assert node.read(RELEASE) == "manifest v1 on v1\n"
@@ -323,7 +323,7 @@ def test_a_node_that_never_was_set_up_may_run_puppet_without_consul_if_it_is_let
     node.run("systemctl", "stop", "consul")
     try:
         shown = turn(fleet, "-e", "upgrade_consul_timeout=0.5")
-        assert "never set up; puppet_gate_bootstrap would let it run" in shown
+        assert "never had a version. With puppet_gate_bootstrap, it would run" in shown
         assert node.read(RELEASE) is None
         turn(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", '{"puppet_gate_bootstrap": true}')
     finally:
@@ -456,7 +456,7 @@ def test_two_turns_at_once_don_t_happen(fleet: Fleet, node: Node) -> None:
     wait_for(lambda: node.read("/root/validating") is not None, "it validates")
     shown = turn(fleet)
     assert f"the run of root@{NODE} (process " in shown
-    assert "is at work here; nothing is done." in shown
+    assert "has the lock of this node. Nothing is done." in shown
     assert changed(shown) == 0
     over_ssh = fleet.play("node", "--limit", NODE)
     assert f"the run of root@{NODE} (process " in over_ssh

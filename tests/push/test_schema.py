@@ -82,7 +82,7 @@ def test_a_schema_goes_from_version_to_version_once_and_on_after_a_failure(lab: 
     assert "provider shop_schema from 2.2 to 2.8 by shop_schema@2.4, shop_schema@2.6, shop_schema@2.8" in shown
     found = json.loads(site.consul.get("upgrade/providers/shop_schema") or b"")
     assert (found["version"], found["done"]) == ("2.2", ["upgrade/shop_schema@2.4"])
-    assert "the schema of shop could not be brought to 2.6 by" in found["error"]
+    assert "the schema of shop could not be migrated to 2.6 with" in found["error"]
     assert "function no_such_function() does not exist" in found["error"]
     assert sql(lab, "SELECT id, mail IS NULL FROM accounts") == "7|t"
     assert not site.entries()

@@ -86,7 +86,7 @@ def test_no_request_fails_while_the_balancer_itself_is_upgraded(steps: Steps, ba
         steps.run("haproxy", STEPS[:4], ["lb1"], settings)
         assert old_processes(balancer, "haproxy")
         shown = words(steps.run("haproxy", ["verify"], ["lb1"], settings, code=2))
-        assert "lb1: the old version of HAProxy still balances, as process" in shown
+        assert "lb1: the old version of HAProxy still runs, because process" in shown
         steps.run("haproxy", ["start", "verify"], ["lb1"], settings)
         assert download.end() == SLOW
         # A reload without any upgrade, too.
@@ -104,7 +104,7 @@ def test_a_configuration_that_haproxy_does_not_take_is_refused(steps: Steps, bal
     good = balancer.read("/etc/haproxy/haproxy.cfg") or ""
     balancer.write("/etc/haproxy/haproxy.cfg", good + "    no_such_keyword\n")
     shown = words(steps.run("haproxy", ["validate"], ["lb1"], {}, code=2))
-    assert "lb1: HAProxy does not take its configuration /etc/haproxy/haproxy.cfg: " in shown
+    assert "lb1: the configuration /etc/haproxy/haproxy.cfg of HAProxy is invalid: " in shown
     assert "no_such_keyword" in shown
     balancer.write("/etc/haproxy/haproxy.cfg", good)
 
@@ -180,11 +180,11 @@ def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balance
     [
         (
             {"haproxy_backend_servers": []},
-            "web1: haproxy_backend_servers is empty, so this host could not be taken out",
+            "web1: haproxy_backend_servers is empty, so this host can't be drained at",
         ),
         (
             {"haproxy_backend_balancers": ["lb9"]},
-            "web1: haproxy_backend_balancers names lb9, which the inventory has neither",
+            "web1: haproxy_backend_balancers has lb9, which is neither",
         ),
         (
             {"haproxy_backend_servers": [{"backend": "app", "server": "web9"}]},

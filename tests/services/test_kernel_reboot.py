@@ -114,6 +114,6 @@ def test_a_host_that_comes_back_with_another_kernel_is_told_of(steps: Steps) -> 
 @pytest.mark.thorough
 def test_what_cannot_be_told_is_refused_before_anything_is_touched(steps: Steps) -> None:
     shown = run(steps, "validate", code=2, kernel_reboot_kernels=["/boot/nothing-*"])
-    assert "compute1: there is no kernel at /boot/nothing-*, so it can't be told whether a newer one waits" in shown
+    assert "compute1: there is no kernel at /boot/nothing-*, so it is unknown whether the host needs a reboot" in shown
     shown = run(steps, "validate", code=2, ansible_connection="local")
-    assert "compute1: the connection is local, so a reboot would end Ansible itself. Reach the host over ssh" in shown
+    assert "compute1: the connection is local, so a reboot would end Ansible itself. Reach the host over SSH" in shown

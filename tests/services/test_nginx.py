@@ -88,7 +88,7 @@ def test_a_configuration_that_nginx_does_not_take_is_refused(steps: Steps, node:
     node.write("/etc/nginx/conf.d/broken.conf", "no_such_directive on;\n")
     for step in ("validate", "start", "verify"):
         shown = words(run(steps, step, code=2))
-        assert "web1: nginx does not take its configuration: " in shown
+        assert "web1: the configuration of nginx is invalid: " in shown
         assert 'unknown directive "no_such_directive" in /etc/nginx/conf.d/broken.conf:1' in shown
     node.run("rm", "/etc/nginx/conf.d/broken.conf")
 

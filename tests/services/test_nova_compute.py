@@ -124,4 +124,4 @@ def test_a_host_that_does_not_reach_the_queue_is_told_in_a_sentence(steps: Steps
     novas.controller.run("systemctl", "stop", "rabbitmq-server")
     shown = run(steps, ("stop", "start"), "compute1", code=2)
     assert "compute1: nova-compute.service does not start:" in shown
-    assert "It is ready only when it has reached the message queue and a conductor" in shown
+    assert "It becomes active only when it has reached the message queue and a conductor" in shown

@@ -104,9 +104,9 @@ def test_a_change_that_fails_leaves_the_schema_as_it_was(steps: Steps) -> None:
     node = steps.lab.nodes["db1"]
     (steps.folder / "v3.sql").write_text("INSERT INTO made VALUES ('half');\nSELECT no_such_function();\n")
     shown = run(steps, ["db1"], "start", code=2, upgrade_version="v3")
-    assert "db1: the schema of shop could not be brought to v3 by " in shown
+    assert "db1: the schema of shop could not be migrated to v3 with " in shown
     assert "function no_such_function() does not exist" in shown
-    assert "The schema is as it was before." in shown
+    assert "The schema is unchanged." in shown
     assert sql(node, "SELECT count(*) FROM made", "shop") == "1"
     (steps.folder / "v3.sql").write_text("INSERT INTO made VALUES ('whole');\n")
     run(steps, ["db1"], "start", upgrade_version="v3")
@@ -123,7 +123,7 @@ def test_another_major_version_is_refused_before_anything_is_stopped(steps: Step
     point(node, "v16")
     other = {"postgresql_unit": "postgresql@15-main.service", "postgresql_packages": ["postgresql-16"]}
     shown = run(steps, ["db1"], "validate", code=2, postgresql_major=16, **other)
-    assert "db1: PostgreSQL 15 serves on port 5432, and postgresql_major is 16." in shown
+    assert "db1: PostgreSQL 15 runs on port 5432, and postgresql_major is 16." in shown
     for step in ("validate", "stop"):
         shown = run(steps, ["db1"], step, code=2, postgresql_packages=["fleet-postgresql"])
         assert "would bring another major version of PostgreSQL than 15, which has the data: fleet-postgresql" in shown
@@ -140,7 +140,7 @@ def test_another_major_version_is_refused_before_anything_is_stopped(steps: Step
         (
             "validate",
             {"postgresql_user": "nobody"},
-            "db1: the user no one can't ask the cluster on port 5432: psql: error:",
+            "db1: the user nobody can't query the cluster on port 5432: psql: error:",
         ),
         ("validate", {"postgresql_migration_file": "/nowhere.sql"}, "there is no such file on the controller."),
         (

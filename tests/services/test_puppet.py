@@ -84,7 +84,7 @@ def test_a_host_that_is_not_well_is_told_in_a_sentence(steps: Steps) -> None:
 @pytest.mark.thorough
 def test_what_cannot_run_is_refused_before_anything_is_touched(steps: Steps) -> None:
     shown = run(steps, "validate", code=2, puppet_executable="/opt/none/puppet")
-    assert "web1: '/opt/none/puppet --version' does not end well:" in shown
+    assert "web1: '/opt/none/puppet --version' fails:" in shown
     shown = run(steps, "validate", code=2, puppet_manifest="/nowhere", puppet_packages=[])
     assert "web1: there are no manifests at /nowhere, so Puppet would have nothing to apply." in shown
 

@@ -69,7 +69,7 @@ def test_a_second_run_asks_nobody_until_the_answer_is_old(steps: Steps) -> None:
 def test_sources_that_could_not_be_read_are_told_and_asked_again_by_the_next_run(steps: Steps) -> None:
     shown = words(run(steps, "v3", "prepare", code=2))
     assert "web1: the package sources of v3 could not be read: " in shown
-    assert f"See whether {LIST}, /etc/apt/preferences.d/fleet on the host names what is there." in shown
+    assert f"Check the package sources in {LIST}, /etc/apt/preferences.d/fleet on the host." in shown
     repository(steps.lab.shared / "v3", [Package("fleet-tool", "3.0")])
     run(steps, "v3")
     assert candidate(steps) == "3.0"
@@ -79,8 +79,8 @@ def test_sources_that_could_not_be_read_are_told_and_asked_again_by_the_next_run
 def test_a_template_that_cannot_be_rendered_is_refused_before_anything_is_touched(steps: Steps, tmp_path: Path) -> None:
     files = [{"src": "nowhere.j2", "dest": LIST}]
     shown = words(run(steps, "v1", "validate", code=2, repositories_files=files))
-    assert f"web1: no {LIST} can be made for v1 from the template nowhere.j2 (repositories_files): " in shown
-    assert "The template has to be on the controller, with the version as '{{ version }}'." in shown
+    assert f"web1: {LIST} can't be rendered for v1 from the template nowhere.j2 (repositories_files): " in shown
+    assert "The template must be on the controller, with the version as '{{ version }}'." in shown
     (tmp_path / "broken.j2").write_text("deb {{ mirror_of_the_fleet }}/{{ version }} ./\n")
     files = [{"src": str(tmp_path / "broken.j2"), "dest": LIST}]
     shown = words(run(steps, "v1", "validate", code=2, repositories_files=files))

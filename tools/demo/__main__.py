@@ -23,14 +23,14 @@ from devkit.guard import run_guarded
 OLD, NEW = "v1", "v2"
 
 ACTS = [
-    ("What would be done (--check writes nothing):", "upgrade", ["-e", f"version={NEW}", "--check"]),
+    ("The plan (--check writes nothing):", "upgrade", ["-e", f"version={NEW}", "--check"]),
     (
         f"The upgrade to {NEW}: controllers first, one at a time, then the computes, three at a time.",
         "upgrade",
         ["-e", f"version={NEW}"],
     ),
-    ("One host's story:", "status", ["-e", "host=compute9"]),
-    ("Where the fleet stands:", "status", []),
+    ("One host explained:", "status", ["-e", "host=compute9"]),
+    ("The state of the fleet:", "status", []),
 ]
 
 
@@ -65,7 +65,7 @@ def show_fleet(folder: Path) -> int:
     say("A throw-away Consul agent starts on free ports.")
     with Agent() as agent:
         os.environ.update(agent.environ)
-        say(f"3 controllers and 9 computes start as nodes at {OLD}. Each asks its gate, upgrades and reports.")
+        say(f"3 controllers and 9 computes start as nodes at {OLD}. Each reads its gate, upgrades and reports.")
         ready, done = os.pipe()
         nodes = start([sys.executable, HERE / "nodes.py", OLD, str(done)], pass_fds=[done], stdin=subprocess.DEVNULL)
         os.close(done)
