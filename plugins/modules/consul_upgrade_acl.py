@@ -66,7 +66,7 @@ options:
     choices: [present, absent]
     default: present
 notes:
-  - Consul has to be reachable from the controller.
+  - Consul must be reachable from the controller.
   - O(kv_prefix) becomes a part of the policy names, so that several fleets can share one Consul.
 """
 
