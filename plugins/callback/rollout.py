@@ -60,19 +60,19 @@ class CallbackModule(CallbackBase):
     CALLBACK_NAME = "convoy.upgrade.rollout"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Show nothing yet."""
+        """Create the view without drawing."""
         super().__init__(*args, **kwargs)
         self._view = RunView(self._display, sys.stdout)
         self._items: dict[tuple[str, str], list[dict[str, Any]]] = {}
 
     def v2_playbook_on_start(self, playbook: Any) -> None:  # noqa: ARG002  what Ansible gives
-        """Begin to listen for how the rollout goes."""
-        # Of several playbooks each has its own; the view of the one before was closed.
+        """Start the view of a playbook."""
+        # Each of several playbooks has its own view.
         self._view = RunView(self._display, sys.stdout)
         if self._view.hint:
             self._display.warning(self._view.hint)
         if context.CLIARGS.get("step"):
-            # It asks before each task, and a drawing would wipe the question away.
+            # --step asks before each task, and a drawing would erase the question.
             self._view.draw_nothing()
         try:
             self._view.open(make_folder(os.getpid()))
@@ -82,15 +82,15 @@ class CallbackModule(CallbackBase):
         atexit.register(self._view.close)
 
     def v2_playbook_on_vars_prompt(self, *_what: Any, **_how: Any) -> None:
-        """Leave the terminal to a question."""
+        """Stop drawing while Ansible asks a question."""
         self._view.hold()
 
     def v2_playbook_on_play_start(self, play: Any) -> None:  # noqa: ARG002  what Ansible gives
-        """Draw again, as all questions of the play are answered."""
+        """Draw again after the questions of the play."""
         self._view.go_on()
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Show no more, and who failed."""
+        """Close the view, and print the failed and unreachable hosts."""
         self._view.close()
         if not stats.processed:
             self._display.warning("No host was matched, so nothing was done: look at -i and --limit.")
@@ -99,26 +99,26 @@ class CallbackModule(CallbackBase):
                 self._view.say(f"{what}: {', '.join(map(sanitize, sorted(found)))}", C.COLOR_ERROR)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
-        """Keep what came of an item."""
+        """Store the result of an item."""
         self._keep(result)
 
     def v2_runner_item_on_failed(self, result: Any) -> None:
-        """Keep what came of an item; at the end of the loop it is known whether that is a failure."""
+        """Store the result of a failed item. The end of the loop decides whether the task failed."""
         self._keep(result, failed=True)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Show a failure in full."""
+        """Print a failed task with its output."""
         if ignore_errors:
             self._whole(result)
         else:
             self._show(result)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Show in full why a host can't be reached."""
+        """Print why a host is unreachable."""
         self._show(result, unreachable=True)
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Show what a task is there to show, and with ``-v`` that it was run."""
+        """Print the output of debug tasks, and with ``-v`` a line for each other task."""
         host, task, found = self._whole(result)
         self._handle_warnings(found)
         if task.action in _DEBUG and not found.get("skipped"):
@@ -129,13 +129,13 @@ class CallbackModule(CallbackBase):
             self._view.say(sanitize(f"{word}: {host}: {task.get_name()}"))
 
     def v2_runner_on_skipped(self, result: Any) -> None:
-        """Show with ``-v`` that a task was skipped."""
+        """Print skipped tasks with ``-v``."""
         host, task, _found = self._whole(result)
         if self._display.verbosity:
             self._view.say(sanitize(f"skipped: {host}: {task.get_name()}"))
 
     def v2_on_file_diff(self, result: Any) -> None:
-        """Show what a task changes, with ``--diff``."""
+        """Print the differences of a task with ``--diff``."""
         _host, task, found = _parts(result)
         each = found["results"] if task.loop and "results" in found else [found]
         for one in each:
@@ -147,10 +147,10 @@ class CallbackModule(CallbackBase):
         self._items.setdefault((host, task._uuid), []).append({**found, "failed": failed})
 
     def _whole(self, result: Any) -> tuple[str, Any, dict[str, Any]]:
-        """Return the parts of a result. Of a loop, its items say whether they failed, and those passed over are not among them."""
+        """Return host, task and result. The result of a loop has its items, with whether each failed, and without skipped ones."""
         host, task, found = _parts(result)
         items = self._items.pop((host, task._uuid), None)
-        # ansible-core 2.20 and later take that out of the items of the last result.
+        # ansible-core 2.20 and later remove ``failed`` from the items of the last result.
         return host, task, found if items is None else {**found, "results": items}
 
     def _show(self, result: Any, *, unreachable: bool = False) -> None:
@@ -164,18 +164,18 @@ class CallbackModule(CallbackBase):
         )
 
     def _say(self, lines: list[str], color: str | None = None) -> None:
-        """Print lines at once, as each time that something is printed costs a drawing."""
+        """Print lines together, because each print redraws the view."""
         if lines:
             self._view.say("\n".join(lines), color)
 
 
 def _coloured(line: str) -> str:
-    """Return a line of a difference with its colours; whatever else a file holds does not act on a terminal."""
+    """Return a line of a difference with its colours and without all other control characters."""
     return "".join(part if at % 2 else sanitize(part) for at, part in enumerate(_COLOUR.split(line)))
 
 
 def _parts(result: Any) -> tuple[str, Any, dict[str, Any]]:
-    """Return the host's name, the task and the result; ansible-core 2.19 and later deprecate the names of 2.18."""
+    """Return the host's name, the task and the result. ansible-core 2.19 and later deprecate the attributes of 2.18."""
     if hasattr(result, "result"):
         return result.host.get_name(), result.task, result.result
     return result._host.get_name(), result._task, result._result

@@ -174,7 +174,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_
 
 UNPLACED = "unplaced"
 
-# The options that the playbooks are told, as upgrade_consul_<option>. The token is not one of them.
+# The options that are set as variables upgrade_consul_<option> for the playbooks. The token is not one of them.
 _CONNECTION = (
     "host",
     "port",
@@ -196,7 +196,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     NAME = "convoy.upgrade.consul_fleet"
 
     def verify_file(self, path: str) -> bool:
-        """Return whether a file is called as it should be."""
+        """Return whether the name of a file marks it as one for this plugin."""
         name = Path(path).name
         fits = any(name == f"consul_fleet{end}" or name.endswith(f".consul_fleet{end}") for end in (".yml", ".yaml"))
         return fits and bool(super().verify_file(path))
@@ -220,12 +220,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             self._add(_not_a_template(found.hosts), upgrade_roles)
             self._set_shared(config)
         except UpgradeError as error:
-            # Without the cause, whose words ansible-core 2.19 and later would add to those that are there already.
+            # Without the cause, or ansible-core 2.19 and later show the message twice.
             raise AnsibleParserError(f"consul_fleet: {error.as_text()}") from None
 
     @staticmethod
     def _refuse_odd_token(loader: Any, path: str) -> None:
-        # Ansible itself would show what it can't make a text of.
+        # Ansible would show a value that it can't convert to text.
         config = loader.load_from_file(path, cache="none")
         if isinstance(config, Mapping) and isinstance(config.get("token"), (Mapping, list)):
             raise AnsibleParserError(
@@ -241,7 +241,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 )
 
     def _wanted(self, upgrade_roles: Mapping[str, Any]) -> InventoryOptions:
-        # It checks them too.
+        # Called to check the roles.
         plane_order(upgrade_roles)
         return InventoryOptions(
             roles=_plain(self.get_option("roles") or {}),
@@ -253,7 +253,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         )
 
     def _find(self, settings: Settings, wanted: InventoryOptions, path: str, cache: bool) -> FleetSurvey:
-        """Return what Consul knows, or knew when the cache was filled."""
+        """Return the hosts in Consul, or those in the cache."""
         if not self.get_option("cache"):
             return survey_fleet(Store(settings), wanted)
         key = self.get_cache_key(path)
@@ -267,18 +267,18 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return found
 
     def _connection(self, option: str) -> Any:
-        """Return an option of the connection. It may be a template, for a token that is kept elsewhere."""
+        """Return an option of the connection. Text may be a template, such as for a token in another file."""
         value = self.get_option(option)
         if not isinstance(value, str):
             return value
         try:
             return self.templar.template(value)
         except AnsibleError as error:
-            # As it is, Ansible would show the lines around it too, and the token may stand there.
+            # Without the cause, because Ansible would also show the lines around it, which may have the token.
             raise UpgradeError("bad_connection", f"{option}: its template can't be evaluated: {error}") from None
 
     def _set_shared(self, config: Mapping[str, Any]) -> None:
-        """Set what the playbooks are to know."""
+        """Set variables for the playbooks."""
         if self.get_option("upgrade_roles"):
             self.inventory.set_variable("all", "upgrade_roles", self.get_option("upgrade_roles"))
         for option in _CONNECTION:
@@ -288,7 +288,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _add(self, hosts: Mapping[str, dict[str, Any]], upgrade_roles: Mapping[str, Any]) -> None:
         planes = self._plane_groups(upgrade_roles)
         groups = {host: self._groups_of(facts) for host, facts in hosts.items()}
-        # Those of roles, states and planes are there without a host too, so that a play for one of them finds it.
+        # Groups of roles, states and planes also exist without hosts, so that a play can use them.
         names = {self._prefixed("state", state) for state in STATES} | {*planes, *upgrade_roles}
         names = (names | {name for found in groups.values() for name in found}) - {""}
         _refuse_duplicates(names, hosts)
@@ -312,7 +312,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, host, strict)
 
     def _plane_groups(self, upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
-        """Return the group of each plane, with the roles in it."""
+        """Return group of a plane -> the roles in it."""
         found: dict[str, list[str]] = {}
         if upgrade_roles and self.get_option("plane_prefix"):
             found = {self._prefixed("plane", plane): [] for plane in PLANES}
@@ -353,7 +353,7 @@ def _refuse_duplicates(groups: Set[str], hosts: Mapping[str, Any]) -> None:
 
 
 def _role_group(role: str) -> str:
-    # The playbooks know a role by the name of its group, so it is changed only where Ansible would change it anyway.
+    # The playbooks find a role by the name of its group, so the name is changed only if Ansible would change it anyway.
     group: str = to_safe_group_name(role)
     if group in ("all", "ungrouped"):
         raise UpgradeError("bad_name", f"No role can be called {role!r}, because Ansible has a group of that name.")
@@ -361,9 +361,9 @@ def _role_group(role: str) -> str:
 
 
 def _not_a_template(found: Any) -> Any:
-    """Return data with those texts marked that ansible-core 2.17 and 2.18 could take for a template.
+    """Return data in which texts that ansible-core 2.17 and 2.18 could evaluate as a template are marked as unsafe.
 
-    Later releases evaluate no text of a plugin, and a mark on each would only be in the way of ansible-inventory.
+    Later releases evaluate no text of a plugin, and ansible-inventory would show the marks.
     """
     if isinstance(found, dict):
         return {_not_a_template(key): _not_a_template(value) for key, value in found.items()}
@@ -373,5 +373,5 @@ def _not_a_template(found: Any) -> Any:
 
 
 def _plain(found: Any) -> Any:
-    """Return data without the marks that Ansible puts on it."""
+    """Return data without the tags that Ansible adds to it."""
     return json.loads(json.dumps(found, default=str))

@@ -111,8 +111,8 @@ class LookupModule(LookupBase):
     """The lookup."""
 
     def run(self, terms: list[Any], variables: Any = None, **kwargs: Any) -> list[Any]:
-        """Return the answers, in the order of the terms."""
-        # Ansible hands a lookup its variables as they were written, templates and all.
+        """Return a boolean for each host, or a dictionary with ``detail``, in the order of the terms."""
+        # Ansible does not template the variables that it passes to a lookup.
         given = {name: value for name, value in (variables or {}).items() if name.startswith("upgrade_consul_")}
         self.set_options(var_options=self._templar.template(given) if given else {}, direct=kwargs)
         try:
@@ -132,6 +132,6 @@ class LookupModule(LookupBase):
                     raise
                 answers = closed_when_unreachable(error, hosts)
         except UpgradeError as error:
-            # Not from the error itself, as ansible-core 2.19 and later would tell the sentence twice.
+            # Without the cause, or ansible-core 2.19 and later show the message twice.
             raise AnsibleLookupError(f"enable_puppet: {error.as_text()}") from None
         return [asdict(answers[name]) if self.get_option("detail") else answers[name].value for name in names]

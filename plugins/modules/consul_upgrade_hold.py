@@ -157,7 +157,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 
 
 def held_from_now_on(keys: Keys, held: HoldResult, *, dry: bool) -> list[str]:
-    """Return what each hold holds from now on, in a sentence each.
+    """Return a sentence for each hold that was set or existed before.
 
     :param dry: whether nothing was written.
     """

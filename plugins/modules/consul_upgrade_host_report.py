@@ -264,7 +264,7 @@ def main() -> None:
         )
         word = replace(word, machine=options["machine"] or None)
         if word.state == STARTED and options["admitted"]:
-            # A name that can't be one is refused for that, before its role is looked for in it.
+            # Before the role, so that an invalid name is reported as such, and not as a name without a role.
             check_name("host", word.host, "name")
             role = options["role"] or role_by_host_name(word.host, options["role_pattern"])
             word = replace(word, role=role, default=options["default"])

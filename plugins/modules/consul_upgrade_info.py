@@ -366,7 +366,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 
 
 def as_result(view: FleetView, name: str | None) -> dict[str, Any]:
-    """Return the result of the module for what was seen."""
+    """Return the result of the module."""
     plan, ledger = view.plan, view.snapshot.ledger
     result: dict[str, Any] = {
         "changed": False,
@@ -392,7 +392,7 @@ def as_result(view: FleetView, name: str | None) -> dict[str, Any]:
 
 
 def with_metrics(store: Store, view: FleetView, path: str, *, dry: bool) -> dict[str, Any]:
-    """Write metrics, and return what of the result tells of them.
+    """Write metrics, and return their part of the result.
 
     :param dry: write nothing.
     :raises UpgradeError: ``bad_metrics_file``, and what :func:`metrics_text` raises.

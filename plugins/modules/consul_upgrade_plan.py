@@ -456,10 +456,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 def as_result(
     outcome: PassResult, sources: Sequence[RuleSource] = (), order: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the result of the module for what a pass did.
+    """Return the result of the module for a pass.
 
-    :param sources: of the rules that the call brought.
-    :param order: the order that it added.
+    :param sources: the sources of the rules in this call.
+    :param order: the order that this call added.
     """
     plan, ledger, hosts, replaces = outcome.plan, outcome.ledger, outcome.hosts(), outcome.replaces
     return {
@@ -520,7 +520,7 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        # After the first pass, the ledger has them.
+        # After the first pass, the rules are in the ledger.
         sources = sources_of(options["instructions"], options["instructions_file"]) if options["since"] is None else ()
         request = PassRequest(
             version=options["version"],
@@ -540,7 +540,7 @@ def main() -> None:
             request = as_rollback(store, request)
         if options["since"] is not None:
             seen = store.wait_for_change(options["since"], options["wait_timeout"])
-        # One slow try ends the call: the action tells of it, and tries again.
+        # One slow try ends the call. The action plugin prints a line and tries again.
         outcome = make_pass(store, request, dry=module.check_mode, most_slow=1)
         if options["since"] is not None:
             outcome.index = max(outcome.index, seen)

@@ -131,7 +131,7 @@ def main() -> None:
             "path": {"type": "path", "default": "/run/convoy/node.lock"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "lease": {"type": "float", "default": 600},
-            # What the action plugin knows and the node does not.
+            # Set by the action plugin.
             "who": {"type": "str"},
             "run": {"type": "str"},
             "process": {"type": "int"},

@@ -179,7 +179,7 @@ def main() -> None:
             "waited": round(done.waited, 3),
         }
 
-    # Not `rc`, as Ansible takes every `rc` but 0 for a failure.
+    # Not `rc`, because Ansible treats every `rc` except 0 as a failure.
     end(module, act, exit_code=None, output="")
 
 
