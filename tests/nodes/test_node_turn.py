@@ -436,7 +436,7 @@ def test_a_failure_that_cannot_be_reported_is_told_on_the_node(fleet: Fleet, nod
     shown, _none = process.communicate(timeout=60)
     node.run("systemctl", "start", "consul")
     assert process.returncode == 2, shown
-    assert "step report: Consul at http://127.0.0.1:8500 can't be reached" in shown
+    assert "step report: [unreachable] Consul at http://127.0.0.1:8500 can't be reached" in shown
     assert "It could not be reported to Consul: Consul at" in shown
     assert fleet.version_of(NODE) is None
     wait_for(lambda: turn_works(fleet), "the next turn makes up for it")
