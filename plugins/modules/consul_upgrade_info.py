@@ -19,10 +19,10 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: The module writes only O(metrics_file), and not in check mode.
+    details: The module writes nothing.
   diff_mode:
-    support: full
-    details: Shows the changes of O(metrics_file).
+    support: none
+    details: Nothing is changed.
   platform:
     platforms: all
     support: full
@@ -46,15 +46,8 @@ options:
       - Host to explain, with its history. See RV(host).
       - The cost depends on the current rollout, not on the number of earlier ones.
     type: str
-  metrics_file:
-    description:
-      - File for metrics in the OpenMetrics text format, on the host where the module runs. For the textfile collector of node_exporter, its name
-        must end in C(.prom).
-      - The file is replaced as a whole each time, so its age shows when the module last ran. The task is changed if the content is.
-      - It costs one request for each 64 history entries of the current rollout.
-    type: path
-    version_added: 0.2.0
 seealso:
+  - module: convoy.upgrade.consul_upgrade_metrics
   - module: convoy.upgrade.consul_upgrade_plan
 """
 
@@ -68,10 +61,6 @@ EXAMPLES = r"""
     name: compute7
     history: 0
   register: explained
-
-- name: Write metrics for node_exporter
-  convoy.upgrade.consul_upgrade_info:
-    metrics_file: /tmp/convoy.prom
 """
 
 RETURN = r"""
@@ -333,17 +322,13 @@ host:
     older_events:
       description: Whether the history has older entries that were not read. Use O(history) to read more.
       type: bool
-metrics:
-  description: Content of O(metrics_file). In check mode, the content that would be written.
-  returned: if O(metrics_file) is given
-  type: str
 failure:
   description: Details of the failure, for use in conditions.
   returned: failure
   type: dict
   contains:
     code:
-      description: Stable failure code, such as V(unreachable), V(denied), V(unknown_host) or V(bad_metrics_file).
+      description: Stable failure code, such as V(unreachable), V(denied) or V(unknown_host).
       type: str
     message:
       description: Message of the failure, without the code that RV(ignore:msg) begins with.
@@ -357,11 +342,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import read_text, write_atomically
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, run
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts, rollout_blockers
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView, read_fleet
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
@@ -391,19 +374,6 @@ def as_result(view: FleetView, name: str | None) -> dict[str, Any]:
     return result
 
 
-def with_metrics(store: Store, view: FleetView, path: str, *, dry: bool) -> dict[str, Any]:
-    """Write metrics, and return their part of the result.
-
-    :param dry: write nothing.
-    :raises UpgradeError: ``bad_metrics_file``, and what :func:`metrics_text` raises.
-    """
-    before, text = read_text(path, "metrics_file"), metrics_text(store, view)
-    if not dry:
-        write_atomically(path, text, "metrics_file")
-    diff = {"before_header": path, "after_header": path, "before": before, "after": text}
-    return {"metrics": text, "changed": before != text, "diff": diff}
-
-
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -413,7 +383,6 @@ def main() -> None:
             "role_pattern": {"type": "str"},
             "history": {"type": "int", "default": 10},
             "name": {"type": "str"},
-            "metrics_file": {"type": "path"},
         },
         supports_check_mode=True,
     )
@@ -429,10 +398,7 @@ def main() -> None:
         )
         for warning in view.warnings:
             module.warn(warning)
-        result = as_result(view, options["name"])
-        if options["metrics_file"]:
-            result |= with_metrics(store, view, options["metrics_file"], dry=module.check_mode)
-        return result
+        return as_result(view, options["name"])
 
     run(module, act)
 

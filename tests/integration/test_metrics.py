@@ -22,7 +22,7 @@ from devkit.agent import ROOT
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, record, seed
 from integration.support.in_process import call
-from integration.support.playbook import Runner, info
+from integration.support.playbook import Runner
 from integration.support.shipped import Shipped
 from missing import missing
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -75,7 +75,7 @@ def test_the_file_tells_what_consul_has(run: Runner, store: Store, consul: RawKV
     file = run.folder / "convoy.prom"
     before = consul.tree()
 
-    (told,) = run([info(metrics_file=str(file), history=0, fleet={"compute5": "compute"})])
+    (told,) = run([{"convoy.upgrade.consul_upgrade_metrics": {"path": str(file), "fleet": {"compute5": "compute"}}}])
 
     text = file.read_text()
     found = read(text)
@@ -113,13 +113,13 @@ def test_a_second_look_changes_nothing_and_check_mode_tells_the_truth(
 ) -> None:
     begin(store, consul)
     file = tmp_path / "convoy.prom"
-    options = {"host": "127.0.0.1", "port": store.settings.port, "metrics_file": str(file)}
+    options = {"host": "127.0.0.1", "port": store.settings.port, "path": str(file)}
 
-    would = call("consul_upgrade_info", options, check=True)
+    would = call("consul_upgrade_metrics", options, check=True)
     assert not file.exists()
-    did = call("consul_upgrade_info", options)
+    did = call("consul_upgrade_metrics", options)
     os.utime(file, (1, 1))
-    text, again = file.read_text(), call("consul_upgrade_info", options)
+    text, again = file.read_text(), call("consul_upgrade_metrics", options)
 
     assert [one["changed"] for one in (would, did, again)] == [True, True, False]
     assert would["diff"] == did["diff"] == {**did["diff"], "before": "", "after": text}
@@ -139,10 +139,10 @@ def test_a_second_look_changes_nothing_and_check_mode_tells_the_truth(
     ],
 )
 def test_a_place_where_no_file_can_be_is_refused(store: Store, tmp_path: Path, path: str, why: str) -> None:
-    options = {"host": "127.0.0.1", "port": store.settings.port, "metrics_file": str(tmp_path / path)}
+    options = {"host": "127.0.0.1", "port": store.settings.port, "path": str(tmp_path / path)}
 
     for check in (True, False):
-        found = call("consul_upgrade_info", options, check=check)
+        found = call("consul_upgrade_metrics", options, check=check)
         assert found["failure"]["code"] == "bad_metrics_file"
         assert why in found["msg"]
     assert list(tmp_path.iterdir()) == []
@@ -162,7 +162,7 @@ def test_the_playbook_writes_it(play: Shipped, store: Store, consul: RawKV, tmp_
 def test_nothing_is_told_of_what_is_not_there(store: Store, consul: RawKV, promtool: str, tmp_path: Path) -> None:
     file = tmp_path / "convoy.prom"
 
-    call("consul_upgrade_info", {"host": "127.0.0.1", "port": store.settings.port, "metrics_file": str(file)})
+    call("consul_upgrade_metrics", {"host": "127.0.0.1", "port": store.settings.port, "path": str(file)})
 
     found = read(file.read_text())
     assert found["rollout_info", "", "", "none"] == 1
@@ -175,7 +175,7 @@ def test_nothing_is_told_of_what_is_not_there(store: Store, consul: RawKV, promt
 def test_the_alerts_ring_when_they_should(store: Store, consul: RawKV, promtool: str, tmp_path: Path) -> None:
     begin(store, consul)
     file = tmp_path / "convoy.prom"
-    call("consul_upgrade_info", {"host": "127.0.0.1", "port": store.settings.port, "metrics_file": str(file)})
+    call("consul_upgrade_metrics", {"host": "127.0.0.1", "port": store.settings.port, "path": str(file)})
     checked(promtool, "check", "rules", ALERTS)
     series = [line.rpartition(" ") for line in file.read_text().splitlines() if not line.startswith("#")]
     # promtool's clock begins at 0. So times of hosts are 0, and what is read is of two hours.

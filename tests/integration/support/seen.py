@@ -23,6 +23,7 @@ CONNECTED = (
     "consul_upgrade_follow",
     "consul_upgrade_hold",
     "consul_upgrade_info",
+    "consul_upgrade_metrics",
     "consul_upgrade_notify",
     "consul_upgrade_plan",
     "consul_upgrade_host_report",
