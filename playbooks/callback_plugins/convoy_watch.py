@@ -8,12 +8,16 @@ Ansible finds it because it is beside the playbooks.
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import run_watch as notifications
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import lost_hosts
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client import address
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.messages import EndRun
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import report_lost_host
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import PlaybookRun
 
 DOCUMENTATION = r"""
@@ -31,9 +35,6 @@ description:
 author: The convoy.upgrade authors (@convoy-upgrade)
 """
 
-_PREPARES = ("convoy.upgrade.push_daemon", "push_daemon")
-_NOTIFIES = ("convoy.upgrade.consul_upgrade_notify", "consul_upgrade_notify")
-
 
 class CallbackModule(CallbackBase):
     """The callback."""
@@ -44,7 +45,7 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Say that it is at work, and look at the command line."""
-        lost_hosts.announce()
+        address.announce(watched=True)
         self._run = PlaybookRun(str(playbook._file_name), self._say)
         self._run.check_options(playbook.get_plays()[0].get_variable_manager().extra_vars)
         self._run.begin()
@@ -54,18 +55,14 @@ class CallbackModule(CallbackBase):
         self._run.check_limit(play)
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Take note of the driver, the notifier, and where the fleet stands."""
+        """Note the state of the fleet, for the line with the next command."""
         self._run.remember(result._result)
-        if result._task.action in _PREPARES:
-            lost_hosts.remember(result._result)
-        elif result._task.action in _NOTIFIES:
-            notifications.remember_notifier(result._result)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Wait until all was told."""
         self._run.end(is_well=not stats.failures and not stats.dark)
-        for text in notifications.end_notifier():
-            self._display.warning(text)
+        for warning in _end_daemon():
+            self._display.warning(warning)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:  # noqa: ARG002  what Ansible gives
         """Take note of why."""
@@ -74,9 +71,24 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Tell the driver of a host that is lost."""
         if not getattr(result._task, "ignore_unreachable", False):
-            why = lost_hosts.report_lost_host(result._host.get_name(), result._result)
+            why = report_lost_host(result._host.get_name(), result._result)
             if why is not None:
                 self._display.warning(why)
 
     def _say(self, line: str) -> None:
         self._display.display(line, color=C.COLOR_ERROR, stderr=True)
+
+
+def _end_daemon() -> tuple[str, ...]:
+    """End the daemon of this run if it started one; return what to warn of."""
+    folder = address.run_folder()
+    if folder is None or not address.is_started():
+        return ()
+    try:
+        return ask(EndRun())
+    except UpgradeError as error:
+        return (error.message,)
+    finally:
+        # A daemon that was killed could not remove it.
+        shutil.rmtree(folder, ignore_errors=True)
+        address.forget()

@@ -15,10 +15,12 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import (
     Difference,
     compare,
+    read_composition,
     write,
     write_new,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import refuse_empty
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.role_finder import RoleFinder
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -26,7 +28,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "folder": {"type": "path", "required": True},
     "roles_path": {"type": "list", "elements": "path", "default": []},
     "hosts": {"type": "dict"},
-    "copy_to": {"type": "path"},
+    "for_run": {"type": "bool", "default": False},
+    "composed": {"type": "path"},
 }
 
 
@@ -46,6 +49,8 @@ class ActionModule(ActionBase):
             return {**result, **error.as_result()}
 
     def _compose(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        if options["composed"]:
+            return read_composition(Path(options["composed"]).absolute())
         folder = Path(options["folder"]).absolute()
         finder = RoleFinder([*options["roles_path"], *_beside(task_vars)])
         hosts = options["hosts"]
@@ -56,11 +61,13 @@ class ActionModule(ActionBase):
         differences = compare(folder, files)
         if not self._task.check_mode:
             write(folder, differences)
-        if options["copy_to"]:
-            write_new(Path(options["copy_to"]), files)
+        run_folder = ensure_daemon() / "composed" if options["for_run"] else None
+        if run_folder is not None:
+            write_new(run_folder, files)
         plain = composition.plain()
         return {
             **plain,
+            "run_folder": str(run_folder or ""),
             "changed": bool(differences),
             "folder": str(folder),
             "files": sorted(files),

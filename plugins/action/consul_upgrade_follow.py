@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -16,8 +18,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import RolloutProgress
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, follow
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import ViewMessages, progress_as_data
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_socket import ViewSender, folder_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress, WaitForEnd
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_updates import ViewUpdates
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import about_minutes, ending, with_time
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -47,40 +51,34 @@ class ActionModule(ActionBase):
         return {**result, "changed": False, "version": found.version, "ended": ended, "failed_hosts": failed}
 
     def _follow(self, options: dict[str, Any]) -> RolloutProgress:
+        settings = read_settings(options.get, os.environ)
         parent = os.getppid()
-        sender = self._sender(parent)
-        story = ViewMessages()
+        with contextlib.suppress(UpgradeError):
+            # Where the daemon ends before the rollout does, lines go on.
+            if is_started() and ask(FollowProgress(settings, options["fleet"])):
+                ended = ask(WaitForEnd())
+                if ended is not None:
+                    return ended
+        updates = ViewUpdates()
         last: RolloutProgress | None = None
         shown = time.monotonic()
-        for found in follow(read_settings(options.get, os.environ), options["fleet"]):
+        for found in follow(settings, options["fleet"]):
             if os.getppid() != parent:
-                # ansible-playbook was killed, and no one is left to show it to.
+                # ansible-playbook was killed.
                 os._exit(1)
             if isinstance(found, ProgressUpdate):
                 last = found.progress
-            if found is not None:
-                message = story.message(found)
-                if sender is not None and not sender.tell(message):
-                    sender = None
-                if sender is None and self._say(message["lines"]):
-                    shown = 0.0
-            if sender is None and last is not None and time.monotonic() - shown >= _SHOW_EVERY:
-                self._say([story.count + ("" if last.left is None else f"; {about_minutes(last.left)} left")])
+            if found is not None and self._say(updates.update(found).lines):
+                shown = 0.0
+            if last is not None and time.monotonic() - shown >= _SHOW_EVERY:
+                self._say([updates.count + ("" if last.left is None else f"; {about_minutes(last.left)} left")])
                 shown = time.monotonic()
         if last is None:
             raise AssertionError("following ends with what it saw last")
-        if sender is None or not sender.tell({"end": True, "progress": progress_as_data(last)}):
-            self._say([ending(last)])
+        self._say([ending(last)])
         return last
 
-    def _sender(self, parent: int) -> ViewSender | None:
-        folder = folder_of(parent)
-        try:
-            return ViewSender(folder) if folder is not None else None
-        except OSError:
-            return None
-
-    def _say(self, lines: list[str]) -> bool:
+    def _say(self, lines: Sequence[str]) -> bool:
         for line in lines:
             self._display.display(with_time(line))
         return bool(lines)

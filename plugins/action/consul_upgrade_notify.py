@@ -14,7 +14,6 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import BROKEN
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import EVENTS
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import (
@@ -24,11 +23,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notificati
     read_rollout,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import run_watch
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import require_watch
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import Hook
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.notifier import Notifier, start
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.daemon import make_folder
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import require_watch
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messages import StartNotifier
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -56,26 +55,15 @@ class ActionModule(ActionBase):
             return {**result, **error.as_result()}
 
     def _act(self, options: dict[str, Any]) -> dict[str, Any]:
-        known = run_watch.known_notifier()
-        if known is not None:
-            # A playbook that goes on with another one has it already.
-            return {"notifier": known[1], "process": known[0], "untold": []}
         require_watch()
         hook = self._hook(options)
         settings = read_settings(options.get, os.environ)
-        store = Store(settings)
-        sight = read_rollout(store, options["fleet"])
         if self._task.check_mode:
-            return self._preview(store, sight, hook, options["expects"])
-        folder = make_folder(os.getppid())
-        records = sight.view.snapshot.records
-        retried = {
-            host: records[host].attempt
-            for host, view in sight.hosts.items()
-            if options["retry_failed"] and view.state in BROKEN and host in records
-        }
-        process = start(Notifier(settings, folder, hook, options["fleet"], retried), sight, os.getppid())
-        return {"notifier": folder, "process": process, "untold": []}
+            store = Store(settings)
+            return self._preview(store, read_rollout(store, options["fleet"]), hook, options["expects"])
+        ensure_daemon()
+        ask(StartNotifier(settings, hook, options["fleet"], options["retry_failed"]))
+        return {"untold": []}
 
     def _preview(self, store: Store, sight: RolloutView, hook: Hook, expects: list[str]) -> dict[str, Any]:
         notifications = new_notifications(store, sight, initial_state(store, sight, dry=True))[0]
@@ -83,7 +71,7 @@ class ActionModule(ActionBase):
         lines = [f"{hook.file} would be called with the events {', '.join(expects)}, and is not, as this is a check."]
         for line in [*lines, *(f"Of what was so far, it would be told: {text}" for text in untold)]:
             self._display.display(line)
-        return {"notifier": "", "process": 0, "untold": untold}
+        return {"untold": untold}
 
     def _hook(self, options: dict[str, Any]) -> Hook:
         """Return the hook.

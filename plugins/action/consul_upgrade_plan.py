@@ -10,17 +10,27 @@ task runs, so Consul has to be reachable from there, and not from the controller
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import Code, UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.admission import MOST_SLOW, SlowTries
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import PassProgress, running_count
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_socket import is_fed, wait_for_view
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.feeder import feed, settings_from
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import (
+    FollowProgress,
+    IsShown,
+    WaitUntilShown,
+)
 
 # Without any change, the count is shown this often (seconds), so that no one has to wonder.
 _SHOW_EVERY = 30
@@ -49,7 +59,9 @@ class ActionModule(ActionBase):
         timeout = options.get("wait_timeout")
         deadline = begun + float(_DEFAULT_TIMEOUT if timeout is None else timeout)
         ended = self._go_on(options, first, deadline, task_vars)
-        wait_for_view(os.getppid(), int(ended.get("index") or 0), _SHOW_LAST)
+        if is_started():
+            with contextlib.suppress(UpgradeError):
+                ask(WaitUntilShown(int(ended.get("index") or 0), _SHOW_LAST))
         return {**result, **ended}
 
     def _go_on(
@@ -62,9 +74,9 @@ class ActionModule(ActionBase):
         options["version"] = first["version"]
         if not first["done"] and self._connection.transport == "local":
             # The view follows from here, so only where the task itself asks Consul from here too.
-            feed(os.getppid(), lambda: settings_from(options), options.get("fleet"), first["version"], first)
+            _show_progress(options, first)
         lines = progress.lines(first)
-        shown = self._show([] if is_fed(os.getppid()) else lines, time.monotonic())
+        shown = self._show([] if _is_shown() else lines, time.monotonic())
         pause = 1.0
         while True:
             if latest["done"]:
@@ -97,7 +109,7 @@ class ActionModule(ActionBase):
             latest = found
             total.add(latest)
             lines = progress.lines(latest)
-            if is_fed(os.getppid()):
+            if _is_shown():
                 shown = time.monotonic()
                 continue
             if not lines and time.monotonic() - shown >= _SHOW_EVERY:
@@ -176,3 +188,34 @@ class Total:
             "diff": self._diffs,
             "warnings": list(self._warnings),
         }
+
+
+def _is_shown() -> bool:
+    """Return whether the live view shows the rollout, so that no line is needed."""
+    try:
+        return is_started() and ask(IsShown())
+    except UpgradeError:
+        return False
+
+
+def _show_progress(options: Mapping[str, Any], first: Mapping[str, Any]) -> None:
+    """Have the live view, if this run has one, show the rollout from now on."""
+    if not is_started():
+        return
+    hosts = {host: {name: view[name] for name in ("role", "state", "reason")} for host, view in first["hosts"].items()}
+    shown = {"version": first["version"], "hosts": hosts}
+    # Without it, the rollout is shown in lines.
+    with contextlib.suppress(UpgradeError):
+        ask(FollowProgress(_settings_from(options), options.get("fleet"), first["version"], shown))
+
+
+def _settings_from(options: Mapping[str, Any]) -> Settings:
+    """Return how Consul is reached, from the options of a task as they were given.
+
+    :raises UpgradeError: ``bad_connection``.
+    """
+    given = {name: options[name] for name in CONNECTION_OPTIONS if name in options}
+    checked = ArgumentSpecValidator(CONNECTION_OPTIONS).validate(given)
+    if checked.error_messages:
+        raise UpgradeError("bad_connection", "; ".join(checked.error_messages))
+    return read_settings(checked.validated_parameters.get, os.environ)

@@ -10,10 +10,10 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_selected
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.ipc import call
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import BeginTaskGroup, FinishTaskGroup
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "driver": {"type": "path", "required": True},
     "unit": {"type": "str", "required": True},
     "state": {"type": "str", "choices": ["begun", "done"], "default": "begun"},
     "task_tags": {"type": "list", "elements": "list", "default": []},
@@ -32,23 +32,25 @@ class ActionModule(ActionBase):
         _checked, options = self.validate_argument_spec(_OPTIONS)
         facts = task_vars or {}
         only, skip = facts.get("ansible_run_tags") or (), facts.get("ansible_skip_tags") or ()
-        told = {"host": str(facts.get("inventory_hostname")), "unit": options["unit"]}
+        host, task_group = str(facts.get("inventory_hostname")), str(options["unit"])
         try:
             if options["state"] == "done":
-                return {**result, "changed": False, **call(options["driver"], do="finish", **told)}
+                ask(FinishTaskGroup(host, task_group))
+                return {**result, "changed": False}
             found = [is_selected(tags, only, skip) for tags in options["task_tags"]] or [True]
             # What only runs when it is asked for by name is not missed otherwise.
             usual = [one for one, tags in zip(found, options["task_tags"], strict=False) if "never" not in tags]
             rare = bool(options["task_tags"]) and not usual
-            answer = call(
-                options["driver"],
-                do="step",
-                **told,
-                chosen=any(found),
-                whole=all(usual),
-                # Who leaves something out by name means the rest to be all; who asks for something by name does not.
-                skipped=rare or (set(only) <= {"all"} and bool(skip)),
+            start = ask(
+                BeginTaskGroup(
+                    host,
+                    task_group,
+                    chosen=any(found),
+                    whole=all(usual),
+                    # With --skip-tags, the rest counts as all; with --tags, it does not.
+                    skipped=rare or (set(only) <= {"all"} and bool(skip)),
+                )
             )
-            return {**result, "changed": False, **answer}
+            return {**result, "changed": False, "run": start.run, "why": start.why}
         except UpgradeError as error:
             return {**result, **error.as_result()}

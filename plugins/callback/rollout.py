@@ -34,7 +34,6 @@ EXAMPLES = r"""
 
 import atexit
 import contextlib
-import os
 import re
 import sys
 from typing import Any
@@ -42,11 +41,15 @@ from typing import Any
 from ansible import constants as C
 from ansible import context
 from ansible.plugins.callback import CallbackBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import sanitize
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client import address
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import connect
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.debug_output import debug_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.failed_task import failure_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view import RunView
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.daemon import make_folder
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import AttachView
 
 _COLOUR = re.compile(r"(\033\[[0-9;]*m)")
 _DEBUG = ("ansible.builtin.debug", "ansible.legacy.debug", "debug")
@@ -74,11 +77,15 @@ class CallbackModule(CallbackBase):
         if context.CLIARGS.get("step"):
             # --step asks before each task, and a drawing would erase the question.
             self._view.draw_nothing()
+        address.announce()
         try:
-            self._view.open(make_folder(os.getpid()))
-        except OSError as error:
+            ensure_daemon()
+            line = connect()
+            line.send(AttachView())
+        except (OSError, UpgradeError) as error:
             self._display.warning(f"The live view can't begin, so the rollout is told in lines: {error}.")
             return
+        self._view.open(line)
         atexit.register(self._view.close)
 
     def v2_playbook_on_vars_prompt(self, *_what: Any, **_how: Any) -> None:

@@ -12,8 +12,6 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose import inventory_roles
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import plan_text, status_text
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run import scope
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path import allowed_moves, routes
 
 
 def _raising(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,11 +33,6 @@ class FilterModule:
             "fleet": _raising(inventory_roles.fleet_of),
             "plane_order": _raising(inventory_roles.plane_order),
             "roles_of_plane": _raising(inventory_roles.roles_of_plane),
-            "upgrade_scope": _raising(scope.run_scope),
-            "after_scope": _raising(scope.post_upgrade_scope),
-            "unknown_hosts": _raising(routes.unknown_hosts),
-            "upgrade_ways": _raising(routes.routes_of),
-            "forbidden_moves": _raising(allowed_moves.forbidden_moves),
             "composition_text": status_text.composition_lines,
             "status_text": status_text.status_lines,
             "plan_text": plan_text.plan_lines,

@@ -58,14 +58,20 @@ options:
     description:
       - Maps roles to their hosts, as the variable C(groups) does. With it, a service with C(once) tasks is refused if no host has the service.
     type: dict
-  copy_to:
+  for_run:
     description:
-      - Second folder to write, also in check mode. A run uses this copy, so a later composition does not change its tasks.
+      - Whether to write a copy to the folder of this run too, also in check mode. The run uses the copy, so a later composition does not
+        change its tasks. The copy is deleted when C(ansible-playbook) ends.
+    type: bool
+    default: false
+  composed:
+    description:
+      - Folder that an earlier call wrote. Its composition is returned, and nothing is written.
     type: path
 notes:
   - It runs only on the controller, without a connection to a host.
 seealso:
-  - module: convoy.upgrade.push_daemon
+  - module: convoy.upgrade.push_run
 """
 
 EXAMPLES = r"""
@@ -87,6 +93,10 @@ EXAMPLES = r"""
 RETURN = r"""
 folder:
   description: The folder that was written.
+  returned: success
+  type: str
+run_folder:
+  description: The folder that the run uses, its own copy or O(composed). Empty without either of them.
   returned: success
   type: str
 files:

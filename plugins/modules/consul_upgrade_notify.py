@@ -10,8 +10,8 @@ module: consul_upgrade_notify
 short_description: Call a task file for each event of the rollout, while this run lasts
 version_added: 0.2.0
 description:
-  - Starts a notifier, a process on the controller. It reads events of the rollout from Consul and calls a task file with each event. The playbooks
-    of this collection start it if C(upgrade_notify) is set. C(docs/watching.md) lists the events and their fields.
+  - Starts the notifier in the daemon of this run. It reads events of the rollout from Consul and calls a task file with each event. The
+    playbooks of this collection start it if C(upgrade_notify) is set. C(docs/watching.md) lists the events and their fields.
   - Each event is sent once, by one of all runs that have a hook at that time. C(upgrade/notified) records what was sent.
   - Each call is a separate C(ansible-playbook). It includes the file with the variable C(upgrade_event), and can neither delay nor end this
     run. It has the inventory and the extra variables of this run, but not its facts and results.
@@ -79,14 +79,6 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-notifier:
-  description: Folder of the process, deleted at the end of the run. Empty in check mode.
-  returned: success
-  type: str
-process:
-  description: Process ID of the notifier. V(0) in check mode.
-  returned: success
-  type: int
 untold:
   description: In check mode, the sentences of past events that would be sent at once.
   returned: success

@@ -18,25 +18,22 @@ extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
 attributes:
   check_mode:
-    support: none
+    support: partial
+    details: Validation is reported in check mode too. The playbooks admit no host then.
   diff_mode:
     support: none
   platform:
     platforms: posix
     support: full
 options:
-  driver:
-    description:
-      - Folder of the run, as M(convoy.upgrade.push_daemon) returns it.
-    type: path
-    required: true
   state:
     description:
+      - V(valid) reports that the host can be upgraded, V(invalid) that it can't, and why. Nothing is written to Consul.
       - V(begun) waits for the admission of the host.
       - V(ended) reports that the host is upgraded. If C(--tags) left out task groups, the host stays in its state.
       - V(failed) reports that the host failed at its current step. It keeps its slot.
     type: str
-    choices: [begun, ended, failed]
+    choices: [valid, invalid, begun, ended, failed]
     required: true
   hosts:
     description:
@@ -46,25 +43,27 @@ options:
     elements: str
   error:
     description:
-      - Error of the host, for O(state=failed).
+      - Error of the host, for O(state=failed) and O(state=invalid).
     type: str
 notes:
   - It runs only on the controller, without a connection to a host.
   - With C(strategy=host_pinned), each waiting host uses a fork. Give Ansible more forks than hosts that may be upgraded at once.
 seealso:
-  - module: convoy.upgrade.push_daemon
+  - module: convoy.upgrade.push_run
 """
 
 EXAMPLES = r"""
+- name: Report that the host can be upgraded
+  convoy.upgrade.push_host:
+    state: valid
+
 - name: Wait for the admission of the host
   convoy.upgrade.push_host:
-    driver: "{{ upgrade_daemon }}"
     state: begun
   register: upgrade_admission
 
 - name: Report that the host is upgraded
   convoy.upgrade.push_host:
-    driver: "{{ upgrade_daemon }}"
     state: ended
   when: upgrade_admission.go
 """
@@ -78,7 +77,7 @@ state:
   description:
     - With O(state=begun), the state of the host, or V(taken) if another run has its lease.
     - With O(state=ended), V(upgraded), or V(partial) if C(--tags) left out task groups.
-  returned: unless O(state=failed)
+  returned: with O(state=begun) and O(state=ended)
   type: str
 reason:
   description: Why the host is admitted or not.
@@ -95,7 +94,7 @@ hosts:
   type: dict
 error:
   description: The reported error.
-  returned: with O(state=failed)
+  returned: with O(state=failed) and O(state=invalid)
   type: str
 failure:
   description: Details of the failure, for use in conditions.
@@ -103,7 +102,7 @@ failure:
   type: dict
   contains:
     code:
-      description: Stable failure code, such as V(no_driver), V(once_failed) or V(taken).
+      description: Stable failure code, such as V(no_daemon), V(no_push), V(once_failed) or V(taken).
       type: str
     message:
       description: Message of the failure, without the code that RV(ignore:msg) begins with.

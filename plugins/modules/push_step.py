@@ -27,11 +27,6 @@ attributes:
     platforms: posix
     support: full
 options:
-  driver:
-    description:
-      - Folder of the run, as M(convoy.upgrade.push_daemon) returns it.
-    type: path
-    required: true
   unit:
     description:
       - Name of the task group, as M(convoy.upgrade.compose_upgrade_tasks) returns it.
@@ -54,13 +49,12 @@ options:
 notes:
   - It runs only on the controller, without a connection to a host.
 seealso:
-  - module: convoy.upgrade.push_daemon
+  - module: convoy.upgrade.push_run
 """
 
 EXAMPLES = r"""
 - name: Begin upgrade/nginx
   convoy.upgrade.push_step:
-    driver: "{{ upgrade_daemon }}"
     unit: upgrade/nginx
     task_tags: [[step3, upgrade, nginx]]
   register: upgrade_unit
@@ -81,7 +75,7 @@ failure:
   type: dict
   contains:
     code:
-      description: Stable failure code, such as V(no_driver), V(once_failed), V(once_gone), V(not_let_through) or V(unknown_unit).
+      description: Stable failure code, such as V(no_daemon), V(no_push), V(once_failed), V(once_gone), V(not_let_through) or V(unknown_unit).
       type: str
     message:
       description: Message of the failure, without the code that RV(ignore:msg) begins with.

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import yaml
 from devkit.child import start
-from integration.support.playbook import Runner
+from integration.support.playbook import Runner, Task
+from integration.support.push import WATCHED
 from written_services import META, POST, TASKS, Roles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,15 +84,18 @@ def tree(folder: Path) -> dict[str, bytes]:
 def test_the_same_input_gives_the_same_bytes_and_a_second_time_changes_nothing(
     run: Runner, roles: Roles, tmp_path: Path
 ) -> None:
-    one, copy = tmp_path / "one", tmp_path / "copy"
+    one = tmp_path / "one"
     hosts = {"node": ["n1"]}
-    tasks = [compose(one, roles, hosts=hosts, copy_to=str(copy)), compose(one, roles, hosts=hosts)]
-    first, second = run(tasks)
+    kept: Task = {"ansible.builtin.command": f"cp -a {{{{ composed.run_folder }}}} {tmp_path / 'copy'}"}
+    tasks = [{**compose(one, roles, hosts=hosts, for_run=True), "register": "composed"}, kept]
+    first, _kept, second = run([*tasks, compose(one, roles, hosts=hosts)], environ=WATCHED)
     before = {path: path.stat().st_mtime_ns for path in one.rglob("*")}
     (third,) = run([compose(one, roles)], environ={"PYTHONHASHSEED": "7"})
     assert [task["changed"] for task in (first, second, third)] == [True, False, False]
     assert {path: path.stat().st_mtime_ns for path in one.rglob("*")} == before
-    assert tree(one) == tree(copy)
+    assert tree(one) == tree(tmp_path / "copy")
+    # The copy is gone with the run.
+    assert not Path(first["run_folder"]).parent.exists()
     assert first["files"] == sorted(tree(one))
     assert first["folder"] == str(one)
     assert (

@@ -16,8 +16,9 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import provider
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import FailHost, Settle
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.server import PushDaemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
 from devkit.kv import RawKV
 from integration.support.drivers import Begin, Drivers, admit, admit_apart, end, entry, finish, step
 from integration.support.fleet import seed
@@ -42,7 +43,7 @@ def drivers(store: Store, consul: RawKV) -> Iterator[Begin]:
 
     def begin(
         units: Mapping[str, tuple[RunTaskGroup, ...]] | None = None, version: str = "2", **more: Any
-    ) -> PushDaemon:
+    ) -> PushService:
         return running.begin(units or {"web": CLOUD, "app": CLOUD}, version, **more)
 
     yield begin
@@ -73,7 +74,7 @@ def test_a_failure_that_can_not_be_recorded_keeps_nobody_waiting(drivers: Begin,
     assert step(driver, "web1", CLOUD[0].name)
     taken_by(consul, "app1")
     with pytest.raises(UpgradeError) as gone:
-        driver.answer({"do": "fail", "host": "web1", "error": "no disk"})
+        driver.fail_host(FailHost("web1", "no disk"))
     assert gone.value.code == "provider_gone"
 
     consul.put("upgrade/providers/cloud", json.dumps({"version": "2"}))
@@ -81,14 +82,14 @@ def test_a_failure_that_can_not_be_recorded_keeps_nobody_waiting(drivers: Begin,
     assert step(driver, "web2", migrate.name)
     taken_by(consul, "app1", f"upgrade/once/2/{migrate.name}")
     with pytest.raises(UpgradeError) as gone:
-        driver.answer({"do": "fail", "host": "web2", "error": "no disk"})
+        driver.fail_host(FailHost("web2", "no disk"))
     assert gone.value.code == "once_gone"
 
     for host in ("web1", "web2"):
         found = entry(consul, f"upgrade/hosts/{host}")
         assert (found["state"], found["error"]) == ("failed", "no disk")
         assert consul.get(f"upgrade/drivers/{host}") is None
-    assert driver.answer({"do": "settle", "seconds": SHORT, "hosts": ["web1", "web2"]})["can_move"] is False
+    assert driver.settle(Settle(("web1", "web2"), SHORT)).can_move is False
 
 
 def test_a_host_that_waits_for_a_provider_lets_go_of_the_others(
@@ -222,7 +223,7 @@ def test_what_another_rollout_has_taken_on_is_not_written_over(drivers: Begin, c
     assert entry(consul, "upgrade/providers/cloud") == theirs
 
 
-def overtaken_at(drivers: Begin, consul: RawKV, **more: Any) -> PushDaemon:
+def overtaken_at(drivers: Begin, consul: RawKV, **more: Any) -> PushService:
     """Return a driver on the way to 2 that has let web1 through, after which the fleet and its cloud got to 3."""
     driver = drivers(**more)
     admit_apart(driver, "web1")

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Admit, AdmitWave, FailHost
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.server import PushDaemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
 from devkit.kv import RawKV
 from integration.support.drivers import Drivers, admit, admit_apart, end, entry, finish, step
 from integration.support.fleet import gates, seed
@@ -36,7 +37,7 @@ def drivers(store: Store, consul: RawKV) -> Iterator[Drivers]:
 
 
 @pytest.fixture
-def first(drivers: Drivers) -> PushDaemon:
+def first(drivers: Drivers) -> PushService:
     """Let web1 be midway from 1 to 3, in a run that is at work."""
     driver = drivers.begin(UNITS, "3", ways={"web1": [TO_3.point]}, origins={"web1": "1"})
     admit_apart(driver, "web1")
@@ -45,23 +46,21 @@ def first(drivers: Drivers) -> PushDaemon:
     return driver
 
 
-def ends(driver: PushDaemon) -> None:
+def ends(driver: PushService) -> None:
     assert step(driver, "web1", OWN.name)
     assert end(driver, "web1") == "upgraded"
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_host_that_another_run_brought_elsewhere_does_not_go_its_old_way(
-    drivers: Drivers, first: PushDaemon, consul: RawKV, *, together: bool
+    drivers: Drivers, first: PushService, consul: RawKV, *, together: bool
 ) -> None:
     second = drivers.begin(UNITS, "4", **FROM_1)
     ends(first)
     record = consul.get("upgrade/hosts/web1")
-    asked = {"do": "wave", "hosts": ["web1"]} if together else {"do": "admit", "host": "web1"}
-    answer = second.answer(asked)
-    answer = answer["hosts"]["web1"] if together else answer
-    assert not answer["go"]
-    assert answer["reason"] == AT_3
+    answer = second.admit_wave(AdmitWave(("web1",)))["web1"] if together else second.admit(Admit("web1"))
+    assert not answer.go
+    assert answer.reason == AT_3
     assert consul.get("upgrade/hosts/web1") == record
     assert consul.get("upgrade/drivers/web1") is None
     if together:
@@ -75,10 +74,10 @@ def test_a_host_that_another_run_brought_elsewhere_does_not_go_its_old_way(
 
 
 def test_a_host_that_is_midway_still_goes_on_from_where_it_came(
-    drivers: Drivers, first: PushDaemon, consul: RawKV
+    drivers: Drivers, first: PushService, consul: RawKV
 ) -> None:
     second = drivers.begin(UNITS, "4", **FROM_1)
-    first.answer({"do": "fail", "host": "web1", "error": "no disk"})
+    first.fail_host(FailHost("web1", "no disk"))
     admit(second, "web1")
     assert [step(second, "web1", unit.name) for unit in UNITS["web"]] == [False, True, True]
     assert entry(consul, "upgrade/hosts/web1")["origin"] == "1"

@@ -17,17 +17,15 @@ from integration.support.fleet import names, seed
 from integration.support.hook import example
 from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, Task, plan
-from integration.support.push import WATCHED, composed, prepared, started, step, turn
+from integration.support.push import WATCHED, composed, started, step, turn
 from integration.support.seen import LOOKUP, MODULES, documentation
 from integration.support.words import UNLIMITED
 from written_services import Roles
 
 FILTERS = (
-    "after_scope",
     "composition_text",
     "failure_text",
     "fleet",
-    "forbidden_moves",
     "mistakes_text",
     "newest_kernel",
     "plan_text",
@@ -35,9 +33,6 @@ FILTERS = (
     "plane_order",
     "status_text",
     "story_text",
-    "unknown_hosts",
-    "upgrade_scope",
-    "upgrade_ways",
 )
 PLUGINS = [
     *((name, "module") for name in (*MODULES, "show")),
@@ -49,16 +44,16 @@ PLUGINS = [
 def _for_a_run(_roles: Roles) -> list[Task]:
     """Return what comes before a driver whose hosts upgrade themselves."""
     begun = plan(version="2.10", instructions=UNLIMITED, fleet={"web1": "web"}, limit=[])
-    nothing: Task = {"ansible.builtin.set_fact": {"composed": {"roles": {}}}}
-    return [begun, nothing]
+    nothing: Task = {"ansible.builtin.set_fact": {"composed": {"roles": {}, "run_folder": "/nowhere"}}}
+    planned: Task = {**plan(version="2.10", fleet={"web1": "web"}), "check_mode": True, "register": "plan"}
+    return [begun, nothing, planned]
 
 
 def _for_a_turn(roles: Roles) -> list[Task]:
     """Return what comes before a host's turn."""
     fleet = {"localhost": "web"}
     begun = plan(version="2.10", instructions=UNLIMITED, fleet=fleet, limit=[])
-    known: Task = {"ansible.builtin.set_fact": {"upgrade_daemon": "{{ run.driver }}"}}
-    return [begun, *composed(roles, "nginx"), prepared(), started(fleet, [*fleet], version="2.10"), known]
+    return [begun, *composed(roles, "nginx"), *started(fleet, version="2.10")]
 
 
 def _for_a_step(roles: Roles) -> list[Task]:
@@ -87,7 +82,7 @@ BEFORE = {
     "consul_upgrade_control": _for_control,
     "consul_upgrade_notify": _for_a_hook,
     "consul_upgrade_host_report": _for_a_report,
-    "push_daemon": _for_a_run,
+    "push_run": _for_a_run,
     "push_host": _for_a_turn,
     "push_step": _for_a_step,
 }

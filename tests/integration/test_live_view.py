@@ -75,13 +75,13 @@ def begin(store: Store, version: str = "3") -> None:
     make_pass(store, PassRequest(version=version, fleet=HOSTS, rules=RULES, role_order={"compute": ["controller"]}))
 
 
-def feeder_of(seen: Terminal) -> int:
-    """Return the process that follows for a run: it keeps its log in the folder of the view."""
+def daemon_of(seen: Terminal) -> int:
+    """Return the daemon of a run: it keeps its log beside its socket."""
     found = []
     for number in seen.processes:
         with contextlib.suppress(OSError):
             files = [one.readlink() for one in Path(f"/proc/{number}/fd").iterdir()]
-            if any(file.name == "log" and (file.parent / "view").exists() for file in files):
+            if any(file.name == "log" and (file.parent / "socket").exists() for file in files):
                 found.append(number)
     assert len(found) == 1, found
     return found[0]
@@ -244,7 +244,7 @@ def test_who_kills_the_follower_stops_nothing(play: Shipped, consul: RawKV, stor
     seed(consul, HOSTS)
     with closing(play.on_terminal("upgrade", **UPGRADE)) as seen:
         seen.wait_for(has_begun)
-        os.kill(feeder_of(seen), signal.SIGKILL)
+        os.kill(daemon_of(seen), signal.SIGKILL)
         seen.wait_for("the rollout goes on")
         assert "▓" not in seen.screen
         for host in HOSTS:

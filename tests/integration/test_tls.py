@@ -18,7 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent
 from integration.support.hook import example
 from integration.support.playbook import Runner, ask, gate, health, info, plan, report
-from integration.support.push import WATCHED, driver, prepared, stopped
+from integration.support.push import WATCHED, push_run, stopped
 from integration.support.seen import Seen
 from integration.support.tls import Authority, Pair
 from integration.support.words import UNLIMITED
@@ -110,14 +110,21 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
     noted = run(
         [{"convoy.upgrade.consul_upgrade_notify": {"hook": str(example(tmp_path)), **options}}], environ=WATCHED
     )
-    assert noted[0]["process"] > 0, noted.stdout
+    assert not noted[0]["failed"], noted.stdout
     assert b'"epoch": ' in (secure.agent.kv.get("upgrade/notified") or b"")
     by_options = run([info(**options), ask("compute1", **options)])
-    nothing = {"version": "1", "fleet": {"compute1": "compute"}, "composition": {"roles": {}}, "scope": ["compute1"]}
-    done = [driver(state="started", **nothing, **options), driver(state="settled", scope=["compute1"]), stopped()]
-    done = run([prepared(), *done], environ=WATCHED)
-    assert [result["failed"] for result in done] == [False] * 4, done.stdout
-    assert done[2]["done"]
+    fleet = {"version": "1", "fleet": {"compute1": "compute"}}
+    nothing = {**fleet, "plan": "{{ planned }}", "composition": {"roles": {}}}
+    tasks = [
+        {**plan(**fleet, **options), "check_mode": True, "register": "planned"},
+        push_run(state="prepared", **nothing),
+        push_run(state="started", **options),
+        push_run(state="settled", play="dataplane"),
+        stopped(),
+    ]
+    done = run(tasks, environ=WATCHED)
+    assert [result["failed"] for result in done] == [False] * 5, done.stdout
+    assert done[3]["done"]
     by_environment = run([info(), ask("compute1")], environ=environ)
     unverified = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": "", "CONSUL_HTTP_SSL_VERIFY": "0"})
     refused = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": secure.other_ca})

@@ -1,86 +1,114 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Wait for changes during the whole life of a process, with one connection for each folder.
+"""Wait for changes by blocking queries: one connection for each folder, shared by all that wait in a process.
 
-Consul goes on with a blocking query after its client has disconnected, and counts the connection until then. It accepts 200
-connections from one address (``limits.http_max_conns_per_client``). So a query is never cancelled here; the next one is sent
-after the answer.
+Consul continues a blocking query after the client has hung up, and counts its connection until then. It accepts 200
+connections from one address (``limits.http_max_conns_per_client``). So a query is never abandoned here: it is sent again
+when it has been answered.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .._common.errors import UpgradeError
 from .client import ConsulClient
 from .settings import Settings
 
-# The longest that one blocking query waits (seconds).
+# The longest that one blocking query takes (seconds).
 _LONGEST = 60.0
 _PAUSE = 1.0
 
 
-class Watch:
-    """Watches folders and keys for changes.
+class BlockingQueries:
+    """The blocking queries of a process: a thread and a connection for each folder that any :class:`Watch` needs."""
 
-    :param prefixes: what to watch.
-    """
-
-    def __init__(self, settings: Settings, prefixes: Sequence[str]) -> None:
-        """Prepare the watch; the first query is sent by :meth:`mark`."""
+    def __init__(self, settings: Settings) -> None:
+        """Send no query yet."""
         self._settings = settings
-        self._prefixes = prefixes
-        self._changed = threading.Condition()
-        self._count = 0
-        self._started = False
-        self._over = threading.Event()
+        self.changed = threading.Condition()
+        self._counts: dict[str, int] = {}
+        self._closed = threading.Event()
 
-    def mark(self) -> int:
-        """Return the number of changes so far. Call it before a read, so that :meth:`wait` misses no later change."""
-        with self._changed:
-            if not self._started:
-                self._started = True
-                for prefix in self._prefixes:
-                    threading.Thread(target=self._watch, args=(prefix,), daemon=True).start()
-            return self._count
+    def start(self, prefixes: Iterable[str]) -> None:
+        """Query these folders too. Call it with ``changed`` held."""
+        for prefix in prefixes:
+            if prefix not in self._counts:
+                self._counts[prefix] = 0
+                threading.Thread(target=self._query, args=(prefix,), daemon=True).start()
 
-    def wait(self, mark: int, seconds: float) -> bool:
-        """Wait for a change since a mark, at most for ``seconds``; return whether there is one.
-
-        A failed query counts as a change, so that the caller reads again and gets the error.
-        """
-        with self._changed:
-            return self._changed.wait_for(lambda: self._count > mark, seconds)
-
-    def wake(self) -> None:
-        """End all waits, as a change does."""
-        self._count_change()
+    def count(self, prefixes: Iterable[str]) -> int:
+        """Return the number of changes seen below some folders. Call it with ``changed`` held."""
+        return sum(self._counts.get(prefix, 0) for prefix in prefixes)
 
     def close(self) -> None:
-        """Send no more queries. Those under way end with their answers."""
-        self._over.set()
+        """Send no further query. Those that wait end with their answers, and their connections with them."""
+        self._closed.set()
 
-    def _watch(self, prefix: str) -> None:
+    def _query(self, prefix: str) -> None:
         client = ConsulClient(self._settings)
         index, filled = 0, True
-        while not self._over.is_set():
+        while not self._closed.is_set():
             try:
                 found, is_filled = client.wait_for_change_below(prefix, index, _LONGEST)
             except UpgradeError:
-                self._count_change()
+                self._count_change(prefix)
                 client = ConsulClient(self._settings)
                 time.sleep(_PAUSE)
                 continue
-            # The index of an empty folder changes with every write to any key.
+            # A folder that was empty and still is has not changed, whatever its index says.
             if found != index and (filled or is_filled):
-                self._count_change()
-            # The index goes back when Consul is restored from a snapshot; then the next query starts over.
+                self._count_change(prefix)
+            # An index that went back is that of a restored Consul: the next query starts from zero.
             index, filled = (found if found >= index else 0), is_filled
 
-    def _count_change(self) -> None:
-        with self._changed:
-            self._count += 1
-            self._changed.notify_all()
+    def _count_change(self, prefix: str) -> None:
+        with self.changed:
+            self._counts[prefix] += 1
+            self.changed.notify_all()
+
+
+class Watch:
+    """Waits for changes of folders and keys.
+
+    :param prefixes: the folders and keys.
+    :param queries: those of the process; None for queries of its own.
+    """
+
+    def __init__(self, settings: Settings, prefixes: Sequence[str], queries: BlockingQueries | None = None) -> None:
+        """Send no query before the first :meth:`mark`."""
+        self._prefixes = prefixes
+        self._queries = queries or BlockingQueries(settings)
+        self._is_own = queries is None
+        self._woken = 0
+
+    def mark(self) -> int:
+        """Return the current position. Taken before a read, it makes sure that :meth:`wait` misses no later change."""
+        with self._queries.changed:
+            self._queries.start(self._prefixes)
+            return self._count()
+
+    def wait(self, mark: int, seconds: float) -> bool:
+        """Return whether anything has changed since a mark, as soon as it has or after ``seconds``.
+
+        An error from Consul counts as a change, so that the caller reads again and reports it.
+        """
+        with self._queries.changed:
+            return self._queries.changed.wait_for(lambda: self._count() > mark, seconds)
+
+    def wake(self) -> None:
+        """End all waiting on this watch, as a change would."""
+        with self._queries.changed:
+            self._woken += 1
+            self._queries.changed.notify_all()
+
+    def close(self) -> None:
+        """Send no further query of its own."""
+        if self._is_own:
+            self._queries.close()
+
+    def _count(self) -> int:
+        return self._woken + self._queries.count(self._prefixes)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .._common.errors import UpgradeError
 from .._consul.errors import Unreachable
 from .._consul.settings import Settings
-from .._consul.watch import Watch
+from .._consul.watch import BlockingQueries, Watch
 from .._observe.progress import RolloutProgress, rollout_progress, watched_hosts
 from .._planner.plan import HostView
 from .._rules.instructions import parse
@@ -47,7 +47,10 @@ class ProgressUpdate:
 
 
 def follow(
-    settings: Settings, fleet: Mapping[str, str] | None = None, patience: float = _NOTHING_FOLLOWS
+    settings: Settings,
+    fleet: Mapping[str, str] | None = None,
+    patience: float = _NOTHING_FOLLOWS,
+    queries: BlockingQueries | None = None,
 ) -> Iterator[ProgressUpdate | Unreachable | None]:
     """Yield the progress of a rollout, now and after each change, until it is over.
 
@@ -55,13 +58,14 @@ def follow(
 
     :param fleet: host -> role, for hosts that never reported.
     :param patience: seconds without a change after which a complete rollout counts as over, though its gates are not open.
+    :param queries: the blocking queries of this process; None for queries of its own.
     :returns: the progress; the error if Consul can't be reached, before the next try; or None if nothing has changed.
     :raises UpgradeError: what :func:`read_fleet` raises, except ``unreachable``.
     """
     store = Store(settings)
     keys = store.keys
     folders = (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates)
-    with closing(Watch(settings, (*folders, keys.current_version))) as watch:
+    with closing(Watch(settings, (*folders, keys.current_version), queries)) as watch:
         yield from _followed(store, watch, fleet, patience)
 
 

@@ -104,9 +104,11 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
         tasks["vars"] = variables
     if group.step == STEPS[0]:
         # The step validate runs before the upgrade and is not recorded.
-        condition = {"when": f"'{checkpoint_name(group.service, group.point)}' in upgrade_way"} if group.point else {}
+        condition = (
+            {"when": f"'{checkpoint_name(group.service, group.point)}' in upgrade_checkpoints"} if group.point else {}
+        )
         return [{**tasks, **condition, "tags": tags}]
-    options = {"driver": "{{ upgrade_daemon }}", "unit": group.name}
+    options = {"unit": group.name}
     every = dict.fromkeys(tuple(dict.fromkeys((*tags, *leaf))) for piece in group.pieces for leaf in piece.leaves)
     begin: dict[str, Any] = {
         "name": f"Begin {group.name}",

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
 
@@ -24,6 +25,21 @@ class Difference:
     path: str
     before: bytes | None
     after: bytes | None
+
+
+def read_composition(folder: Path) -> dict[str, Any]:
+    """Return the composition in a folder that was written before, as ``compose_upgrade_tasks`` returned it.
+
+    :raises UpgradeError: ``bad_folder``.
+    """
+    try:
+        found: dict[str, Any] = json.loads((folder / SIGN).read_bytes())
+    except (OSError, ValueError) as error:
+        raise UpgradeError(
+            "bad_folder",
+            f"composed: {folder / SIGN} can't be read ({error}), so {folder} holds no composition. Give the folder that compose.yml wrote.",
+        ) from error
+    return {**found, "changed": False, "folder": str(folder), "run_folder": str(folder), "diff": []}
 
 
 def compare(folder: Path, files: Mapping[str, bytes]) -> list[Difference]:

@@ -1,27 +1,17 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The notifier of a run: a process of its own that reads what happens from Consul and calls the hook, until all is told."""
+"""The notifier of a run: reads from Consul what happens to the rollout and calls the hook with each event."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import select
-import signal
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.processes import close_files_except, start_ticks, wait_for_exit
-from ...module_utils._consul.settings import Settings
-from ...module_utils._consul.watch import Watch
+from ...module_utils._consul.watch import BlockingQueries, Watch
+from ...module_utils._host_states.states import BROKEN
 from ...module_utils._observe.notifications import SentNotifications
 from ...module_utils._queries.notifications import (
     RolloutView,
@@ -33,115 +23,64 @@ from ...module_utils._queries.notifications import (
 )
 from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store
-from .._push.daemon import detached
-from .hook import Hook
-from .run_watch import END, WARNINGS
+from .messages import StartNotifier
 
-LOG = "log"
-
-# Time passes without a word from Consul, and with it soaks and deadlines (seconds).
+# Time passes without a change in Consul, and with it soaks and deadlines (seconds).
 _LONGEST_SILENCE = 5.0
-# As many looks as these let, and they take a tenth of the time at most: see _ops/follow.py.
+# A read of the fleet costs time in proportion to its hosts: at most one in so many seconds, and a tenth of the time.
 _LEAST_PAUSE = 0.2
 _SHARE = 10
-# A run that has ended waits so long for another one, which has the lock, to tell what is left (seconds).
+# How long an ended run waits for another one, which holds the lock, to send what is left (seconds).
 _FOR_ANOTHER = 60.0
 
 
-@dataclass(frozen=True, slots=True)
 class Notifier:
-    """What a notifier is told of its run when it starts.
+    """Calls the hook of one run, until the run has ended and every event is sent.
 
-    :param folder: its own, which is gone when the run is.
-    :param fleet: host -> role.
-    :param retried: broken hosts that this run tries again -> the attempt of each so far: failing again is news.
+    :param queries: the blocking queries of this process.
+    :raises UpgradeError: what :func:`read_rollout` and :func:`initial_state` raise.
     """
 
-    settings: Settings
-    folder: str
-    hook: Hook
-    fleet: Mapping[str, str]
-    retried: Mapping[str, int]
-
-
-def start(notifier: Notifier, sight: RolloutView, process: int) -> int:
-    """Start a run's notifier, which knows from then on what is news; return its process.
-
-    :param sight: what there was before the run did anything.
-    :param process: the process with which the run ends.
-    :raises UpgradeError: what :func:`initial_state` raises.
-    """
-    told = initial_state(Store(notifier.settings), sight)
-    os.mkfifo(Path(notifier.folder) / END, 0o600)
-    reading, writing = os.pipe()
-    detached(lambda: _live(notifier, told, process, writing))
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        return int(pipe.read() or 0)
-
-
-def _live(notifier: Notifier, told: SentNotifications, process: int, telling: int) -> None:
-    started = start_ticks(process)
-    log = os.open(Path(notifier.folder) / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    close_files_except(telling, log)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1)
-    # Opened here, so that there is a reader when this process is known.
-    end = os.open(Path(notifier.folder) / END, os.O_RDONLY | os.O_NONBLOCK)
-    os.write(telling, str(os.getpid()).encode())
-    os.close(telling)
-    sender = NotificationSender(notifier, told)
-    sender.end_when(lambda: wait_for_exit(process, started or 0))
-    sender.end_when(lambda: _wait_for_word(end))
-    try:
-        sender.tell()
-    except BaseException:
-        # The log is all that is left to say it in.
-        traceback.print_exc()
-
-
-def _wait_for_word(end: int) -> None:
-    """Return when somebody has opened the pipe for writing and closed it."""
-    poll = select.poll()
-    poll.register(end, select.POLLIN | select.POLLHUP)
-    poll.poll()
-
-
-class NotificationSender:
-    """Tells what there is to tell until the run is over and nothing is left."""
-
-    def __init__(self, notifier: Notifier, told: SentNotifications) -> None:
-        """Prepare it.
-
-        :param told: what was told when the run began.
-        """
-        self._notifier = notifier
-        self._store = Store(notifier.settings)
-        self._told = told
+    def __init__(self, start: StartNotifier, queries: BlockingQueries | None = None) -> None:
+        """Read what has happened so far: only what comes later is an event."""
+        self._start = start
+        self._store = Store(start.settings)
+        self._warnings: list[str] = []
         self._over = threading.Event()
         self._memory = SentKey(self._store)
         self._is_ours = False
-        # Of a look, in seconds.
+        # How long a read takes (seconds).
         self._cost = 0.0
-        self._retried = dict(notifier.retried)
         keys = self._store.keys
         folders = (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates, keys.current_version)
-        self._watch = Watch(notifier.settings, folders)
+        self._watch = Watch(start.settings, folders, queries)
+        sight = read_rollout(self._store, start.fleet)
+        records = sight.view.snapshot.records
+        # Broken hosts that this run retries -> the attempt of each so far.
+        self._retried = {
+            host: records[host].attempt
+            for host, view in sight.hosts.items()
+            if start.retry_failed and view.state in BROKEN and host in records
+        }
+        self._told = initial_state(self._store, sight)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
-    def end_when(self, act: Callable[[], object]) -> None:
-        """Take the run to be over once ``act`` returns."""
+    def finish(self) -> tuple[str, ...]:
+        """Send what is left, and return the warnings of the whole run, each once."""
+        self._over.set()
+        self._watch.wake()
+        self._thread.join()
+        return tuple(dict.fromkeys(self._warnings))
 
-        def wait() -> None:
-            act()
-            self._over.set()
-            self._watch.wake()
+    def _run(self) -> None:
+        try:
+            self._send_all()
+        except Exception as error:
+            traceback.print_exc()
+            self._warnings.append(f"The notifier of this run failed, and sends no further event: {error!r}.")
 
-        threading.Thread(target=wait, daemon=True).start()
-
-    def tell(self) -> None:
-        """Tell it."""
+    def _send_all(self) -> None:
         give_up: float | None = None
         while True:
             mark, began = self._watch.mark(), time.monotonic()
@@ -149,59 +88,60 @@ class NotificationSender:
             if ending and give_up is None:
                 give_up = began + _FOR_ANOTHER
             try:
-                is_shown = self._look()
+                is_sent = self._send_new()
             except UpgradeError as error:
-                is_shown = False
+                is_sent = False
                 if ending:
-                    self._warn(f"What is left to be told of the rollout was not: {error.message}")
+                    self._warnings.append(f"The last events of the rollout were not sent: {error.message}")
                     break
-            if ending and is_shown:
+            if ending and is_sent:
                 break
             if give_up is not None and time.monotonic() > give_up:
-                self._warn(
-                    f"What is left to be told was left to another run, which has {self._store.keys.notified} in Consul."
+                self._warnings.append(
+                    f"The last events were left to another run, which holds {self._store.keys.notified} in Consul."
                 )
                 break
             self._pause(mark, began)
         self._memory.close()
 
     def _pause(self, mark: int, began: float) -> None:
-        """Wait for news, or for the end of the run."""
+        """Wait for a change, or for the end of the run."""
         self._watch.wait(mark, _LONGEST_SILENCE)
-        # What comes in meanwhile is seen in one look.
+        # One read covers all changes that arrive meanwhile.
         self._over.wait(max(0.0, began + max(_LEAST_PAUSE, self._cost * _SHARE) - time.monotonic()))
 
-    def _look(self) -> bool:
-        """Tell what is new; return whether nothing is left."""
+    def _send_new(self) -> bool:
+        """Send the new events; return whether none is left."""
         began = time.monotonic()
-        sight = read_rollout(self._store, self._notifier.fleet)
+        sight = read_rollout(self._store, self._start.fleet)
         self._cost = time.monotonic() - began
         if not self._is_ours:
             found = self._memory.take(self._told)
             self._is_ours = found is not None
-            self._told = found or self._newest_told()
+            self._told = found or self._newest_sent()
         told = self._without_retried(sight, self._told)
         notifications, after = new_notifications(self._store, sight, told)
         if not self._is_ours:
             return not notifications
+        hook = self._start.hook
         for notification in notifications:
             event = sight.payload(notification)
-            why = self._notifier.hook.call(event)
+            why = hook.call(event)
             if why is not None:
-                self._warn(
-                    f"{self._notifier.hook.file} was called with the event {notification.event} of {event['at']}, and failed: "
+                self._warnings.append(
+                    f"{hook.file} was called with the event {notification.event} of {event['at']}, and failed: "
                     f"{why.rstrip('.')}. The rollout goes on, and this event is not told again. Fix the file."
                 )
             self._note(notification.after)
             if not self._is_ours:
-                # Whoever has the lock now tells the rest.
+                # The run that holds the lock now sends the rest.
                 return False
         if after != self._told:
             self._note(after)
         return self._is_ours
 
-    def _newest_told(self) -> SentNotifications:
-        """Return what was told by the run that has the lock."""
+    def _newest_sent(self) -> SentNotifications:
+        """Return what the run that holds the lock has sent."""
         found = read_sent(self._store)
         return self._told if found is None or found.epoch < self._told.epoch else found
 
@@ -210,14 +150,9 @@ class NotificationSender:
         self._is_ours = self._is_ours and self._memory.note(told)
 
     def _without_retried(self, sight: RolloutView, told: SentNotifications) -> SentNotifications:
-        """Return what was told, without the hosts that this run has tried again since then."""
+        """Return what was sent, without the hosts that this run has retried since then."""
         records = sight.view.snapshot.records
         again = {host for host, attempt in self._retried.items() if host in records and records[host].attempt > attempt}
         for host in again:
             del self._retried[host]
         return told.without(again) if again else told
-
-    def _warn(self, text: str) -> None:
-        # Where the run was killed, its folder is gone, and no one is left to be warned.
-        with contextlib.suppress(OSError), (Path(self._notifier.folder) / WARNINGS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(text) + "\n")

@@ -41,7 +41,7 @@ def _told(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_one(result: Mapping[str, Any]) -> Iterator[str]:
-    text = str(result.get("msg") or result.get("censored") or "it failed without a word").strip()
+    text = str(result.get("msg") or result.get("censored") or "it failed without a message").strip()
     yield from text.splitlines()
     for name in ("stderr", "stdout", "module_stderr", "module_stdout"):
         lines = [line for line in str(result.get(name) or "").splitlines() if line.strip()]

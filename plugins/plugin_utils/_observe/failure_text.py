@@ -25,7 +25,7 @@ def failure_text(result: Mapping[str, Any], hidden: bool = False) -> str:
     items = result.get("results")
     if isinstance(items, list):
         result = next((one for one in items if isinstance(one, Mapping) and one.get("failed")), result)
-    text = str(result.get("msg") or "it failed without a word").strip()
+    text = str(result.get("msg") or "it failed without a message").strip()
     for name in ("stderr", "stdout", "module_stderr", "module_stdout"):
         lines = [line.rstrip() for line in str(result.get(name) or "").splitlines() if line.strip()]
         updates = [line for line in lines[-_MOST_LINES:] if line not in text]

@@ -1,29 +1,26 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The view of a run of ansible-playbook: it is told how the rollout goes, and shows it.
+"""The live view of a run of ansible-playbook.
 
-Nothing here asks Consul: who follows the rollout is another process (:mod:`feeder`, or the task that follows). Ansible forks
-its workers while the thread here is at work, so whatever that does to the terminal it does under Ansible's display lock,
-under which Ansible forks.
+Nothing here asks Consul: the daemon of the run follows the rollout and sends each change. Ansible forks its workers while the
+thread here runs, so it uses the terminal only under Ansible's display lock, under which Ansible forks.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import selectors
 import socket
 import sys
 import threading
 import time
-from pathlib import Path
+from multiprocessing.connection import Connection, wait
 from typing import Any, TextIO
 
 from ...module_utils._observe.progress import RolloutProgress
 from .screen import Screen, reason_not_to_draw
-from .view_socket import FED, OVER, SOCKET, announce
+from .view_messages import ViewEnd, ViewUpdate
 from .wording import about_minutes, ending, with_time
 
 # Seconds between two drawings, as hosts' times go on.
@@ -52,25 +49,15 @@ class RunView:
         self._progress: RolloutProgress | None = None
         self._count, self._away = "", ""
         self._said_at = 0.0
-        self._folder: Path | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._waker: socket.socket | None = None
-        # Who tells how it goes, up to which of Consul's indexes, and who waits for which.
-        self._feeder: socket.socket | None = None
-        self._index = 0
-        self._waiting: dict[socket.socket, int] = {}
 
-    def open(self, folder: str) -> None:
-        """Listen, in a folder that is this run's own."""
-        self._folder = Path(folder)
-        ear = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        ear.bind(str(self._folder / SOCKET))
-        ear.listen()
+    def open(self, line: Connection) -> None:
+        """Show what arrives over a connection to the daemon of this run."""
         self._waker, woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._listen, args=(ear, woken), daemon=True)
+        self._thread = threading.Thread(target=self._listen, args=(line, woken), daemon=True)
         self._thread.start()
-        announce(folder)
 
     def close(self) -> None:
         """Show no more; what was drawn is taken away."""
@@ -101,58 +88,24 @@ class RunView:
         """Print a line, or several at once, as Ansible prints."""
         self._display.display(line, color=color)
 
-    def _listen(self, ear: socket.socket, woken: socket.socket) -> None:
-        """Take in what comes, and draw again when nothing does."""
-        senders: dict[socket.socket, bytes] = {}
+    def _listen(self, line: Connection, woken: socket.socket) -> None:
+        """Show each update when it arrives, and draw again every second without one, as times go on."""
         try:
-            with selectors.DefaultSelector() as selector:
-                selector.register(ear, selectors.EVENT_READ)
-                selector.register(woken, selectors.EVENT_READ)
-                while not self._over.is_set():
-                    found = selector.select(_TICK)
-                    for one in [key.fileobj for key, _events in found]:
-                        if one is ear:
-                            line, _address = ear.accept()
-                            selector.register(line, selectors.EVENT_READ)
-                            senders[line] = b""
-                        elif isinstance(one, socket.socket) and one in senders and not self._hear(one, senders):
-                            selector.unregister(one)
-                            one.close()
-                            del senders[one]
-                            self._waiting.pop(one, None)
-                            if one is self._feeder:
-                                self._tell_no_more()
-                    if not found:
-                        self._act(self._tick)
+            while not self._over.is_set():
+                if line not in wait([line, woken], _TICK):
+                    self._act(self._tick)
+                    continue
+                update = line.recv()
+                self._act(lambda found=update: self._take(found))
+                line.send(True)
+        except (OSError, EOFError):
+            self._end_without_daemon()
         except Exception as error:
             self._give_up(error)
         finally:
-            # However this ends, whoever tells is to know that no one listens any more.
-            for one in (ear, woken, *senders):
-                one.close()
-            if not self._over.is_set():
-                self._tell_no_more()
-
-    def _hear(self, line: socket.socket, senders: dict[socket.socket, bytes]) -> bool:
-        """Take in what a teller says; return whether it may have more to say."""
-        try:
-            updates = line.recv(1 << 20)
-        except OSError:
-            return False
-        *messages, senders[line] = (senders[line] + updates).split(b"\n")
-        for text in messages:
-            message = json.loads(text)
-            if "until" in message:
-                self._waiting[line] = message["until"]
-                continue
-            self._feeder = line
-            self._act(lambda found=message: self._take(found))
-            self._index = max(self._index, message.get("index", 0))
-            _answer(line)
-        for one in [one for one, index in self._waiting.items() if index <= self._index]:
-            del self._waiting[one]
-            _answer(one)
-        return bool(updates)
+            # However this ends, the daemon learns that no one shows anything any more.
+            line.close()
+            woken.close()
 
     def _act(self, work: Any) -> None:
         """Do something under the lock; where it can't be done, go on in lines."""
@@ -170,52 +123,37 @@ class RunView:
         with contextlib.suppress(Exception), self._lock:
             self._display.warning(f"Nothing can be drawn on this terminal, so it is told in lines: {error!r}.")
 
-    def _take(self, message: dict[str, Any]) -> None:
-        if message.get("end"):
+    def _take(self, update: ViewUpdate | ViewEnd) -> None:
+        if isinstance(update, ViewEnd):
             self._end_drawing()
             self._progress = None
-            self._say_ending(message)
+            if update.why:
+                self._display.warning(update.why)
+            elif update.progress is not None:
+                self.say(with_time(ending(update.progress)))
             return
-        if message.get("lines"):
-            self.say("\n".join(map(with_time, message["lines"])))
+        if update.lines:
+            self.say("\n".join(map(with_time, update.lines)))
             self._said_at = time.monotonic()
-        self._away = message.get("away", "")
-        if "progress" in message:
-            self._progress = RolloutProgress.from_plain(message["progress"])
-            self._count = message["count"]
-            if self._folder is not None:
-                (self._folder / FED).write_text("")
+        self._away = update.away
+        if update.progress is not None:
+            self._progress = update.progress
+            self._count = update.count
         if self._progress is None:
             return
         if self._draws:
             self._draw()
-        elif message.get("lines"):
+        elif update.lines:
             self._say_count()
 
-    def _say_ending(self, message: dict[str, Any]) -> None:
-        if message.get("why"):
-            self._display.warning(message["why"])
-        elif "progress" in message:
-            self.say(with_time(ending(RolloutProgress.from_plain(message["progress"]))))
-            if self._folder is not None:
-                (self._folder / FED).write_text(OVER)
-
-    def _tell_no_more(self) -> None:
-        """Whoever told it is gone, and the lines of others are shown again."""
-        self._feeder = None
-        for one in self._waiting:
-            _answer(one)
-        self._waiting = {}
-        with contextlib.suppress(FileNotFoundError):
-            # Who tells it next removes it too.
-            if self._folder is not None and (self._folder / FED).read_text() != OVER:
-                (self._folder / FED).unlink()
-        is_cut_off = self._progress is not None
+    def _end_without_daemon(self) -> None:
+        """End the drawing; tasks show their lines again."""
+        is_cut_off = self._progress is not None and not self._over.is_set()
         self._progress = None
         self._act(self._end_drawing)
         if is_cut_off:
             self._act(
-                lambda: self._display.warning("Who follows the rollout for the live view is gone; the rollout goes on.")
+                lambda: self._display.warning("The process that follows the rollout is gone; the rollout goes on.")
             )
 
     def _tick(self) -> None:
@@ -258,11 +196,6 @@ class RunView:
                 for one in reversed(self._above):
                     stack.callback(one.leave)
                 self._above = []
-
-
-def _answer(line: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        line.send(b".")
 
 
 class _Above:

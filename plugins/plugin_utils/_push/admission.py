@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...module_utils._consul.errors import Unreachable
-from ...module_utils._consul.watch import Watch
+from ...module_utils._consul.watch import BlockingQueries, Watch
 from ...module_utils._fleet.ledger import ABORTED
 from ...module_utils._host_states import states
 from ...module_utils._planner.blockers import BUDGET
@@ -73,14 +73,20 @@ class RunAdmission:
     :param claim: takes a host on; gives who has it, None where it is this run's.
     """
 
-    def __init__(self, run: PushRun, pool: StorePool, claim: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        run: PushRun,
+        pool: StorePool,
+        claim: Callable[[str], str | None],
+        queries: BlockingQueries | None = None,
+    ) -> None:
         """No one waits yet."""
         self._run = run
         self._pool = pool
         self._claim = claim
         keys = Keys(pool.settings.kv_prefix)
         reports = (keys.reports, LegacyKeys(keys.prefix).reports)
-        self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.drivers, *reports))
+        self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.drivers, *reports), queries)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting: dict[str, Verdict | None] = {}

@@ -134,7 +134,7 @@ class Providers:
                 if name in self._complete:
                     continue
                 if unit:
-                    why = truncate_error(error) or "it failed without a word"
+                    why = truncate_error(error) or "it failed without a message"
                     all_of_them.callback(self._fail, self._upgrade(host, name), why)
                 else:
                     # It failed elsewhere, so another host may go on.

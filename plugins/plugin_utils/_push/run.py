@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a driver is told of its run when it starts."""
+"""A push run: its hosts, their task groups and where they come from."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class RunTaskGroup:
 class PushRun:
     """A run that drives hosts.
 
-    :param folder: the driver's own.
     :param phase: upgrade, or after for the tasks after it.
     :param fleet: host -> role, of the whole fleet.
     :param units: role -> its units, for the roles that have services; those of others upgrade themselves.
@@ -50,7 +49,6 @@ class PushRun:
     """
 
     settings: Settings
-    folder: str
     version: str
     phase: str
     fleet: Mapping[str, str]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
@@ -20,6 +21,29 @@ _CONTROL = PLANES[0]
 FIRST, CONTROL, DATA = "dataplane_first", "controlplane", "dataplane"
 
 
+@dataclass(frozen=True, slots=True)
+class RunScope:
+    """The hosts of a run by play.
+
+    :param pushed: play -> the hosts that Ansible upgrades in it, in the order in which they go.
+    :param waves: the sizes of the waves of the play ``controlplane``.
+    :param validate: the pushed hosts that have not begun.
+    :param plays: play -> all hosts of the run in it, those that upgrade themselves too.
+    :param left_out: the hosts that would be in a play if their route were known.
+    """
+
+    pushed: Mapping[str, tuple[str, ...]]
+    waves: tuple[int, ...]
+    validate: tuple[str, ...]
+    plays: Mapping[str, tuple[str, ...]]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def pushed_hosts(self) -> tuple[str, ...]:
+        """Return all hosts that Ansible upgrades, those of the control plane first."""
+        return tuple(host for play in (CONTROL, FIRST, DATA) for host in self.pushed[play])
+
+
 def run_scope(
     plan: Mapping[str, Any],
     upgrade_roles: Mapping[str, Any],
@@ -30,8 +54,8 @@ def run_scope(
     limit: Collection[str] = (),
     retry_failed: bool = False,
     left_out: Collection[str] = (),
-) -> dict[str, Any]:
-    """Return what the plays of a run need to know.
+) -> RunScope:
+    """Return which hosts each play of a run upgrades.
 
     A host of the data plane is upgraded in one of three plays. Those that a host of the control plane waits for, and that wait for
     none, go before the control plane, as in a rollback. Those between two hosts of the control plane go with its waves, as a
@@ -43,11 +67,6 @@ def run_scope(
     :param limit: hosts, roles and groups; empty for all.
     :param retry_failed: whether failed hosts are tried again.
     :param left_out: hosts whose way can't be worked out: they go in no play, and who has to go after them waits.
-    :returns: ``dataplane_first``, ``controlplane`` and ``dataplane``, the hosts that each play upgrades, in the order in which they
-        go; ``waves``, the sizes of the waves of ``controlplane``; ``validate``, all of them without those that have begun;
-        ``plays``, all hosts of the run by play, those that upgrade themselves too; ``before``, host -> the version
-        that it reported; ``left_out``, the hosts that would
-        be in a play but for that.
     :raises UpgradeError: ``unknown_role``, ``control_plane_first``, ``data_plane_first``.
     """
     hosts: Mapping[str, Mapping[str, Any]] = plan["hosts"]
@@ -66,30 +85,32 @@ def run_scope(
     wanted = _without_blocked(hosts, wanted, outside, order, part, fresh)
     open_to = {UPGRADED, HELD} | (set() if retry_failed else {FAILED, LOST})
     missed = [host for host in wanted if host in left_out and hosts[host]["state"] not in (UPGRADED, HELD)]
-    wanted = [host for host in wanted if host not in missed]
+    out = set(missed)
+    wanted = [host for host in wanted if host not in out]
     pushed = [
         host for host in wanted if hosts[host]["role"] in composition["roles"] and hosts[host]["state"] not in open_to
     ]
     chosen = set(pushed)
     begun = [host for host in pushed if hosts[host]["state"] in (UPGRADING, FAILED, LOST) and host not in fresh]
-    waves = [[host for host in wave if host in chosen and host not in begun] for wave in plan["waves"]]
+    going = set(begun)
+    waves = [[host for host in wave if host in chosen and host not in going] for wave in plan["waves"]]
     expected = {host for wave in waves for host in wave}
     # Those that no one expects to be let through ask all the same, and are told why not.
-    rest = [host for host in pushed if host not in expected and host not in set(begun)]
+    rest = [host for host in pushed if host not in expected and host not in going]
     groups = [wave for wave in [begun, *waves, rest] if wave]
     play = _plays(hosts, wanted, control, order)
     control_waves = [found for wave in groups if (found := [host for host in wave if play[host] == CONTROL])]
-    return {
-        "part": part,
-        FIRST: [host for wave in groups for host in wave if play[host] == FIRST],
-        CONTROL: [host for wave in control_waves for host in wave],
-        "waves": [len(wave) for wave in control_waves],
-        DATA: [host for wave in groups for host in wave if play[host] == DATA],
-        "validate": [host for host in pushed if host not in set(begun)],
-        "plays": {name: [host for host in wanted if play[host] == name] for name in (FIRST, CONTROL, DATA)},
-        "before": {host: hosts[host]["version"] or "" for host in pushed},
-        "left_out": missed,
-    }
+    return RunScope(
+        pushed={
+            FIRST: tuple(host for wave in groups for host in wave if play[host] == FIRST),
+            CONTROL: tuple(host for wave in control_waves for host in wave),
+            DATA: tuple(host for wave in groups for host in wave if play[host] == DATA),
+        },
+        waves=tuple(len(wave) for wave in control_waves),
+        validate=tuple(host for host in pushed if host not in going),
+        plays={name: tuple(host for host in wanted if play[host] == name) for name in (FIRST, CONTROL, DATA)},
+        left_out=tuple(missed),
+    )
 
 
 class _Order:
@@ -186,18 +207,15 @@ def _without_blocked(
     )
 
 
-def post_upgrade_scope(
+def post_upgrade_hosts(
     plan: Mapping[str, Any], composition: Mapping[str, Any], upgrade_roles: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> tuple[str, ...]:
     """Return the hosts that have tasks after the upgrade, in the order in which they go."""
     control = {name for name, what in upgrade_roles.items() if (what or {}).get("plane") == _CONTROL}
     roles = {name for name, what in composition["roles"].items() if any(unit["step"] == POST for unit in what["units"])}
     having = [host for host, view in plan["hosts"].items() if view["role"] in roles]
     is_reversed = plan.get("rollback_order") == REVERSED
-    return {
-        "hosts": sorted(having, key=lambda host: (plan["hosts"][host]["role"] in control) == is_reversed),
-        "before": {host: plan["hosts"][host]["version"] or "" for host in having},
-    }
+    return tuple(sorted(having, key=lambda host: (plan["hosts"][host]["role"] in control) == is_reversed))
 
 
 def _is_wanted(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...module_utils._common.errors import UpgradeError
@@ -17,13 +18,26 @@ from .routes import HOST_VARIABLE, PROVIDER_VARIABLE, declared_versions, origin_
 _MOST_HOSTS = 20
 
 
+@dataclass(frozen=True, slots=True)
+class ForbiddenMoves:
+    """The hosts that may not go to a version.
+
+    :param reasons: a sentence for all hosts that have the same one, and one for each provider that may not go there.
+    :param left_out: host -> why its version can't be compared, where other hosts go all the same.
+    """
+
+    hosts: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
 def forbidden_moves(
     progress: Mapping[str, Any],
     composition: Mapping[str, Any],
     version: str,
     declared: Mapping[str, object] | None = None,
     providers: Mapping[str, object] | None = None,
-) -> dict[str, Any]:
+) -> ForbiddenMoves:
     """Return the hosts of the fleet that may not go to a version, all of them, and why.
 
     A host that is midway counts from where it came, and from where it was going, as it may have some of either. Those that are held
@@ -34,8 +48,6 @@ def forbidden_moves(
     :param composition: a result of ``compose_upgrade_tasks``.
     :param declared: host -> the version that an operator says it has, where it reported none.
     :param providers: the same for providers.
-    :returns: ``hosts``, by name, and ``reasons``, a sentence for all hosts that have the same, and one for each provider that may
-        not go there from its own version.
     """
     roles = {
         role: {name: (ways, ways.order()) for name, ways in _ways(what) if not _is_provider(what, name)}
@@ -65,17 +77,15 @@ def forbidden_moves(
     told = {
         what: (services, [host for host in hosts if host not in left_out]) for what, (services, hosts) in found.items()
     }
-    return {
-        "hosts": list(dict.fromkeys(host for _services, hosts in told.values() for host in hosts)),
-        "left_out": left_out,
-        "reasons": [
-            f"{listing(hosts, _MOST_HOSTS)} ({start or 'never reported'}): {', '.join(services)} of the role {role}: {why}."
-            + ("" if start else f" Declare it in the host's variable {HOST_VARIABLE}.")
-            for (role, start, why), (services, hosts) in told.items()
-            if hosts
-        ]
-        + _of_providers(progress, composition, version, declared_versions(providers or {}, PROVIDER_VARIABLE)),
-    }
+    reasons = [
+        f"{listing(hosts, _MOST_HOSTS)} ({start or 'never reported'}): {', '.join(services)} of the role {role}: {why}."
+        + ("" if start else f" Declare it in the host's variable {HOST_VARIABLE}.")
+        for (role, start, why), (services, hosts) in told.items()
+        if hosts
+    ]
+    reasons += _of_providers(progress, composition, version, declared_versions(providers or {}, PROVIDER_VARIABLE))
+    every = dict.fromkeys(host for _services, hosts in told.values() for host in hosts)
+    return ForbiddenMoves(tuple(every), tuple(reasons), left_out)
 
 
 class _Refusal(NamedTuple):

@@ -22,6 +22,26 @@ HOST_VARIABLE, PROVIDER_VARIABLE = "upgrade_version_from", "upgrade_provider_ver
 
 
 @dataclass(frozen=True, slots=True)
+class Routes:
+    """Where the hosts of a run come from, and which checkpoints are on their way.
+
+    :param origins: host -> the version that it comes from; empty where it is not known and not needed.
+    :param checkpoints: host -> checkpoints such as ``nginx@2.4``, for hosts whose role has an upgrade path.
+    :param ahead: the same without those that a host or a provider has behind it: only these are validated.
+    :param providers: provider -> the version that it comes from.
+    :param left_out: host -> why its route can't be computed.
+    :param lines: all of it as text.
+    """
+
+    origins: Mapping[str, str]
+    checkpoints: Mapping[str, Sequence[str]]
+    ahead: Mapping[str, Sequence[str]]
+    providers: Mapping[str, str]
+    left_out: Mapping[str, str]
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Path:
     """A service's path in a role.
 
@@ -51,23 +71,21 @@ def unknown_hosts(plan: Mapping[str, Any], composition: Mapping[str, Any]) -> li
 
 def routes_of(
     plan: Mapping[str, Any],
-    run: Mapping[str, Any],
+    pushed: Sequence[str],
     composition: Mapping[str, Any],
     version: str,
     declared: Mapping[str, object] | None = None,
     providers: Mapping[str, object] | None = None,
-) -> dict[str, Any]:
-    """Return where the hosts of a run come from, and which points are on their way.
+) -> Routes:
+    """Return where the hosts of a run come from, and which checkpoints are on their way.
 
     What a host reported counts, then what was declared when it began, then what is declared. One that was to go back and did
     not report comes from where that led, as it may be there already.
 
+    :param pushed: the hosts.
     :param version: where they go.
     :param declared: host -> its version, for those that :func:`unknown_hosts` gives.
     :param providers: provider -> its version, for those of which Consul has none.
-    :returns: ``before``, host -> version or nothing; ``ways``, host -> points such as ``nginx@2.4``, for hosts whose role has
-        a path; ``asked``, the same without those that a host or a provider has behind it, whose checks may ask for what was before
-        them; ``providers``, the same as ``before`` for providers; ``lines``, all of it in words.
     :raises UpgradeError: ``unknown_version``, ``incomparable_versions``, ``bad_version``, ``unreadable_provider``; each names
         all offenders.
     """
@@ -75,7 +93,6 @@ def routes_of(
     hosts = plan["hosts"]
     paths = _paths(composition)
     declared = declared_versions(declared or {})
-    pushed = _pushed_hosts(run)
     troubles: dict[str, None] = {}
     odd: dict[str, str] = {}
     before = {}
@@ -118,14 +135,14 @@ def routes_of(
     if troubles:
         raise UpgradeError("incomparable_versions", " ".join(troubles), reasons=list(troubles))
     ways = {host: found[hosts[host]["role"], before[host]] for host in pushed if hosts[host]["role"] in paths}
-    return {
-        "before": before,
-        "ways": ways,
-        "asked": preflight_checkpoints(ways, plan, composition, places),
-        "providers": places,
-        "left_out": odd,
-        "lines": _lines(found, {host: (hosts[host]["role"], before[host]) for host in pushed}, version, places, paths),
-    }
+    return Routes(
+        before,
+        ways,
+        preflight_checkpoints(ways, plan, composition, places),
+        places,
+        odd,
+        tuple(_lines(found, {host: (hosts[host]["role"], before[host]) for host in pushed}, version, places, paths)),
+    )
 
 
 def origin_of(view: Mapping[str, Any], declared: str | None) -> str:
@@ -158,10 +175,6 @@ def _start(paths: Iterable[_Path], came: str, others: Iterable[str | None], trou
     except UpgradeError as error:
         troubles[f"{path.service}: {error.message}"] = None
         return came
-
-
-def _pushed_hosts(run: Mapping[str, Any]) -> list[str]:
-    return [*run["controlplane"], *run["dataplane"]]
 
 
 def _paths(composition: Mapping[str, Any]) -> dict[str, list[_Path]]:

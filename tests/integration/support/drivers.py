@@ -12,11 +12,18 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
+    Admit,
+    AdmitWave,
+    BeginTaskGroup,
+    EndHost,
+    FinishTaskGroup,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import PushRun, RunTaskGroup
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.server import PushDaemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
 from devkit.kv import RawKV
 
-Begin = Callable[..., PushDaemon]
+Begin = Callable[..., PushService]
 
 
 class Drivers:
@@ -29,9 +36,9 @@ class Drivers:
         """None yet."""
         self._store = store
         self._fleet = fleet
-        self._running: list[PushDaemon] = []
+        self._running: list[PushService] = []
 
-    def begin(self, units: Mapping[str, tuple[RunTaskGroup, ...]], version: str, **more: Any) -> PushDaemon:
+    def begin(self, units: Mapping[str, tuple[RunTaskGroup, ...]], version: str, **more: Any) -> PushService:
         """Begin a rollout in place of the one under way, or go on with it, and start a driver for it."""
         rules = {"rolling_rules": {"global": 9}}
         ledger = self._store.snapshot().ledger
@@ -39,10 +46,10 @@ class Drivers:
         make_pass(self._store, PassRequest(version, rules, fleet=self._fleet, limit=[], replace=replace))
         return self.start(units, version, **more)
 
-    def start(self, units: Mapping[str, tuple[RunTaskGroup, ...]], version: str, **more: Any) -> PushDaemon:
+    def start(self, units: Mapping[str, tuple[RunTaskGroup, ...]], version: str, **more: Any) -> PushService:
         """Start a driver for a rollout that has begun."""
-        run = PushRun(self._store.settings, "", version, "upgrade", self._fleet, units, tuple(self._fleet), **more)
-        self._running.append(PushDaemon(run))
+        run = PushRun(self._store.settings, version, "upgrade", self._fleet, units, tuple(self._fleet), **more)
+        self._running.append(PushService(run))
         return self._running[-1]
 
     def close(self) -> None:
@@ -51,29 +58,28 @@ class Drivers:
             driver.close()
 
 
-def admit(driver: PushDaemon, *hosts: str) -> None:
-    answer = driver.answer({"do": "wave", "hosts": list(hosts)})["hosts"]
-    assert all(one["go"] for one in answer.values()), answer
+def admit(driver: PushService, *hosts: str) -> None:
+    answer = driver.admit_wave(AdmitWave(hosts))
+    assert all(one.go for one in answer.values()), answer
 
 
-def admit_apart(driver: PushDaemon, *hosts: str) -> None:
+def admit_apart(driver: PushService, *hosts: str) -> None:
     """Let hosts through that do not take each task together."""
     with ThreadPoolExecutor() as pool:
-        answers = list(pool.map(lambda host: driver.answer({"do": "admit", "host": host}), hosts))
-    assert all(one["go"] for one in answers), answers
+        answers = list(pool.map(lambda host: driver.admit(Admit(host)), hosts))
+    assert all(one.go for one in answers), answers
 
 
-def step(driver: PushDaemon, host: str, unit: str, *, whole: bool = True) -> bool:
-    message = {"do": "step", "host": host, "unit": unit, "chosen": True, "whole": whole, "skipped": False}
-    return bool(driver.answer(message)["run"])
+def step(driver: PushService, host: str, unit: str, *, whole: bool = True) -> bool:
+    return driver.begin_task_group(BeginTaskGroup(host, unit, whole=whole)).run
 
 
-def finish(driver: PushDaemon, host: str, unit: str) -> None:
-    driver.answer({"do": "finish", "host": host, "unit": unit})
+def finish(driver: PushService, host: str, unit: str) -> None:
+    driver.finish_task_group(FinishTaskGroup(host, unit))
 
 
-def end(driver: PushDaemon, host: str) -> str:
-    return str(driver.answer({"do": "end", "host": host})["state"])
+def end(driver: PushService, host: str) -> str:
+    return driver.end_host(EndHost(host))
 
 
 def entry(consul: RawKV, key: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from written_services import Roles
 
-from .playbook import HERE, Task
+from .playbook import HERE, Task, plan
 
 _CALLBACKS = (HERE / "callback", HERE.parents[1] / "playbooks/callback_plugins")
 # What lets Ansible find the callback that the driver needs.
@@ -23,36 +23,48 @@ def composed(roles: Roles, *services: str, role: str = "web") -> list[Task]:
         "upgrade_roles": {role: {"services": list(services)}},
         "folder": str(roles.folder.parent / "composed"),
         "roles_path": [str(roles.folder)],
+        "for_run": True,
     }
     return [{"convoy.upgrade.compose_upgrade_tasks": options, "register": "composed"}]
 
 
-def driver(**options: Any) -> Task:
-    """Return a task of the run's driver."""
-    return {"convoy.upgrade.push_daemon": {"driver": "{{ run.driver }}", **options}}
+def push_run(**options: Any) -> Task:
+    """Return a task of the run."""
+    return {"convoy.upgrade.push_run": options}
 
 
-def prepared() -> Task:
-    """Return the task that has to come first."""
-    return {"convoy.upgrade.push_daemon": {"state": "prepared"}, "register": "run"}
+def prepared(fleet: Mapping[str, str], limit: Sequence[str] = (), version: str = "v2", **options: Any) -> list[Task]:
+    """Return tasks that prepare a run of what was composed, for all hosts or some."""
+    given = {
+        "version": version,
+        "fleet": dict(fleet),
+        "plan": "{{ planned }}",
+        "composition": "{{ composed }}",
+        "upgrade_roles": {"web": {"plane": "dataplane"}},
+        "limit": list(limit),
+        **options,
+    }
+    planned = {**plan(version=version, fleet=dict(fleet)), "check_mode": True, "register": "planned"}
+    return [planned, {**push_run(state="prepared", **given), "register": "upgrade_run"}]
 
 
-def started(fleet: Mapping[str, str], scope: Sequence[str], **options: Any) -> Task:
-    """Return a task that starts the driver for version v2 of what was composed."""
-    given = {"version": "v2", "fleet": dict(fleet), "composition": "{{ composed }}", "scope": list(scope), **options}
-    return driver(state="started", **given)
+def started(
+    fleet: Mapping[str, str], limit: Sequence[str] = (), version: str = "v2", wait_timeout: int = 60, **options: Any
+) -> list[Task]:
+    """Return tasks that prepare a run and start it."""
+    return [*prepared(fleet, limit, version, **options), push_run(state="started", wait_timeout=wait_timeout)]
 
 
 def stopped() -> Task:
     """Return the task that has to come last."""
-    return driver(state="stopped")
+    return push_run(state="stopped")
 
 
 def turn(state: str, **options: Any) -> Task:
     """Return a task of a host's turn."""
-    return {"convoy.upgrade.push_host": {"driver": "{{ run.driver }}", "state": state, **options}}
+    return {"convoy.upgrade.push_host": {"state": state, **options}}
 
 
 def step(unit: str, **options: Any) -> Task:
     """Return a task of a host's unit."""
-    return {"convoy.upgrade.push_step": {"driver": "{{ run.driver }}", "unit": unit, **options}}
+    return {"convoy.upgrade.push_step": {"unit": unit, **options}}

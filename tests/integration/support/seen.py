@@ -28,7 +28,7 @@ CONNECTED = (
     "consul_upgrade_plan",
     "consul_upgrade_host_report",
     "consul_upgrade_schema",
-    "push_daemon",
+    "push_run",
 )
 MODULES = (
     *CONNECTED,

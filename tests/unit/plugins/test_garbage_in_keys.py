@@ -40,7 +40,7 @@ from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_info impo
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import as_result as plan_result
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import plan_text, status_text
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen import drawing
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import ViewMessages
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_updates import ViewUpdates
 from memory_consul import MemoryConsul
 from rich.console import Console
 from thorough import quick
@@ -390,7 +390,7 @@ def _lookup(store: Store) -> None:
 
 def _live_view(store: Store) -> None:
     updates = _update(read_fleet(store))
-    _check(ViewMessages().message(updates))
+    _check(asdict(ViewUpdates().update(updates)))
     drawn = io.StringIO()
     Console(file=drawn, width=80).print(drawing(updates.progress, float(_AT), 80, 24))
     _check_file(drawn.getvalue())

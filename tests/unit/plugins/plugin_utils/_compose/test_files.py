@@ -43,7 +43,6 @@ def test_a_step_tells_the_driver_of_every_task_by_its_tags(roles: Roles) -> None
     roles.add("web", "- tags: [stop, x]\n  block:\n    - {tags: inner, x: 1}\n    - {x: 2}\n    - {x: 3}\n")
     begin, tasks = yaml.safe_load(files(roles, "web")["node/step2_stop.yml"])
     assert begin["convoy.upgrade.push_step"] == {
-        "driver": "{{ upgrade_daemon }}",
         "unit": "stop/web",
         "task_tags": [["step2", "stop", "web", "x", "inner"], ["step2", "stop", "web", "x"]],
     }

@@ -10,7 +10,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.failure_te
 
 def test_the_message_is_enough_where_there_is_nothing_else() -> None:
     assert failure_text({"msg": " no space left \n", "stdout": ""}) == "no space left"
-    assert failure_text({}) == "it failed without a word"
+    assert failure_text({}) == "it failed without a message"
 
 
 def test_the_last_lines_of_the_output_follow_unless_the_message_has_them() -> None:

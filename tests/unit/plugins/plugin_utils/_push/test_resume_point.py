@@ -26,7 +26,7 @@ DONE = ("stop/db", "upgrade/db@2.6", "upgrade/db@2.8", "upgrade/cloud@2.10", "up
 
 
 def run(version: str = "2.10", phase: str = UPGRADE, way: tuple[str, ...] = WAY) -> PushRun:
-    return PushRun(Settings(), "", version, phase, {"db1": "db"}, {"db": UNITS}, ("db1",), ways={"db1": way})
+    return PushRun(Settings(), version, phase, {"db1": "db"}, {"db": UNITS}, ("db1",), ways={"db1": way})
 
 
 @pytest.mark.parametrize(

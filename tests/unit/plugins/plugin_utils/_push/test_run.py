@@ -19,7 +19,7 @@ UNITS = (
 
 
 def test_a_provider_that_has_nothing_to_do_on_the_way_is_one_of_the_hosts_all_the_same() -> None:
-    run = PushRun(Settings(), "", "2.6", UPGRADE, {"web1": "web"}, {"web": UNITS}, ("web1",))
+    run = PushRun(Settings(), "2.6", UPGRADE, {"web1": "web"}, {"web": UNITS}, ("web1",))
     assert [unit.name for unit in run.units_of("web1")] == ["upgrade/app"]
     assert run.providers_of("web1") == ("cloud",)
     assert run.providers_of("web2") == ()

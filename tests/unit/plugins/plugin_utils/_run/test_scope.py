@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import post_upgrade_scope, run_scope
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import RunScope, post_upgrade_hosts, run_scope
 
 ROLES: dict[str, Any] = {"control": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}, "puppet": None}
 COMPOSITION = {"roles": {"control": {"units": [{"step": "post_upgrade"}]}, "compute": {"units": [{"step": "stop"}]}}}
@@ -38,30 +38,30 @@ def test_those_that_have_begun_go_first_then_the_waves_then_those_that_nobody_ex
         ROLES,
         COMPOSITION,
     )
-    assert found == {
-        "part": "all",
-        "dataplane_first": [],
-        "controlplane": ["control1", "control2", "control3"],
-        "waves": [1, 1, 1],
-        "dataplane": ["compute3", "compute2", "compute1"],
-        "validate": ["compute1", "compute2", "control2", "control3"],
-        "plays": {
-            "dataplane_first": [],
-            "controlplane": ["control1", "control2", "control3"],
-            "dataplane": ["compute1", "compute2", "compute3", "puppet1"],
+    assert found == RunScope(
+        pushed={
+            "dataplane_first": (),
+            "controlplane": ("control1", "control2", "control3"),
+            "dataplane": ("compute3", "compute2", "compute1"),
         },
-        "before": dict.fromkeys(("compute1", "compute2", "compute3", "control1", "control2", "control3"), "1"),
-        "left_out": [],
-    }
+        waves=(1, 1, 1),
+        validate=("compute1", "compute2", "control2", "control3"),
+        plays={
+            "dataplane_first": (),
+            "controlplane": ("control1", "control2", "control3"),
+            "dataplane": ("compute1", "compute2", "compute3", "puppet1"),
+        },
+        left_out=(),
+    )
+    assert found.pushed_hosts == ("control1", "control2", "control3", "compute3", "compute2", "compute1")
 
 
 @pytest.mark.parametrize(("retry", "pushed"), [(False, ["compute3"]), (True, ["compute1", "compute2", "compute3"])])
 def test_failed_and_lost_hosts_go_when_they_are_tried_again(retry: bool, pushed: list[str]) -> None:
     fleet = plan([["compute3"]], compute1="failed", compute2="lost", compute3="pending", control1="held")
     found = run_scope(fleet, ROLES, COMPOSITION, retry_failed=retry)
-    assert (found["dataplane"], found["controlplane"]) == (pushed, [])
-    assert found["validate"] == ["compute3"]
-    assert found["before"] == {host: "" if host == "compute2" else "1" for host in pushed}
+    assert [*found.pushed_hosts] == pushed
+    assert found.validate == ("compute3",)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_failed_and_lost_hosts_go_when_they_are_tried_again(retry: bool, pushed:
 )
 def test_a_part_or_a_limit(options: dict[str, Any], hosts: list[str]) -> None:
     found = run_scope(plan(control1="pending", compute1="pending", compute2="pending"), ROLES, COMPOSITION, **options)
-    assert found["controlplane"] + found["dataplane"] == hosts
+    assert [*found.pushed_hosts] == hosts
 
 
 def test_a_role_that_no_host_has_is_refused() -> None:
@@ -98,25 +98,22 @@ def test_the_data_plane_waits_for_the_control_plane_even_if_it_is_held() -> None
     assert caught.value.code == "control_plane_first"
     assert "before the control plane is done: control1 (held) not upgraded." in caught.value.message
     done = run_scope(plan(control1="upgraded", compute1="pending"), ROLES, COMPOSITION, part="dataplane")
-    assert done["dataplane"] == ["compute1"]
+    assert done.pushed_hosts == ("compute1",)
 
 
 def test_hosts_with_tasks_after_the_upgrade_stand_with_the_control_plane_first() -> None:
     composition = {"roles": {role: {"units": [{"step": "post_upgrade"}]} for role in ("compute", "control")}}
     fleet = plan(compute1="upgraded", control1="upgraded", control2="lost", puppet1="upgraded")
-    assert post_upgrade_scope(fleet, composition, ROLES) == {
-        "hosts": ["control1", "control2", "compute1"],
-        "before": {"compute1": "1", "control1": "1", "control2": ""},
-    }
-    assert post_upgrade_scope(fleet, COMPOSITION, ROLES)["hosts"] == ["control1", "control2"]
+    assert post_upgrade_hosts(fleet, composition, ROLES) == ("control1", "control2", "compute1")
+    assert post_upgrade_hosts(fleet, COMPOSITION, ROLES) == ("control1", "control2")
 
 
 def test_what_the_plan_would_let_through_now_is_checked_first() -> None:
     found = plan([["web1"]], web1="upgrading", web2="upgrading")
     found["transitions"] = [{"host": "web1", "from": "pending"}]
     scope = run_scope(found, {"web": {"plane": "dataplane"}}, {"roles": {"web": {}}})
-    assert scope["validate"] == ["web1"]
-    assert scope["dataplane"] == ["web2", "web1"]
+    assert scope.validate == ("web1",)
+    assert scope.pushed_hosts == ("web2", "web1")
 
 
 def canary(**states: str) -> dict[str, Any]:
@@ -133,19 +130,21 @@ ALL = ("compute1", "compute2", "control1", "control2")
 
 def test_a_canary_of_the_data_plane_goes_between_those_of_the_control_plane() -> None:
     found = run_scope(canary(**dict.fromkeys(ALL, "pending")), ROLES, COMPOSITION)
-    assert (found["controlplane"], found["waves"]) == (["control1", "compute1", "control2"], [1, 1, 1])
-    assert (found["dataplane_first"], found["dataplane"]) == ([], ["compute2"])
-    assert found["plays"]["controlplane"] == ["compute1", "control1", "control2"]
+    assert (found.pushed["controlplane"], found.waves) == (("control1", "compute1", "control2"), (1, 1, 1))
+    assert (found.pushed["dataplane_first"], found.pushed["dataplane"]) == ((), ("compute2",))
+    assert found.plays["controlplane"] == ("compute1", "control1", "control2")
 
 
 def test_in_a_rollback_the_data_plane_goes_first() -> None:
     back = plan([["compute1", "compute2"], ["control1"]], compute1="pending", compute2="pending", control1="pending")
     found = run_scope({**back, "order": {"control": ["compute"]}, "rollback_order": "reversed"}, ROLES, COMPOSITION)
-    assert (found["dataplane_first"], found["controlplane"], found["dataplane"]) == (
-        ["compute1", "compute2"],
-        ["control1"],
-        [],
-    )
+    assert found.pushed == {
+        "dataplane_first": ("compute1", "compute2"),
+        "controlplane": ("control1",),
+        "dataplane": (),
+    }
+    # Those of the control plane have their routes first, and no host is left out.
+    assert found.pushed_hosts == ("control1", "compute1", "compute2")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +162,7 @@ def test_a_part_goes_as_far_as_it_does_not_wait_for_the_other(
 ) -> None:
     states = {host: "upgraded" if host in upgraded else "pending" for host in ALL}
     found = run_scope(canary(**states), ROLES, COMPOSITION, part=part, role="control")
-    assert found["controlplane"] + found["dataplane"] == hosts
+    assert [*found.pushed_hosts] == hosts
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def test_a_part_that_only_waits_for_the_other_is_refused(
 def test_hosts_that_are_left_out_go_in_no_play_and_are_named_where_they_would_have_gone() -> None:
     there = plan(compute1="pending", compute2="pending", compute3="upgraded", control1="upgraded", puppet1="pending")
     found = run_scope(there, ROLES, COMPOSITION, left_out=["compute2", "compute3", "puppet9"])
-    assert found["dataplane"] == found["validate"] == ["compute1"]
-    assert found["plays"]["dataplane"] == ["compute1", "compute3", "puppet1"]
-    assert found["left_out"] == ["compute2"]
-    assert run_scope(there, ROLES, COMPOSITION, part="controlplane", left_out=["compute2"])["left_out"] == []
+    assert found.pushed_hosts == found.validate == ("compute1",)
+    assert found.plays["dataplane"] == ("compute1", "compute3", "puppet1")
+    assert found.left_out == ("compute2",)
+    assert run_scope(there, ROLES, COMPOSITION, part="controlplane", left_out=["compute2"]).left_out == ()

@@ -92,13 +92,12 @@ def test_what_a_point_runs_knows_its_version_and_is_ended_so_that_it_is_not_run_
     add(roles, "db", {"2.4": "- command: look\n  tags: validate\n- command: x\n"})
     found = files_of(roles.compose({"node": ["db"]}), "/composed")
     (check,) = yaml.safe_load(found["node/step0_validate.yml"])
-    assert (check["when"], check["vars"]) == ("'db@2.4' in upgrade_way", {"upgrade_point": "2.4"})
+    assert (check["when"], check["vars"]) == ("'db@2.4' in upgrade_checkpoints", {"upgrade_point": "2.4"})
     begin, tasks, end = yaml.safe_load(found["node/step3_upgrade.yml"])[:3]
     assert begin["convoy.upgrade.push_step"]["unit"] == "upgrade/db@2.4"
     assert tasks["ansible.builtin.import_role"]["tasks_from"] == "step3_upgrade_to_2.4"
     assert (tasks["name"], tasks["vars"]) == ("Upgrade db to 2.4", {"upgrade_point": "2.4"})
     assert end["convoy.upgrade.push_step"] == {
-        "driver": "{{ upgrade_daemon }}",
         "unit": "upgrade/db@2.4",
         "state": "done",
     }

@@ -11,7 +11,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rules.allowed_vers
     VersionRules,
     parse_allowed_from,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.allowed_moves import forbidden_moves
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.allowed_moves import (
+    ForbiddenMoves,
+    forbidden_moves,
+)
 
 
 def host(version: str | None, role: str = "web", begun: str | None = None, *, held: bool = False) -> dict[str, Any]:
@@ -36,65 +39,65 @@ def test_a_host_whose_version_can_not_be_compared_keeps_no_other_from_going() ->
     found = forbidden_moves(
         progress(web1=host("v673"), web2=host("2.8", begun="v673"), web3=host("2.8")), COMPOSITION, "2.10"
     )
-    assert (found["hosts"], found["reasons"], [*found["left_out"]]) == ([], [], ["web1", "web2"])
+    assert (found.hosts, found.reasons, [*found.left_out]) == ((), (), ["web1", "web2"])
     # Where all the others are there already, or held, none is left that goes.
     done = {"web2": host("2.10"), "web3": host("2.8", held=True)}
     alone = forbidden_moves(progress(web1=host("v673"), **done), COMPOSITION, "2.10")
-    assert (alone["hosts"], alone["left_out"]) == (["web1"], {})
-    assert alone["reasons"] == [f"web1 (v673): app, lib of the role web: {ODD}."]
+    assert (alone.hosts, alone.left_out) == (("web1",), {})
+    assert [*alone.reasons] == [f"web1 (v673): app, lib of the role web: {ODD}."]
 
 
 def test_all_that_may_not_go_are_told_at_once_those_with_the_same_reason_together() -> None:
     fleet = progress(
         web1=host("2.2"), web2=host("2.8"), web3=host(None), web4=host("2.2"), web5=host("2.12"), web6=host("v673")
     )
-    assert forbidden_moves(fleet, COMPOSITION, "2.10") == {
-        "hosts": ["web1", "web4", "web3", "web5"],
-        "left_out": {"web6": f"app of the role web: {ODD}"},
-        "reasons": [
+    assert forbidden_moves(fleet, COMPOSITION, "2.10") == ForbiddenMoves(
+        hosts=("web1", "web4", "web3", "web5"),
+        left_out={"web6": f"app of the role web: {ODD}"},
+        reasons=(
             "web1, web4 (2.2): app of the role web: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4.",
             "web3 (never reported): app of the role web: its version is not known, and allowed_from (m:1) allows only some "
             "versions. Declare it in the host's variable upgrade_version_from.",
             "web5 (2.12): app of the role web: it can't go back from 2.12 to 2.10, as allow_downgrade: true is not set (m).",
             "web5 (2.12): lib of the role web: it can't go back from 2.12 to 2.10, as allow_downgrade: true is not set (l).",
-        ],
-    }
+        ),
+    )
 
 
 def test_those_that_are_held_there_already_or_without_services_are_left_out() -> None:
     fleet = progress(web1=host("2.2", held=True), web2=host("2.10"), puppet1=host("2.2", "puppet"))
-    assert forbidden_moves(fleet, COMPOSITION, "2.10") == {"hosts": [], "left_out": {}, "reasons": []}
+    assert forbidden_moves(fleet, COMPOSITION, "2.10") == ForbiddenMoves()
 
 
 def test_a_host_that_is_midway_counts_from_both_ends() -> None:
     fleet = progress(web1=host("2.8", begun="2.10"), web2=host("2.8", begun="2.9"), web3=host("2.8"))
-    assert forbidden_moves(fleet, COMPOSITION, "2.10")["hosts"] == []
+    assert [*forbidden_moves(fleet, COMPOSITION, "2.10").hosts] == []
     back = forbidden_moves(fleet, COMPOSITION, "2.8")
-    assert back["hosts"] == ["web1", "web2"]
-    assert back["reasons"][0].startswith("web1 (2.10): app of the role web: it can't go back from 2.10 to 2.8")
+    assert [*back.hosts] == ["web1", "web2"]
+    assert back.reasons[0].startswith("web1 (2.10): app of the role web: it can't go back from 2.10 to 2.8")
 
 
 def test_what_is_declared_counts_for_those_that_never_reported() -> None:
     fleet = progress(web1=host(None), web2=host(None), web3=host("2.2"))
     declared = {"web1": "2.8", "web2": "2.2", "web3": "2.8"}
-    assert forbidden_moves(fleet, COMPOSITION, "2.10", declared)["hosts"] == ["web2", "web3"]
+    assert [*forbidden_moves(fleet, COMPOSITION, "2.10", declared).hosts] == ["web2", "web3"]
 
 
 def test_what_was_declared_when_a_host_began_counts_until_it_reports() -> None:
     midway = {**host(None, begun="2.10"), "origin": "2.2"}
     found = forbidden_moves(progress(web1=midway, web2=host(None)), COMPOSITION, "2.10", {"web1": "2.8", "web2": "2.8"})
-    assert found["hosts"] == ["web1"]
+    assert [*found.hosts] == ["web1"]
 
 
 def test_a_composition_of_an_older_release_says_nothing() -> None:
-    assert forbidden_moves(progress(web1=host("2.2")), {"roles": {"web": {}}}, "2.10")["hosts"] == []
+    assert [*forbidden_moves(progress(web1=host("2.2")), {"roles": {"web": {}}}, "2.10").hosts] == []
 
 
 def test_many_hosts_are_named_up_to_twenty_and_listed_all() -> None:
     fleet = progress(**{f"web{number}": host("2.2") for number in range(1, 31)})
     found = forbidden_moves(fleet, COMPOSITION, "2.10")
-    assert len(found["hosts"]) == 30
-    assert "web20 and 10 more (2.2): app of the role web" in found["reasons"][0]
+    assert len(found.hosts) == 30
+    assert "web20 and 10 more (2.2): app of the role web" in found.reasons[0]
 
 
 def test_a_provider_counts_from_its_own_version_and_not_from_its_hosts() -> None:
@@ -104,8 +107,8 @@ def test_a_provider_counts_from_its_own_version_and_not_from_its_hosts() -> None
     def reasons(goal: str, declared: dict[str, object] | None = None, **told: str) -> list[str]:
         there = {"hosts": {"web1": host("2.2")}, "providers": {"app": told} if told else {}}
         found = forbidden_moves(there, composition, goal, providers=declared)
-        assert found["hosts"] == []
-        return list(found["reasons"])
+        assert [*found.hosts] == []
+        return list(found.reasons)
 
     mend = " Say otherwise in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of web."
     assert reasons("2.10", version="2.8", target="") == []
@@ -127,7 +130,7 @@ def test_a_provider_whose_hosts_are_all_held_is_not_asked() -> None:
     providers = {"app": {"version": "2.2", "target": ""}}
 
     def reasons(**hosts: dict[str, Any]) -> list[str]:
-        return list(forbidden_moves({"hosts": hosts, "providers": providers}, composition, "2.10")["reasons"])
+        return list(forbidden_moves({"hosts": hosts, "providers": providers}, composition, "2.10").reasons)
 
     assert reasons(web1=host("2.4", held=True), api1=host("2.4", "api", held=True)) == []
     (only,) = reasons(web1=host("2.4", held=True), api1=host("2.4", "api"))

@@ -14,6 +14,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rules.allowed_vers
     parse_allowed_from,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import (
+    Routes,
     declared_versions,
     routes_of,
     unknown_hosts,
@@ -37,8 +38,8 @@ def plan(providers: dict[str, Any] | None = None, **versions: str | None) -> dic
     return {"hosts": hosts, "providers": providers or {}}
 
 
-def run(found: dict[str, Any]) -> dict[str, Any]:
-    return {"controlplane": [], "dataplane": [*found["hosts"]]}
+def run(found: dict[str, Any]) -> list[str]:
+    return [*found["hosts"]]
 
 
 def refused(found: dict[str, Any], composition: dict[str, Any], **options: Any) -> UpgradeError:
@@ -51,33 +52,33 @@ def test_each_host_goes_its_way_from_where_it_reported_that_it_is() -> None:
     found = plan(db1="2.2", db2="2.8", db3="2.2", db4="2.9~rc1", web1=None)
     composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "ways": {}}}}
     ways = routes_of(found, run(found), composition, "2.10", {"db1": "2.8"})
-    assert ways["asked"] == ways["ways"]
-    assert {name: value for name, value in ways.items() if name != "asked"} == {
-        "before": {"db1": "2.2", "db2": "2.8", "db3": "2.2", "db4": "2.9~rc1", "web1": ""},
-        "ways": {
+    assert ways == Routes(
+        origins={"db1": "2.2", "db2": "2.8", "db3": "2.2", "db4": "2.9~rc1", "web1": ""},
+        checkpoints=ways.ahead,
+        ahead={
             "db1": ["db@2.4", "db@2.6", "db@2.8", "db@2.10"],
             "db2": ["db@2.10"],
             "db3": ["db@2.4", "db@2.6", "db@2.8", "db@2.10"],
             "db4": ["db@2.10"],
         },
-        "providers": {},
-        "left_out": {},
-        "lines": [
+        providers={},
+        left_out={},
+        lines=(
             "db from 2.2 to 2.10 by db@2.4, db@2.6, db@2.8, db@2.10: db1, db3",
             "db from 2.8 to 2.10 by db@2.10: db2",
             "db from 2.9~rc1 to 2.10 by db@2.10: db4",
-        ],
-    }
+        ),
+    )
 
 
 def test_a_host_whose_version_can_not_be_compared_is_left_out_and_the_others_go_their_ways() -> None:
     found = plan(db1="v673", db2="2.8", db3="2.8")
     found["hosts"]["db3"] |= {"origin": "2.8", "begun": "v673"}
     ways = routes_of(found, run(found), {"roles": {"db": role(POINTS)}}, "2.10")
-    assert (ways["before"], ways["ways"]) == ({"db2": "2.8"}, {"db2": ["db@2.10"]})
-    assert [*ways["left_out"]] == ["db1", "db3"]
-    assert ways["left_out"]["db1"].startswith("db: 'v673' and '2.4' can't be compared as versions: ")
-    assert ways["lines"] == ["db from 2.8 to 2.10 by db@2.10: db2"]
+    assert (ways.origins, ways.checkpoints) == ({"db2": "2.8"}, {"db2": ["db@2.10"]})
+    assert [*ways.left_out] == ["db1", "db3"]
+    assert ways.left_out["db1"].startswith("db: 'v673' and '2.4' can't be compared as versions: ")
+    assert ways.lines == ("db from 2.8 to 2.10 by db@2.10: db2",)
 
 
 def test_what_is_declared_counts_where_nothing_was_reported_and_nothing_is_remembered() -> None:
@@ -87,10 +88,10 @@ def test_what_is_declared_counts_where_nothing_was_reported_and_nothing_is_remem
     found["hosts"]["db2"] |= {"origin": "2.2", "begun": "2.10"}
     composition = {"roles": {"db": role(POINTS)}}
     ways = routes_of(found, run(found), composition, "2.10", {"db1": "2.8", "db2": "", "db4": " 2.8 "})
-    assert ways["before"] == {"db1": "2.2", "db2": "2.2", "db3": "2.10", "db4": "2.8"}
-    assert ways["ways"]["db1"] == ["db@2.4", "db@2.6", "db@2.8", "db@2.10"]
-    assert ways["ways"]["db3"] == []
-    assert ways["lines"][1] == "db from 2.10 to 2.10 by no point of a path: db3"
+    assert ways.origins == {"db1": "2.2", "db2": "2.2", "db3": "2.10", "db4": "2.8"}
+    assert ways.checkpoints["db1"] == ["db@2.4", "db@2.6", "db@2.8", "db@2.10"]
+    assert ways.checkpoints["db3"] == []
+    assert ways.lines[1] == "db from 2.10 to 2.10 by no point of a path: db3"
 
 
 def test_points_that_are_behind_a_host_or_a_provider_are_on_its_way_and_not_asked_about() -> None:
@@ -114,15 +115,15 @@ def test_points_that_are_behind_a_host_or_a_provider_are_on_its_way_and_not_aske
     found["hosts"]["db2"] |= {"origin": "2.2", "begun": "2.6", "done": ["upgrade/db@2.4"]}
     ways = routes_of(found, run(found), {"roles": {"db": both}}, "2.6")
     way = ["db@2.4", "db@2.6", "cloud@2.4", "cloud@2.6"]
-    assert ways["ways"] == {"db1": way, "db2": way, "db3": ["db@2.6", "cloud@2.4", "cloud@2.6"]}
-    assert ways["asked"] == {
+    assert ways.checkpoints == {"db1": way, "db2": way, "db3": ["db@2.6", "cloud@2.4", "cloud@2.6"]}
+    assert ways.ahead == {
         "db1": ["db@2.6", "cloud@2.6"],
         "db2": ["db@2.4", "db@2.6", "cloud@2.6"],
         "db3": ["db@2.6", "cloud@2.6"],
     }
     # A point that has nothing but a check is never behind anybody.
     both["units"] = [unit for unit in both["units"] if unit["step"] == "validate"]
-    assert routes_of(found, run(found), {"roles": {"db": both}}, "2.6")["asked"] == ways["ways"]
+    assert routes_of(found, run(found), {"roles": {"db": both}}, "2.6").ahead == ways.checkpoints
 
 
 def test_after_a_way_back_that_did_not_end_all_points_from_there_are_before_a_host_again() -> None:
@@ -135,23 +136,23 @@ def test_after_a_way_back_that_did_not_end_all_points_from_there_are_before_a_ho
     found["hosts"]["web1"] |= {"origin": "2.10", "begun": "2.6"}
     composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "ways": {}}}}
     ways = routes_of(found, run(found), composition, "2.10")
-    assert ways["before"] == {"db1": "2.6", "db2": "2.6", "db3": "2.2", "db4": "2.10", "web1": "2.10"}
-    assert ways["ways"] == {
+    assert ways.origins == {"db1": "2.6", "db2": "2.6", "db3": "2.2", "db4": "2.10", "web1": "2.10"}
+    assert ways.checkpoints == {
         "db1": ["db@2.8", "db@2.10"],
         "db2": ["db@2.8", "db@2.10"],
         "db3": ["db@2.4", "db@2.6", "db@2.8", "db@2.10"],
         "db4": [],
     }
     # Back once more, nothing is on the way.
-    assert routes_of(found, run(found), composition, "2.6")["ways"]["db1"] == []
+    assert routes_of(found, run(found), composition, "2.6").checkpoints["db1"] == []
 
 
 def test_after_its_way_back_did_not_end_all_points_from_there_are_before_a_provider_again() -> None:
     composition = {"roles": {"db": role(POINTS, provider=True, name="cloud")}}
     found = plan({"cloud": {"version": "2.10", "state": "failed", "target": "2.6", "error": "broken"}}, db1="2.10")
     ways = routes_of(found, run(found), composition, "2.10")
-    assert (ways["providers"], ways["ways"]) == ({"cloud": "2.6"}, {"db1": ["cloud@2.8", "cloud@2.10"]})
-    assert routes_of(found, run(found), composition, "2.6")["providers"] == {"cloud": "2.10"}
+    assert (ways.providers, ways.checkpoints) == ({"cloud": "2.6"}, {"db1": ["cloud@2.8", "cloud@2.10"]})
+    assert routes_of(found, run(found), composition, "2.6").providers == {"cloud": "2.10"}
 
 
 def test_a_version_that_a_host_had_begun_to_go_to_and_nobody_can_compare_is_told() -> None:
@@ -193,12 +194,12 @@ def test_a_provider_goes_from_its_own_version() -> None:
     known = {"cloud": {"version": "2.6", "state": "upgraded", "target": ""}}
     found = plan(known, db1="2.2", db2=None)
     ways = routes_of(found, run(found), composition, "2.10", providers={"cloud": "2.2"})
-    assert ways["providers"] == {"cloud": "2.6"}
-    assert ways["ways"] == {host: ["cloud@2.8", "cloud@2.10"] for host in ("db1", "db2")}
-    assert ways["lines"] == ["provider cloud from 2.6 to 2.10 by cloud@2.8, cloud@2.10"]
+    assert ways.providers == {"cloud": "2.6"}
+    assert ways.checkpoints == {host: ["cloud@2.8", "cloud@2.10"] for host in ("db1", "db2")}
+    assert ways.lines == ("provider cloud from 2.6 to 2.10 by cloud@2.8, cloud@2.10",)
     assert unknown_hosts(found, composition) == []
     declared = routes_of(plan(db1="2.2"), run(plan(db1="2.2")), composition, "2.10", providers={"cloud": "2.8"})
-    assert declared["ways"] == {"db1": ["cloud@2.10"]}
+    assert declared.checkpoints == {"db1": ["cloud@2.10"]}
 
 
 def test_a_provider_of_unknown_version_is_refused_where_it_has_a_path() -> None:
@@ -207,7 +208,7 @@ def test_a_provider_of_unknown_version_is_refused_where_it_has_a_path() -> None:
     assert (error.code, error.details) == ("unknown_version", {"providers": ["cloud"]})
     assert error.message.endswith("""such as -e '{"upgrade_provider_versions": {"cloud": "2.4"}}'.""")
     without = routes_of(found, run(found), {"roles": {"db": role([], provider=True, name="cloud")}}, "2.10")
-    assert (without["providers"], without["ways"]) == ({"cloud": ""}, {"db1": []})
+    assert (without.providers, without.checkpoints) == ({"cloud": ""}, {"db1": []})
     broken = plan({"cloud": {"version": "", "state": "failed", "target": "", "error": "k can't be read"}}, db1="2.2")
     error = refused(broken, {"roles": {"db": role(POINTS, provider=True, name="cloud")}})
     assert (error.code, error.message) == (
@@ -238,6 +239,6 @@ def test_what_a_shell_would_act_on_never_reaches_the_variables_of_tasks(said: st
     composition = {"roles": {"db": role(POINTS)}}
     assert unknown_hosts(found, composition) == ["db2"]
     assert refused(found, composition).code == "unknown_version"
-    assert routes_of(found, run(found), composition, "2.10", {"db2": "2.4"})["before"] == {"db1": "2.2", "db2": "2.4"}
+    assert routes_of(found, run(found), composition, "2.10", {"db2": "2.4"}).origins == {"db1": "2.2", "db2": "2.4"}
     with pytest.raises(UpgradeError, match=r"version: the version .* is not safe in a command"):
-        routes_of(plan(db1="2.2"), {"controlplane": [], "dataplane": ["db1"]}, composition, said)
+        routes_of(plan(db1="2.2"), ["db1"], composition, said)

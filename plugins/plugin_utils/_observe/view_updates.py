@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What those that follow a rollout tell a view of it, look by look."""
+"""Turn each read of the rollout into what the live view shows of it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from ...module_utils._consul.errors import Unreachable
 from ...module_utils._observe.progress import RolloutProgress
 from ...module_utils._queries.follow import ProgressUpdate
 from .progress_lines import PassProgress, running_count
+from .view_messages import ViewUpdate
 
 
-class ViewMessages:
-    """Turns what is found, look by look, into messages for a view. ``count`` is how far each role is by now."""
+class ViewUpdates:
+    """Turns successive reads into updates. ``count`` is the running count of the last one."""
 
     def __init__(self, first: Mapping[str, Any] | None = None) -> None:
         """Begin.
 
-        :param first: the result of a pass that was made before the first look, and that no one has told; None for none.
+        :param first: the result of a pass that no one has shown yet; None for none.
         """
         self._progress = PassProgress()
         self._untold = self._progress.lines(first)[:-1] if first is not None else []
@@ -32,17 +33,14 @@ class ViewMessages:
         self._is_away = False
         self.count = ""
 
-    def message(self, found: ProgressUpdate | Unreachable) -> dict[str, Any]:
-        """Return ``lines`` that tell what has changed, the ``count``, and the ``progress`` as plain data.
-
-        Of a Consul that is away it has the sentence in ``away``, and no standing.
-        """
+    def update(self, found: ProgressUpdate | Unreachable) -> ViewUpdate:
+        """Return what to show of a read."""
         if isinstance(found, Unreachable):
             lines = (
                 [] if self._is_away else [f"{found.message} What is shown is of the time before; it is asked again."]
             )
             self._is_away = True
-            return {"lines": list(map(sanitize, lines)), "away": sanitize(found.message)}
+            return ViewUpdate(tuple(map(sanitize, lines)), away=sanitize(found.message))
         lines = [*self._untold, *self._news_of(found)]
         self._untold = []
         hosts = {
@@ -52,12 +50,12 @@ class ViewMessages:
         changes = self._progress.lines(shown)
         self.count = sanitize(running_count(shown))
         # The count stands for itself here.
-        return {
-            "lines": [sanitize(line) for line in [*lines, *changes[:-1]]],
-            "count": self.count,
-            "progress": progress_as_data(found.progress),
-            "index": found.index,
-        }
+        return ViewUpdate(
+            tuple(sanitize(line) for line in [*lines, *changes[:-1]]),
+            self.count,
+            sanitized_progress(found.progress),
+            found.index,
+        )
 
     def _news_of(self, found: ProgressUpdate) -> Iterator[str]:
         if self._is_away:
@@ -79,15 +77,14 @@ class ViewMessages:
                 yield f"Warning: {warning}"
 
 
-def progress_as_data(found: RolloutProgress) -> dict[str, Any]:
-    """Return a standing as plain data, with texts that do nothing on a terminal."""
-    data: dict[str, Any] = _harmless(asdict(found))
-    return data
+def sanitized_progress(found: RolloutProgress) -> RolloutProgress:
+    """Return the same progress with all texts sanitized, as hosts' names and errors may hold control characters."""
+    return RolloutProgress.from_plain(_sanitized(asdict(found)))
 
 
-def _harmless(value: Any) -> Any:
+def _sanitized(value: Any) -> Any:
     if isinstance(value, str):
         return sanitize(value)
     if isinstance(value, Mapping):
-        return {name: _harmless(below) for name, below in value.items()}
-    return [_harmless(below) for below in value] if isinstance(value, (list, tuple)) else value
+        return {name: _sanitized(below) for name, below in value.items()}
+    return [_sanitized(below) for below in value] if isinstance(value, (list, tuple)) else value

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver's tasks by themselves: what each takes and returns, and what is in Consul then."""
+"""The tasks of a push run by themselves: what each takes and returns, and what is in Consul then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from devkit.kv import RawKV
 from integration.support.fleet import gates, seed
 from integration.support.playbook import Played, Runner, Task, plan
-from integration.support.push import WATCHED, composed, driver, prepared, started, step, stopped, turn
+from integration.support.push import WATCHED, composed, prepared, push_run, started, step, stopped, turn
 from written_services import META, POST, TASKS, Roles
 
 HOST = "localhost"
@@ -29,12 +29,12 @@ def roles(run: Runner, consul: RawKV) -> Roles:
     return found
 
 
-def play(run: Runner, roles: Roles, *tasks: Task, begin: Task | None = None) -> Played:
-    """Begin a rollout and run tasks with a driver for both hosts; return the results of these tasks."""
+def play(run: Runner, roles: Roles, starting: list[Task], *tasks: Task, begin: Task | None = None) -> Played:
+    """Begin a rollout, start a run and run tasks; return the results from the last task that starts it on."""
     given = {"rolling_rules": {"global": 2}}
     before = [begin or plan(version="v2", fleet=FLEET, instructions=given, limit=[]), *composed(roles, "nginx")]
-    played = run([*before, prepared(), *tasks, stopped()], environ=WATCHED)
-    return Played(played[len(before) + 1 : -1], played.stdout, played.code)
+    played = run([*before, *starting, *tasks, stopped()], environ=WATCHED)
+    return Played(played[len(before) + len(starting) - 1 : -1], played.stdout, played.code)
 
 
 def record(consul: RawKV, host: str = HOST) -> dict[str, Any]:
@@ -46,14 +46,14 @@ def test_a_host_goes_through_its_units_and_is_upgraded(run: Runner, roles: Roles
     played = play(
         run,
         roles,
-        started(FLEET, [HOST, "web2"]),
+        started(FLEET, [HOST]),
         turn("begun"),
         step("stop/nginx", task_tags=[["step2", "stop", "nginx"]]),
         step("upgrade/nginx", task_tags=[["step3", "upgrade", "nginx"]]),
         step("upgrade/nginx", state="done"),
         step("start/nginx"),
         turn("ended"),
-        driver(state="settled", scope=[HOST]),
+        push_run(state="settled", play="dataplane"),
     )
     assert [result["failed"] for result in played] == [False] * 8, played.stdout
     begun, *steps, ended, settled = played[1:]
@@ -69,8 +69,8 @@ def test_a_host_goes_through_its_units_and_is_upgraded(run: Runner, roles: Roles
 def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_for(
     run: Runner, roles: Roles, consul: RawKV
 ) -> None:
-    failing = [started(FLEET, [HOST]), turn("begun"), step("stop/nginx"), turn("failed", error="no disk")]
-    played = play(run, roles, *failing, driver(state="settled", scope=[HOST]))
+    failing = [turn("begun"), step("stop/nginx"), turn("failed", error="no disk")]
+    played = play(run, roles, started(FLEET, [HOST]), *failing, push_run(state="settled", play="dataplane"))
     assert played[3]["error"] == "no disk"
     assert (record(consul)["state"], record(consul)["error"], record(consul)["step"]) == ("failed", "no disk", "stop")
     settled = played[4]
@@ -90,14 +90,13 @@ def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_
 
 
 def test_the_hosts_of_a_wave_begin_together(run: Runner, roles: Roles, consul: RawKV) -> None:
-    played = play(run, roles, started(FLEET, list(FLEET)), turn("begun", hosts=list(FLEET)))
+    played = play(run, roles, started(FLEET), turn("begun", hosts=list(FLEET)))
     assert {host: answer["go"] for host, answer in played[1]["hosts"].items()} == {HOST: True, "web2": True}
     assert {host: gates(consul).get(f"host/{host}") for host in FLEET} == dict.fromkeys(FLEET, "True")
 
 
 @pytest.mark.thorough
 def test_what_goes_on_without_its_driver_or_order_is_refused(run: Runner, roles: Roles) -> None:
-    nowhere = {"driver": "/nowhere"}
     played = play(
         run,
         roles,
@@ -105,16 +104,18 @@ def test_what_goes_on_without_its_driver_or_order_is_refused(run: Runner, roles:
         step("stop/nginx"),
         turn("begun"),
         step("sleep/nginx"),
-        turn("begun", **nowhere),
-        step("stop/nginx", **nowhere),
-        driver(state="settled", **nowhere),
+        stopped(),
+        step("stop/nginx"),
+        push_run(state="settled", play="dataplane"),
     )
     codes = [result.get("failure", {}).get("code") for result in played]
-    assert codes == [None, "not_let_through", None, "unknown_unit", "no_driver", "no_driver", "no_driver"]
+    assert codes == [None, "not_let_through", None, "unknown_unit", None, "no_push", "no_push"]
     for result in played:
         if result["failed"]:
             assert result["msg"] == f"[{result['failure']['code']}] {result['failure']['message']}"
-    assert "run the same command again, and it goes on from there" in played[-1]["msg"]
+    alone = run([turn("begun")], environ=WATCHED)[0]
+    assert alone["failure"]["code"] == "no_daemon"
+    assert "Run the same command again to continue." in alone["msg"]
 
 
 @pytest.mark.thorough
@@ -123,9 +124,25 @@ def test_the_tasks_after_the_upgrade_have_a_phase_of_their_own(run: Runner, role
     consul.delete("running/versions/v1/", tree=True)
     roles.add("nginx", {POST: "- name: Say after\n  ansible.builtin.debug: {msg: after}\n"})
     played = play(
-        run, roles, started(FLEET, [HOST], phase="after"), turn("begun"), step("post_upgrade/nginx"), turn("ended")
+        run,
+        roles,
+        prepared(FLEET, [HOST]),
+        {**plan(version="v2", fleet=FLEET, limit=[], since=0), "register": "passed"},
+        push_run(
+            state="finished",
+            plan="{{ passed }}",
+            composition="{{ composed }}",
+            upgrade_roles={"web": {}},
+            wait_timeout=60,
+        ),
+        turn("begun"),
+        step("post_upgrade/nginx"),
+        turn("ended"),
+        push_run(state="settled", play="post_upgrade"),
     )
-    assert [result["failed"] for result in played] == [False] * 4, played.stdout
+    assert [result["failed"] for result in played] == [False] * 7, played.stdout
+    assert (played[2]["complete"], played[2]["post_upgrade"]) == (True, [HOST, "web2"])
+    played = Played(played[2:], played.stdout, played.code)
     assert played[1]["go"]
     assert "rolling_rules.global admits 2 of role web at once" in played[1]["reason"]
     assert record(consul)["post"] == "done"
@@ -141,9 +158,7 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
     points = {f"tasks/upgrade_to/{point}.yml": task for point in ("2.4", "2.6")}
     for name, more in (("db", ""), ("cloud", "provider: true\n")):
         roles.add(name, {TASKS: task, META: f'upgrade_path: ["2.4", "2.6"]\n{more}', **points})
-    ways = {HOST: ["db@2.6", "cloud@2.4", "cloud@2.6"]}
     begin = plan(version="2.6", fleet=FLEET, instructions={"rolling_rules": {"global": 2}}, limit=[])
-    given = {"version": "2.6", "ways": ways, "origins": {HOST: "2.4"}, "providers": {"cloud": "2.2"}}
     units = ("db@2.4", "cloud@2.4", "db@2.6", "cloud@2.6", "db", "cloud")
     steps = [
         one
@@ -154,10 +169,19 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
         )
     ]
     played = run(
-        [begin, *composed(roles, "db", "cloud"), prepared(), started(FLEET, [HOST], **given), turn("begun"), *steps],
+        [
+            begin,
+            *composed(roles, "db", "cloud"),
+            *started(FLEET, [HOST], "2.6", provider_versions={"cloud": "2.2"}),
+            turn("begun"),
+            *steps,
+        ],
         environ=WATCHED,
     )
     assert [one["failed"] for one in played] == [False] * len(played), played.stdout
+    route = played[3]["hosts"][HOST]
+    assert route["version_before"] == "2.4"
+    assert route["checkpoints"] == ["db@2.6", "cloud@2.4", "cloud@2.6"]
     answers = [one for one in played[5:] if "run" in one]
     assert [(one["run"], one["why"]) for one in answers] == [(False, "it is not on the host's way"), *[(True, "")] * 5]
     # The run is gone, and what it did stays: the last unit of the provider made it what it should be.
@@ -168,19 +192,67 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("way", "kept"), [(["db@2.4", "db@2.6"], ["upgrade/db@2.4"]), ([], [])])
-def test_what_is_behind_a_host_on_its_way_stays_so_and_off_it_is_before_it_again(
-    run: Runner, roles: Roles, consul: RawKV, way: list[str], kept: list[str]
-) -> None:
+def test_checkpoints_that_a_host_has_behind_it_are_not_run_again(run: Runner, roles: Roles, consul: RawKV) -> None:
     task = "- command: x\n  tags: upgrade\n"
     points = {f"tasks/upgrade_to/{point}.yml": task for point in ("2.4", "2.6")}
     roles.add("db", {TASKS: task, META: 'upgrade_path: ["2.4", "2.6"]\n', **points})
+    consul.delete("running/versions/v1/", tree=True)
     midway = {"version": "2.4.1", "state": "failed", "origin": "2.2", "done": ["stop/db", "upgrade/db@2.4"]}
     consul.put(f"upgrade/hosts/{HOST}", json.dumps(midway))
     begin = plan(version="2.6", fleet=FLEET, instructions={"rolling_rules": {"global": 2}}, limit=[])
-    tasks = [started(FLEET, [HOST], version="2.6", ways={HOST: way}), turn("begun"), step("upgrade/db")]
-    played = run([begin, *composed(roles, "db"), prepared(), *tasks], environ=WATCHED)
+    starting = started(FLEET, [HOST], "2.6", retry_failed=True)
+    played = run([begin, *composed(roles, "db"), *starting, turn("begun"), step("upgrade/db")], environ=WATCHED)
     assert [one["failed"] for one in played] == [False] * len(played), played.stdout
-    assert played[4]["done"] == kept
+    assert played[3]["hosts"][HOST]["checkpoints"] == ["db@2.6"]
+    assert played[5]["done"] == ["upgrade/db@2.4"]
     found = record(consul)
-    assert (found["version"], found["origin"], found.get("done", [])) == ("2.6", "2.2", kept)
+    assert (found["version"], found["origin"], found["done"]) == ("2.6", "2.2", ["upgrade/db@2.4"])
+
+
+def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_beginning(
+    run: Runner, roles: Roles, consul: RawKV
+) -> None:
+    before = consul.tree()
+    begin: Task = {"ansible.builtin.debug": {"msg": "nothing has begun"}}
+    played = play(
+        run,
+        roles,
+        prepared(FLEET),
+        push_run(state="validated"),
+        turn("invalid", error="no disk"),
+        push_run(state="validated"),
+        begin=begin,
+    )
+    codes = [result.get("failure", {}).get("code") for result in played]
+    assert codes == [None, "not_upgradable", None, "not_upgradable"], played.stdout
+    both = f"2 of 2 hosts can't be upgraded. {HOST}: "
+    assert (
+        f"{both}it can not be reached (see above). | web2: it can not be reached (see above). Fix that"
+        in played[1]["msg"]
+    )
+    assert f"{both}no disk | web2: it can not" in played[3]["msg"]
+    assert consul.tree() == before
+
+    played = play(run, roles, prepared(FLEET, [HOST]), turn("valid"), push_run(state="validated"), begin=begin)
+    assert [result["failed"] for result in played] == [False] * 3, played.stdout
+
+
+def test_a_host_that_may_not_go_there_keeps_the_run_from_being_prepared(
+    run: Runner, roles: Roles, consul: RawKV
+) -> None:
+    consul.delete("running/versions/v1/", tree=True)
+    seed(consul, FLEET, "2.4")
+    roles.add("db", {TASKS: "- command: x\n  tags: upgrade\n", META: 'allowed_from: ">=2.6"\n'})
+    planned: Task = {
+        **plan(version="2.8", fleet=FLEET, instructions={"rolling_rules": {"global": 2}}),
+        "check_mode": True,
+        "register": "planned",
+    }
+    given = {"version": "2.8", "fleet": FLEET, "plan": "{{ planned }}", "composition": "{{ composed }}"}
+    played = run(
+        [*composed(roles, "db"), planned, *(push_run(state=state, **given) for state in ("checked", "prepared"))],
+        environ=WATCHED,
+    )
+    for result in played[2:]:
+        assert result["failure"]["code"] == "forbidden_move", played.stdout
+        assert "2 of 2 hosts may not go to 2.8. localhost, web2 (2.4): db of the role web" in result["msg"]

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver refuses in sentences what it can't begin with, and shows no secret."""
+"""A push run refuses in sentences what it can't begin with, and shows no secret."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import yaml
 from .site import PLAYBOOKS, Site
 
 SECRET = "not-to-be-seen"
-STARTED = {"state": "started", "driver": "{{ run.driver }}", "version": "v1", "timeout": 0.5}
-COMPOSED = {"composition": {"roles": {}}}
+PREPARED = {"state": "prepared", "version": "v1"}
+NOTHING = {"composition": {"roles": {}, "run_folder": "/nowhere"}, "plan": {"hosts": {}, "waves": [], "transitions": []}}
 
 
 def drive(site: Site, *, watched: bool = True, **options: Any) -> str:
-    """Prepare a driver and start it, with a token and as many words as Ansible has; return what was printed."""
+    """Prepare a run and start it, with a token and as many words as Ansible has; return what was printed."""
     tasks = [
-        {"convoy.upgrade.push_daemon": {"state": "prepared"}, "register": "run"},
-        {"convoy.upgrade.push_daemon": {**STARTED, **options}},
+        {"convoy.upgrade.push_run": {**PREPARED, **options}},
+        {"convoy.upgrade.push_run": {"state": "started", "timeout": 0.5}},
     ]
     defaults = {
         "group/convoy.upgrade.consul": {"token": "{{ lookup('ansible.builtin.env', 'SITE_TOKEN') }}", "port": 1}
@@ -47,14 +47,14 @@ def empty(site: Site) -> Site:
 
 @pytest.mark.thorough
 def test_without_a_composition_it_does_not_start(empty: Site) -> None:
-    assert "composition is not given, and state: started needs it." in drive(empty)
+    assert "composition is not given, and state: prepared needs it." in drive(empty)
 
 
 @pytest.mark.thorough
 def test_without_consul_it_does_not_start(empty: Site) -> None:
-    shown = drive(empty, **COMPOSED)
+    shown = drive(empty, **NOTHING)
     assert "Consul at http://127.0.0.1:1 can't be reached: Connection refused." in shown
 
 
 def test_without_the_callback_it_does_not_start(empty: Site) -> None:
-    assert "The callback convoy_watch is not enabled, and only callbacks learn" in drive(empty, watched=False)
+    assert "The callback convoy_watch is not enabled, and only callbacks learn" in drive(empty, watched=False, **NOTHING)

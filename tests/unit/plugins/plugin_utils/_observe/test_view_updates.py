@@ -1,12 +1,12 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a view is told, look by look."""
+"""What the view shows of each read."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+import pickle
+from dataclasses import asdict, replace
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import (
@@ -16,7 +16,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress i
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.story import ViewMessages
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import ViewUpdate
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_updates import ViewUpdates
 
 FOUND = RolloutProgress(
     "2", "1", "running", (RoleProgress("web", 2, 0, 1, 0, 1),), (), 0, (), None, 0, 0.0, False, False
@@ -30,82 +31,83 @@ def updates(found: RolloutProgress = FOUND, *warnings: str, **states: str) -> Pr
 
 
 def test_changes_are_lines_and_the_count_stands_for_itself() -> None:
-    story = ViewMessages()
-    first = story.message(updates(web1="upgrading", web2="pending"))
-    second = story.message(updates(web1="upgraded", web2="upgrading"))
+    shown = ViewUpdates()
+    first = shown.update(updates(web1="upgrading", web2="pending"))
+    second = shown.update(updates(web1="upgraded", web2="upgrading"))
 
-    assert first["lines"] == ["web1 is upgrading: because"]
-    assert second["lines"] == ["web1 upgrading -> upgraded", "web2 pending -> upgrading: because"]
-    assert second["count"] == story.count == "-- 2: web 1/2; 1 upgrading, 0 waiting"
-    assert second["index"] == 7
-    assert RolloutProgress.from_plain(json.loads(json.dumps(second))["progress"]) == FOUND
+    assert first.lines == ("web1 is upgrading: because",)
+    assert second.lines == (
+        "web1 upgrading -> upgraded",
+        "web2 pending -> upgrading: because",
+    )
+    assert second.count == shown.count == "-- 2: web 1/2; 1 upgrading, 0 waiting"
+    assert second.index == 7
+    assert pickle.loads(pickle.dumps(second)).progress == FOUND
 
 
 def test_a_pass_that_was_made_before_the_first_look_is_told_with_it() -> None:
     view = {"role": "web", "state": "upgrading", "reason": "admitted"}
-    story = ViewMessages({"version": "2", "hosts": {"web1": view}})
+    shown = ViewUpdates({"version": "2", "hosts": {"web1": view}})
 
-    assert story.message(updates(web1="upgraded"))["lines"] == [
+    assert shown.update(updates(web1="upgraded")).lines == (
         "web1 is upgrading: admitted",
         "web1 upgrading -> upgraded",
-    ]
+    )
 
 
 def test_what_begins_to_stop_it_and_ends_is_told_once() -> None:
-    story = ViewMessages()
+    shown = ViewUpdates()
     stopped = updates(replace(FOUND, notes=(PAUSED,)))
 
-    assert [story.message(one)["lines"] for one in (updates(), stopped, stopped, updates(), updates())] == [
-        [],
-        [PAUSED],
-        [],
-        ["It goes on."],
-        [],
+    assert [shown.update(one).lines for one in (updates(), stopped, stopped, updates(), updates())] == [
+        (),
+        (PAUSED,),
+        (),
+        ("It goes on.",),
+        (),
     ]
 
 
 def test_another_rollout_is_told() -> None:
-    story = ViewMessages()
-    story.message(updates())
+    shown = ViewUpdates()
+    shown.update(updates())
 
-    assert story.message(updates(replace(FOUND, version="3")))["lines"] == [
-        "Another rollout has begun: the fleet goes to 3 now."
-    ]
+    assert shown.update(updates(replace(FOUND, version="3"))).lines == (
+        "Another rollout has begun: the fleet goes to 3 now.",
+    )
 
 
 def test_a_consul_that_is_away_is_told_once_and_so_is_its_return() -> None:
-    story = ViewMessages()
+    shown = ViewUpdates()
     away = Unreachable("unreachable", "Consul at http://there can't be reached: refused.")
-    first, second = story.message(away), story.message(away)
+    first, second = shown.update(away), shown.update(away)
 
-    assert first["lines"] == [
-        "Consul at http://there can't be reached: refused. What is shown is of the time before; it is asked again."
-    ]
-    assert second == {"lines": [], "away": "Consul at http://there can't be reached: refused."}
-    assert story.message(updates())["lines"] == ["Consul is back."]
+    assert first.lines == (
+        "Consul at http://there can't be reached: refused. What is shown is of the time before; it is asked again.",
+    )
+    assert second == ViewUpdate((), away="Consul at http://there can't be reached: refused.")
+    assert shown.update(updates()).lines == ("Consul is back.",)
 
 
 def test_warnings_are_told_once() -> None:
-    story = ViewMessages()
+    shown = ViewUpdates()
 
-    assert [story.message(updates(FOUND, "no such host"))["lines"] for _each in range(2)] == [
-        ["Warning: no such host"],
-        [],
+    assert [shown.update(updates(FOUND, "no such host")).lines for _each in range(2)] == [
+        ("Warning: no such host",),
+        (),
     ]
 
 
 def test_nothing_in_it_acts_on_a_terminal() -> None:
     flight = HostProgress("web\x1b[2J", "web", "ng\x9binx", "st\nop", "upgrading", None)
-    message = ViewMessages().message(
-        updates(replace(FOUND, flights=(flight,), notes=("a\x07b",)), "c\rd", web1="failed")
-    )
+    message = ViewUpdates().update(updates(replace(FOUND, flights=(flight,), notes=("a\x07b",)), "c\rd", web1="failed"))
 
     def texts(value: object) -> list[str]:
         if isinstance(value, dict):
             return [text for below in value.values() for text in texts(below)]
-        if isinstance(value, list):
+        if isinstance(value, (list, tuple)):
             return [text for below in value for text in texts(below)]
         return [value] if isinstance(value, str) else []
 
-    assert texts(message)
-    assert all(text.isprintable() for text in texts(message))
+    assert texts(asdict(message))
+    assert all(text.isprintable() for text in texts(asdict(message)))

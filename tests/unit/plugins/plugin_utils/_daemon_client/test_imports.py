@@ -23,6 +23,8 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 def test_the_callback_of_every_run_loads_no_client_of_consul() -> None:
     done = subprocess.run([sys.executable, "-c", LOAD, CALLBACK], capture_output=True, text=True, check=True)
     loaded = json.loads(done.stdout)
-    assert any(name.endswith("_notify.run_watch") for name in loaded)
-    assert [name for name in loaded if "._store" in name or "._ops" in name] == []
+    assert any(name.endswith("_daemon_client.client") for name in loaded)
+    assert [
+        name for name in loaded if "._state" in name or "._rollout" in name or name.endswith("_consul.client")
+    ] == []
     assert {"consul", "requests", "urllib3", "http.client"}.isdisjoint(loaded)

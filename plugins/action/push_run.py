@@ -1,0 +1,215 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Prepare a push run, start it, wait for it and stop it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ansible import context
+from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started, require_watch
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
+    GetRun,
+    GetValidation,
+    KeepRun,
+    Settle,
+    Settlement,
+    StartPush,
+    StopPush,
+)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
+    POST_UPGRADE,
+    RunRequest,
+    check_moves,
+    prepare_run,
+    with_post_upgrade,
+)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import HOST_VARIABLE
+
+_STATES = ("checked", "prepared", "validated", "started", "settled", "finished", "stopped")
+_OPTIONS: dict[str, dict[str, Any]] = {
+    **ACTION_CONNECTION_OPTIONS,
+    "state": {"type": "str", "choices": list(_STATES), "required": True},
+    "version": {"type": "str"},
+    "fleet": {"type": "dict", "default": {}},
+    "plan": {"type": "dict"},
+    "composition": {"type": "dict"},
+    "upgrade_roles": {"type": "dict", "default": {}},
+    "part": {"type": "str", "choices": ["all", "controlplane", "dataplane", "role", "after"], "default": "all"},
+    "role": {"type": "str", "default": ""},
+    "limit": {"type": "list", "elements": "str", "default": []},
+    "provider_versions": {"type": "dict", "default": {}},
+    "retry_failed": {"type": "bool", "default": False},
+    "play": {"type": "str", "choices": [FIRST, CONTROL, DATA, POST_UPGRADE]},
+    "wait_timeout": {"type": "float", "default": 14400.0},
+}
+
+# How long one question takes at most, so that lines are shown in time (seconds).
+_ASK_FOR = 10
+
+
+class ActionModule(ActionBase):
+    """The action behind the module of the same name."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Do what the state says."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _checked, options = self.validate_argument_spec(_OPTIONS)
+        self._hostvars: Mapping[str, Any] = (task_vars or {}).get("hostvars") or {}
+        act: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "checked": self._check,
+            "prepared": self._prepare,
+            "validated": self._validate,
+            "started": self._start,
+            "settled": self._settle,
+            "finished": self._finish,
+            "stopped": self._stop,
+        }
+        try:
+            return {**result, "changed": False, **act[options["state"]](options)}
+        except UpgradeError as error:
+            return {**result, **error.as_result()}
+
+    def _check(self, options: dict[str, Any]) -> dict[str, Any]:
+        check_moves(self._request(options))
+        return {}
+
+    def _prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+        require_watch()
+        folder = _needed(options, "composition").get("run_folder") or ""
+        run = prepare_run(self._request(options), folder)
+        ensure_daemon()
+        ask(KeepRun(run))
+        for line in (*run.routes.lines, *run.left_out):
+            self._display.display(line)
+        return run.as_result()
+
+    def _validate(self, _options: dict[str, Any]) -> dict[str, Any]:
+        hosts = ask(GetRun()).scope.validate
+        found = ask(GetValidation())
+        # Ansible drops an unreachable host from the play, so it has reported nothing.
+        errors = {
+            host: found.get(host, "it can not be reached (see above).") for host in hosts if found.get(host) != ""
+        }
+        if errors:
+            why = [
+                error.strip() if error.startswith(f"{host}:") else f"{host}: {error.strip()}"
+                for host, error in errors.items()
+            ]
+            raise UpgradeError(
+                "not_upgradable",
+                f"Nothing was touched: {len(errors)} of {len(hosts)} hosts can't be upgraded. {' | '.join(why)} Fix that, hold these "
+                "hosts, or leave them out with upgrade_limit; then run the same command again.",
+                hosts=errors,
+            )
+        return {}
+
+    def _start(self, options: dict[str, Any]) -> dict[str, Any]:
+        run = ask(GetRun())
+        plays = tuple(run.scope.plays[play] for play in (FIRST, CONTROL, DATA))
+        hosts = tuple(host for play in plays for host in play)
+        self._push(options, UPGRADE, hosts, plays)
+        return run.as_result()
+
+    def _finish(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Start the tasks after the upgrade, once every host is upgraded."""
+        ask(StopPush())
+        plan, composition = _needed(options, "plan"), _needed(options, "composition")
+        run = with_post_upgrade(ask(GetRun()), plan, composition, options["upgrade_roles"])
+        ask(KeepRun(run))
+        if run.post_upgrade:
+            self._push(options, AFTER, tuple(run.post_upgrade))
+        return run.as_result()
+
+    def _push(
+        self, options: dict[str, Any], phase: str, hosts: tuple[str, ...], plays: tuple[tuple[str, ...], ...] = ()
+    ) -> None:
+        run = ask(GetRun())
+        push = PushRun(
+            settings=read_settings(options.get, os.environ),
+            version=run.version,
+            phase=phase,
+            fleet=run.fleet,
+            units=run.task_groups,
+            scope=hosts,
+            plays=plays,
+            ways=run.routes.checkpoints,
+            origins=run.routes.origins,
+            providers=run.routes.providers,
+            retry_failed=run.retry_failed,
+            patience=options["wait_timeout"],
+            forks=int(context.CLIARGS.get("forks") or 1),
+        )
+        ask(StartPush(push))
+        ask(FollowProgress(push.settings, push.fleet, push.version))
+
+    def _settle(self, options: dict[str, Any]) -> dict[str, Any]:
+        hosts = ask(GetRun()).hosts_of(_needed(options, "play"))
+        deadline = time.monotonic() + options["wait_timeout"]
+        while hosts:
+            left = deadline - time.monotonic()
+            found = ask(Settle(hosts, max(0.1, min(_ASK_FOR, left))))
+            for line in found.lines:
+                self._display.display(f"{time.strftime('%H:%M:%S')} {line}")
+            if found.done:
+                break
+            if not found.can_move or left <= 0:
+                return _unsettled(found)
+        return {"done": True, "partial": [], "obstacles": []}
+
+    def _stop(self, _options: dict[str, Any]) -> dict[str, Any]:
+        if is_started():
+            ask(StopPush())
+        return {}
+
+    def _request(self, options: dict[str, Any]) -> RunRequest:
+        return RunRequest(
+            version=_needed(options, "version"),
+            fleet=options["fleet"],
+            plan=_needed(options, "plan"),
+            composition=_needed(options, "composition"),
+            upgrade_roles=options["upgrade_roles"],
+            part=options["part"],
+            role=options["role"],
+            limit=tuple(options["limit"]),
+            retry_failed=options["retry_failed"],
+            declared=self._declared,
+            providers=options["provider_versions"],
+        )
+
+    def _declared(self, host: str) -> object:
+        return self._hostvars[host].get(HOST_VARIABLE) if host in self._hostvars else None
+
+
+def _unsettled(found: Settlement) -> dict[str, Any]:
+    obstacles = list(found.obstacles)
+    result = {"done": False, "partial": list(found.partial), "obstacles": obstacles}
+    if found.partial and found.partial == found.unfinished:
+        return result
+    why = "The time to wait is up" if found.can_move else "Nothing can move any more"
+    message = f"{why}. {found.count}. " + " | ".join(obstacles)
+    error = UpgradeError("timeout" if found.can_move else "stuck", message, obstacles=obstacles)
+    return {**result, **error.as_result()}
+
+
+def _needed(options: dict[str, Any], name: str) -> Any:
+    value = options[name]
+    if not value:
+        raise UpgradeError("missing_option", f"{name} is not given, and state: {options['state']} needs it.")
+    return value

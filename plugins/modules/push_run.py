@@ -1,0 +1,250 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Prepare a push run, start it, wait for it and stop it: documentation of the action plugin."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: push_run
+short_description: Prepare a run in which Ansible upgrades hosts, start it, wait for it and stop it
+version_added: 0.2.0
+description:
+  - A run has one daemon, a process on the controller that lasts as long as C(ansible-playbook). In a push run it admits the hosts
+    and writes their records. Tasks ask it over a Unix socket, so a step of a host costs one request to Consul, no module and no
+    connection.
+  - The daemon holds a lease in Consul on each host that the run upgrades. Another run does not touch these hosts until the lease ends.
+  - What a run is, is decided once, with O(state=prepared). The daemon keeps it, and the plays that follow use what was returned.
+author: The convoy.upgrade authors (@convoy-upgrade)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+  - convoy.upgrade.consul
+attributes:
+  check_mode:
+    support: partial
+    details: The playbooks only check, prepare and validate in check mode.
+  diff_mode:
+    support: none
+    details: What changes is written step by step while hosts are upgraded.
+  platform:
+    platforms: posix
+    support: full
+options:
+  state:
+    description:
+      - V(checked) fails if a host of the fleet may not go from its version to O(version).
+      - V(prepared) does the same, and computes the plays, waves and upgrade paths of the run.
+      - V(validated) fails if a host has reported that it can't be upgraded, or has reported nothing.
+      - V(started) opens a session with Consul and admits hosts from now on. The rollout has to have begun.
+      - V(settled) waits until the hosts of O(play) are upgraded, shows every change, and fails if nothing can move any more.
+        Hosts of roles without services are admitted meanwhile, as they upgrade themselves.
+      - V(finished) admits hosts to the tasks after the upgrade, if every host of the fleet is upgraded.
+      - V(stopped) ends the session, and with it all leases of the run.
+    type: str
+    choices: [checked, prepared, validated, started, settled, finished, stopped]
+    required: true
+  version:
+    description:
+      - Version that the fleet moves to. Needed for V(checked) and V(prepared).
+    type: str
+  fleet:
+    description:
+      - Maps all hosts to their roles. For V(checked) and V(prepared).
+    type: dict
+    default: {}
+  plan:
+    description:
+      - A result of M(convoy.upgrade.consul_upgrade_plan), for V(prepared) in check mode. For V(checked), one of
+        M(convoy.upgrade.consul_upgrade_info) does too. For V(finished), that of a pass after the upgrade.
+    type: dict
+  composition:
+    description:
+      - A result of M(convoy.upgrade.compose_upgrade_tasks). Needed with O(plan). For V(prepared) it needs a copy for the run.
+    type: dict
+  upgrade_roles:
+    description:
+      - Maps each role to a dictionary with its C(plane) and C(services). For V(prepared) and V(finished).
+    type: dict
+    default: {}
+  part:
+    description:
+      - Which part of the fleet the run upgrades. V(role) upgrades O(role) alone, and V(after) only runs tasks after the upgrade.
+    type: str
+    choices: [all, controlplane, dataplane, role, after]
+    default: all
+  role:
+    description:
+      - The role, with O(part=role).
+    type: str
+    default: ""
+  limit:
+    description:
+      - Hosts, roles and groups that may go. Empty for all.
+    type: list
+    elements: str
+    default: []
+  provider_versions:
+    description:
+      - Maps providers to the version that each runs, where Consul has none.
+    type: dict
+    default: {}
+  retry_failed:
+    description:
+      - Whether to upgrade failed and lost hosts again.
+    type: bool
+    default: false
+  play:
+    description:
+      - Play whose hosts are waited for. Needed for V(settled).
+    type: str
+    choices: [dataplane_first, controlplane, dataplane, post_upgrade]
+  wait_timeout:
+    description:
+      - Seconds to wait at most, for a host to be admitted and for V(settled).
+    type: float
+    default: 14400
+notes:
+  - It runs on the controller alone, so Consul has to be reachable from there.
+  - It needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there by itself.
+seealso:
+  - module: convoy.upgrade.push_host
+  - module: convoy.upgrade.push_step
+"""
+
+EXAMPLES = r"""
+- name: Check that every host may go to 2.10
+  convoy.upgrade.push_run:
+    state: checked
+    version: "2.10"
+    fleet:
+      web1: web
+    plan: "{{ plan }}"
+    composition: "{{ composed }}"
+
+- name: Prepare the run
+  convoy.upgrade.push_run:
+    state: prepared
+    version: "2.10"
+    fleet:
+      web1: web
+    plan: "{{ plan }}"
+    composition: "{{ composed }}"
+    upgrade_roles:
+      web:
+        plane: dataplane
+    part: dataplane
+    limit: [web1]
+  register: upgrade_run
+
+- name: Admit its hosts from now on
+  convoy.upgrade.push_run:
+    state: started
+    wait_timeout: 3600
+
+- name: Wait until the hosts of the data plane are upgraded
+  convoy.upgrade.push_run:
+    state: settled
+    play: dataplane
+    wait_timeout: 3600
+
+- name: End all leases of the run
+  convoy.upgrade.push_run:
+    state: stopped
+"""
+
+RETURN = r"""
+version:
+  description: Version that the fleet moves to.
+  returned: with V(prepared), V(started) and V(finished)
+  type: str
+tasks_folder:
+  description: The composed tasks, a folder for each role below it.
+  returned: with V(prepared), V(started) and V(finished)
+  type: str
+dataplane_first:
+  description: Hosts of the data plane that the control plane waits for, as in a rollback, in their order.
+  returned: with V(prepared), V(started) and V(finished)
+  type: list
+  elements: str
+controlplane:
+  description: Hosts that go in waves, in their order.
+  returned: with V(prepared), V(started) and V(finished)
+  type: list
+  elements: str
+waves:
+  description: How many hosts of RV(controlplane) are in each wave.
+  returned: with V(prepared), V(started) and V(finished)
+  type: list
+  elements: int
+dataplane:
+  description: All other hosts that Ansible upgrades, in their order.
+  returned: with V(prepared), V(started) and V(finished)
+  type: list
+  elements: str
+validate:
+  description: The hosts that have not begun.
+  returned: with V(prepared), V(started) and V(finished)
+  type: list
+  elements: str
+post_upgrade:
+  description: Hosts that have tasks after the upgrade. Empty before V(finished), and as long as a host is not upgraded.
+  returned: with V(prepared), V(started) and V(finished)
+  type: list
+  elements: str
+complete:
+  description: Whether every host of the fleet is upgraded, as V(finished) found.
+  returned: with V(prepared), V(started) and V(finished)
+  type: bool
+hosts:
+  description: Maps each host that Ansible upgrades to what its tasks need.
+  returned: with V(prepared), V(started) and V(finished)
+  type: dict
+  contains:
+    tasks_folder:
+      description: The composed tasks of its role.
+      type: str
+    version_before:
+      description: Version that it comes from. Empty if it is not known.
+      type: str
+    checkpoints:
+      description: The checkpoints that are still before it on its upgrade path, such as C(nginx@2.4).
+      type: list
+      elements: str
+providers:
+  description: Maps providers to the version that each comes from.
+  returned: with V(prepared), V(started) and V(finished)
+  type: dict
+left_out:
+  description: Why the run leaves out some of its hosts, a sentence each.
+  returned: with V(prepared), V(started) and V(finished)
+  type: list
+  elements: str
+done:
+  description: Whether all hosts of the play are upgraded.
+  returned: with V(settled)
+  type: bool
+partial:
+  description: Hosts of which the tags on the command line left something out.
+  returned: with V(settled)
+  type: list
+  elements: str
+obstacles:
+  description: The reasons why hosts are not upgraded, each with its hosts.
+  returned: with V(settled)
+  type: list
+  elements: str
+failure:
+  description: What went wrong.
+  returned: failure
+  type: dict
+  contains:
+    code:
+      description: A stable word, such as C(forbidden_move), C(not_upgradable), C(stuck), C(timeout), C(no_watch) or C(unreachable).
+      type: str
+    message:
+      description: The message of the failure.
+      type: str
+    details:
+      description: The facts of the failure as data.
+      type: dict
+"""

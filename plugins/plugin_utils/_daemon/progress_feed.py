@@ -1,0 +1,129 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The part of a run's daemon that follows the rollout for the live view of ansible-playbook."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._consul.settings import Settings
+from ...module_utils._consul.watch import BlockingQueries
+from ...module_utils._observe.progress import RolloutProgress
+from ...module_utils._queries.follow import ProgressUpdate, follow
+from .._observe.view_messages import FollowProgress, ViewEnd, ViewUpdate, WaitUntilShown
+from .._observe.view_updates import ViewUpdates, sanitized_progress
+
+# How long a task waits for the first drawing, so that nothing is shown twice (seconds).
+_PATIENCE = 3.0
+
+
+class ProgressFeed:
+    """Sends the view what happens.
+
+    :param queries: gives the blocking queries of this process for a Consul.
+    """
+
+    def __init__(self, queries: Callable[[Settings], BlockingQueries]) -> None:
+        """Have no view yet."""
+        self._queries = queries
+        self._changed = threading.Condition()
+        # Held while the view is sent something, until it has shown it.
+        self._sending = threading.Lock()
+        self._view: Connection | None = None
+        self._is_following = False
+        self._is_shown = False
+        self._index = 0
+        self._end: RolloutProgress | None = None
+
+    def attach(self, view: Connection) -> None:
+        """Answer `AttachView`: send the view updates until it closes the connection."""
+        with self._changed:
+            self._view, self._is_shown = view, False
+
+    def is_shown(self) -> bool:
+        """Return whether the view shows the rollout, also after its end."""
+        with self._changed:
+            return self._view is not None and self._is_shown
+
+    def follow(self, message: FollowProgress) -> bool:
+        """Answer `FollowProgress`."""
+        with self._changed:
+            if self._view is None:
+                return False
+            if not self._is_following:
+                # The lines of tasks are shown again if this attempt fails.
+                self._is_following, self._is_shown, self._end = True, False, None
+                threading.Thread(target=self._follow, args=(message,), daemon=True).start()
+            self._changed.wait_for(lambda: self._is_shown or not self._is_following, _PATIENCE)
+            return self._is_shown
+
+    def wait_until_shown(self, message: WaitUntilShown) -> None:
+        """Answer `WaitUntilShown`."""
+        until = time.monotonic() + message.seconds
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._is_shown or not self._is_following or self._index >= message.index,
+                max(0.0, until - time.monotonic()),
+            )
+
+    def wait_for_end(self) -> RolloutProgress | None:
+        """Answer `WaitForEnd`."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_following)
+            return self._end
+
+    def _follow(self, message: FollowProgress) -> None:
+        last: RolloutProgress | None = None
+        updates = ViewUpdates(message.first)
+        try:
+            for found in follow(message.settings, message.fleet, queries=self._queries(message.settings)):
+                if isinstance(found, ProgressUpdate):
+                    if last is None and message.version and found.progress.version != message.version:
+                        return
+                    last = found.progress
+                elif last is None:
+                    return
+                if found is None:
+                    if self._view is None:
+                        return
+                elif not self._send(updates.update(found)):
+                    return
+            if last is not None and self._send(ViewEnd(sanitized_progress(last))):
+                self._end = last
+        except UpgradeError as error:
+            self._send(ViewEnd(why=f"The live view ends, and the rollout goes on: {error.message}"))
+        except Exception:
+            # The log of the daemon is the only place left to report it.
+            traceback.print_exc()
+            self._send(ViewEnd(why="The live view ends by an error, and the rollout goes on."))
+        finally:
+            with self._changed:
+                self._is_following = False
+                self._is_shown = self._is_shown and self._end is not None
+                self._changed.notify_all()
+
+    def _send(self, update: ViewUpdate | ViewEnd) -> bool:
+        """Send the view an update, and return whether it has shown it."""
+        view = self._view
+        try:
+            if view is None:
+                return False
+            with self._sending:
+                view.send(update)
+                view.recv()
+        except (OSError, EOFError):
+            with self._changed:
+                if self._view is view:
+                    self._view = None
+            return False
+        with self._changed:
+            if isinstance(update, ViewUpdate) and update.progress is not None:
+                self._is_shown, self._index = True, max(self._index, update.index)
+            self._changed.notify_all()
+        return True

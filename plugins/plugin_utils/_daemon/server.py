@@ -1,0 +1,187 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The daemon of a run: one process beside ansible-playbook that answers its tasks and callbacks, and ends with it.
+
+It has up to three parts: it admits and records hosts (a push run), follows the rollout for the live view, and calls the
+hook with each event. All of them share its blocking queries to Consul.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._consul.settings import Settings
+from ...module_utils._consul.watch import BlockingQueries
+from .._daemon_client.messages import EndRun, Failure, Message
+from .._notify.messages import StartNotifier
+from .._notify.notifier import Notifier
+from .._observe.view_messages import AttachView, FollowProgress, IsShown, WaitForEnd, WaitUntilShown
+from .._push.messages import (
+    Admit,
+    AdmitWave,
+    BeginTaskGroup,
+    EndHost,
+    FailHost,
+    FinishTaskGroup,
+    GetRun,
+    GetValidation,
+    KeepRun,
+    ReportValidation,
+    Settle,
+    StartPush,
+    StopPush,
+)
+from .._push.prepared_run import PreparedRun
+from .._push.service import PushService
+from .progress_feed import ProgressFeed
+
+
+class RunDaemon:
+    """Answers messages.
+
+    :param folder: of the run, removed at its end.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Have no part at work yet."""
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._queries: dict[Settings, BlockingQueries] = {}
+        self._feed = ProgressFeed(self._queries_of)
+        self._run: PreparedRun | None = None
+        self._validation: dict[str, str] = {}
+        self._push: PushService | None = None
+        self._notifier: Notifier | None = None
+        self._answers: dict[type[Message[Any]], Callable[[Any], Any]] = {
+            Admit: lambda message: self._pushing().admit(message),
+            AdmitWave: lambda message: self._pushing().admit_wave(message),
+            BeginTaskGroup: lambda message: self._pushing().begin_task_group(message),
+            EndHost: lambda message: self._pushing().end_host(message),
+            EndRun: lambda _message: self.end(),
+            FailHost: lambda message: self._pushing().fail_host(message),
+            FinishTaskGroup: lambda message: self._pushing().finish_task_group(message),
+            FollowProgress: self._feed.follow,
+            GetRun: lambda _message: self._prepared(),
+            GetValidation: lambda _message: dict(self._validation),
+            IsShown: lambda _message: self._feed.is_shown(),
+            KeepRun: self._keep_run,
+            ReportValidation: self._note_validation,
+            Settle: lambda message: self._pushing().settle(message, is_shown=self._feed.is_shown()),
+            StartNotifier: self._start_notifier,
+            StartPush: self._start_push,
+            StopPush: lambda _message: self._stop_push(),
+            WaitForEnd: lambda _message: self._feed.wait_for_end(),
+            WaitUntilShown: self._feed.wait_until_shown,
+        }
+
+    def answer(self, message: Message[Any]) -> Any:
+        """Return the answer to a message; whatever goes wrong is a :class:`Failure`."""
+        try:
+            return self._answers[type(message)](message)
+        except UpgradeError as error:
+            return Failure(error.code, error.message, error.details)
+        except Exception as error:
+            # A task waits for an answer, whatever happened.
+            traceback.print_exc()
+            what = f"The daemon of this run failed: {error!r}. This is a fault of convoy.upgrade; its log has more."
+            return Failure("daemon_fault", what, {})
+
+    def attach(self, view: Connection) -> None:
+        """Send a view all updates over its connection from now on."""
+        self._feed.attach(view)
+
+    def end(self) -> tuple[str, ...]:
+        """End all parts, remove the folder and return the notifier's warnings."""
+        with self._lock:
+            push, self._push = self._push, None
+            notifier, self._notifier = self._notifier, None
+        with contextlib.suppress(UpgradeError):
+            if push is not None:
+                push.close()
+        warnings = notifier.finish() if notifier is not None else ()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return warnings
+
+    def _queries_of(self, settings: Settings) -> BlockingQueries:
+        return self._queries.setdefault(settings, BlockingQueries(settings))
+
+    def _keep_run(self, message: KeepRun) -> None:
+        self._run = message.run
+
+    def _prepared(self) -> PreparedRun:
+        if self._run is None:
+            raise UpgradeError("no_push", "This run upgrades no host from here: push_run has to prepare it first.")
+        return self._run
+
+    def _note_validation(self, message: ReportValidation) -> None:
+        self._validation[message.host] = message.error
+
+    def _pushing(self) -> PushService:
+        if self._push is None:
+            raise UpgradeError("no_push", "This run admits no hosts: push_run has to start before its hosts do.")
+        return self._push
+
+    def _start_push(self, message: StartPush) -> None:
+        self._stop_push()
+        self._push = PushService(message.run, self._queries_of(message.run.settings))
+
+    def _stop_push(self) -> None:
+        push, self._push = self._push, None
+        if push is not None:
+            push.close()
+
+    def _start_notifier(self, message: StartNotifier) -> None:
+        with self._lock:
+            # A playbook that imports another one asks twice.
+            if self._notifier is None:
+                self._notifier = Notifier(message, self._queries_of(message.settings))
+
+
+def serve(folder: Path, listener: socket.socket, wait_for_run: Callable[[], None]) -> None:
+    """Answer until the run has ended; the process ends with it.
+
+    :param wait_for_run: returns when ansible-playbook is gone.
+    """
+    daemon = RunDaemon(folder)
+
+    def end_with_run() -> None:
+        wait_for_run()
+        daemon.end()
+        _exit()
+
+    threading.Thread(target=end_with_run, daemon=True).start()
+    while True:
+        line, _address = listener.accept()
+        threading.Thread(target=_converse, args=(daemon, Connection(line.detach())), daemon=True).start()
+
+
+def _converse(daemon: RunDaemon, line: Connection) -> None:
+    """Answer what arrives over a connection, until it is closed."""
+    with contextlib.suppress(OSError, EOFError):
+        while True:
+            message = line.recv()
+            if isinstance(message, AttachView):
+                # From now on the daemon sends, and only the feed reads.
+                daemon.attach(line)
+                return
+            answer = daemon.answer(message)
+            line.send(answer)
+            if isinstance(message, EndRun):
+                _exit()
+
+
+def _exit() -> None:
+    sys.stderr.flush()
+    os._exit(0)

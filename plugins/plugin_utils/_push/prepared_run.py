@@ -1,0 +1,180 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A push run, prepared once: which hosts each play upgrades, where they come from and what they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import plural
+from .._run.scope import RunScope, post_upgrade_hosts, run_scope
+from .._upgrade_path.allowed_moves import ForbiddenMoves, forbidden_moves
+from .._upgrade_path.routes import Routes, routes_of, unknown_hosts
+from .run import RunTaskGroup, task_groups_from
+
+POST_UPGRADE = "post_upgrade"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What a run is prepared from.
+
+    :param version: the target.
+    :param fleet: host -> role, as the inventory has it.
+    :param plan: a result of ``consul_upgrade_plan``, in check mode.
+    :param composition: a result of ``compose_upgrade_tasks``.
+    :param upgrade_roles: role -> its plane and services.
+    :param part: all, a plane, role for one role alone, or after for no host.
+    :param limit: hosts, roles and groups; empty for all.
+    :param declared: gives the version that an operator declares for a host; None if nothing is declared.
+    :param providers: provider -> the version that an operator declares.
+    """
+
+    version: str
+    fleet: Mapping[str, str]
+    plan: Mapping[str, Any]
+    composition: Mapping[str, Any]
+    upgrade_roles: Mapping[str, Any]
+    part: str = "all"
+    role: str = ""
+    limit: tuple[str, ...] = ()
+    retry_failed: bool = False
+    declared: Callable[[str], object] = lambda _host: None
+    providers: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """What the plays of a run and its daemon work with.
+
+    :param tasks_folder: the composed tasks, a folder for each role below it.
+    :param fleet: host -> role, of the whole fleet.
+    :param task_groups: role -> its task groups, for the roles that have services.
+    :param left_out: why this run does not upgrade some of its hosts, a sentence each.
+    :param post_upgrade: the hosts that have tasks after the upgrade, once all hosts are upgraded -> the version that each reported.
+    :param complete: whether every host of the fleet is upgraded.
+    """
+
+    version: str
+    tasks_folder: str
+    fleet: Mapping[str, str]
+    task_groups: Mapping[str, tuple[RunTaskGroup, ...]]
+    scope: RunScope
+    routes: Routes
+    left_out: tuple[str, ...]
+    retry_failed: bool
+    post_upgrade: Mapping[str, str] = field(default_factory=dict)
+    complete: bool = False
+
+    def hosts_of(self, play: str) -> tuple[str, ...]:
+        """Return the hosts that a play waits for."""
+        return tuple(self.post_upgrade) if play == POST_UPGRADE else self.scope.plays[play]
+
+    def as_result(self) -> dict[str, Any]:
+        """Return what the playbooks look at."""
+        hosts = dict.fromkeys((*self.scope.pushed_hosts, *self.post_upgrade))
+        return {
+            "version": self.version,
+            "tasks_folder": self.tasks_folder,
+            **{play: list(pushed) for play, pushed in self.scope.pushed.items()},
+            "waves": list(self.scope.waves),
+            "validate": list(self.scope.validate),
+            POST_UPGRADE: list(self.post_upgrade),
+            "complete": self.complete,
+            "hosts": {
+                host: {
+                    "tasks_folder": f"{self.tasks_folder}/{self.fleet[host]}",
+                    "version_before": self.post_upgrade.get(host, self.routes.origins.get(host, "")),
+                    "checkpoints": list(self.routes.ahead.get(host, ())),
+                }
+                for host in hosts
+            },
+            "providers": dict(self.routes.providers),
+            "left_out": list(self.left_out),
+        }
+
+
+def check_moves(request: RunRequest) -> ForbiddenMoves:
+    """Make sure that every host of the fleet may go to the version, whatever part of it the run is for.
+
+    :returns: the hosts that are left out, as their versions can't be compared.
+    :raises UpgradeError: ``forbidden_move``.
+    """
+    forbidden = forbidden_moves(
+        request.plan, request.composition, request.version, _declared(request), request.providers
+    )
+    if forbidden.reasons:
+        total = len(request.plan["hosts"])
+        who = f"{len(forbidden.hosts)} of {plural(total, 'host')}" if forbidden.hosts else "a provider"
+        raise UpgradeError(
+            "forbidden_move",
+            f"Nothing was touched: {who} may not go to {request.version}. {' '.join(forbidden.reasons)} Go to another version first, "
+            "hold these hosts (hold.yml), or say otherwise of these services in upgrade_roles or their meta/upgrade.yml.",
+            hosts=list(forbidden.hosts),
+        )
+    return forbidden
+
+
+def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
+    """Return the run.
+
+    :raises UpgradeError: ``forbidden_move``, ``no_host_left``, and what :func:`run_scope` and :func:`routes_of` raise.
+    """
+    reasons = dict(check_moves(request).left_out)
+    scope = _scope(request, reasons)
+    routes = routes_of(
+        request.plan, scope.pushed_hosts, request.composition, request.version, _declared(request), request.providers
+    )
+    if routes.left_out:
+        reasons |= routes.left_out
+        scope = _scope(request, reasons)
+    left_out = tuple(f"{host} is left out: {reasons[host]}." for host in scope.left_out)
+    if left_out and not any(scope.plays.values()):
+        raise UpgradeError(
+            "no_host_left",
+            f"Nothing was touched: no host of this run can go to {request.version}. {' '.join(left_out)} Have these hosts report "
+            "another version or hold them (hold.yml); then run the same command again.",
+        )
+    return PreparedRun(
+        request.version,
+        tasks_folder,
+        request.fleet,
+        task_groups_from(request.composition),
+        scope,
+        routes,
+        left_out,
+        request.retry_failed,
+    )
+
+
+def with_post_upgrade(
+    run: PreparedRun, plan: Mapping[str, Any], composition: Mapping[str, Any], upgrade_roles: Mapping[str, Any]
+) -> PreparedRun:
+    """Return the run with the hosts that have tasks after the upgrade; none before every host is upgraded.
+
+    :param plan: a result of ``consul_upgrade_plan`` after the upgrade.
+    """
+    hosts = post_upgrade_hosts(plan, composition, upgrade_roles) if plan["complete"] else ()
+    reported = {host: str(plan["hosts"][host]["version"] or "") for host in hosts}
+    return replace(run, post_upgrade=reported, complete=bool(plan["complete"]))
+
+
+def _scope(request: RunRequest, left_out: Mapping[str, str]) -> RunScope:
+    return run_scope(
+        request.plan,
+        request.upgrade_roles,
+        request.composition,
+        part=request.part,
+        role=request.role,
+        limit=request.limit,
+        retry_failed=request.retry_failed,
+        left_out=left_out,
+    )
+
+
+def _declared(request: RunRequest) -> dict[str, object]:
+    return {host: request.declared(host) for host in unknown_hosts(request.plan, request.composition)}

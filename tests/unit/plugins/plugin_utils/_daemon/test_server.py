@@ -1,0 +1,130 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The daemon of a run: how it starts, what it answers, and that it leaves nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.server import RunDaemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client import address
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.messages import EndRun, Failure
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import (
+    FollowProgress,
+    IsShown,
+    WaitForEnd,
+    WaitUntilShown,
+)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import report_lost_host
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Admit, StartPush, StopPush
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import PushRun
+
+NOWHERE = Settings(port=1, timeout=0.1)
+
+
+@pytest.fixture
+def announced() -> Iterator[Path]:
+    """A run with its callback, whose daemon has not started."""
+    address.announce(watched=True)
+    folder = address.run_folder()
+    assert folder is not None
+    yield folder
+    if address.is_started():
+        ask(EndRun())
+    address.forget()
+
+
+def test_a_daemon_starts_once_answers_and_leaves_nothing(announced: Path) -> None:
+    assert not announced.exists()
+    assert ensure_daemon() == ensure_daemon() == announced
+    assert sorted(one.name for one in announced.iterdir()) == ["log", "socket"]
+    assert announced.stat().st_mode & 0o777 == 0o700
+    assert ask(StopPush()) is None
+    assert ask(EndRun()) == ()
+    assert not announced.exists()
+
+
+@pytest.mark.usefixtures("announced")
+def test_a_failure_arrives_as_an_error() -> None:
+    ensure_daemon()
+    with pytest.raises(UpgradeError) as caught:
+        ask(Admit("web1"))
+    assert caught.value.code == "no_push"
+    run = PushRun(NOWHERE, "2", "upgrade", {"web1": "web"}, {}, ("web1",))
+    with pytest.raises(UpgradeError) as caught:
+        ask(StartPush(run))
+    assert caught.value.code == "unreachable"
+    # A host that becomes unreachable before the push begins has nothing to be recorded.
+    assert report_lost_host("web1", {"msg": "Task failed: no route"}) is None
+
+
+@pytest.mark.usefixtures("announced")
+def test_without_a_view_nothing_is_followed_or_waited_for() -> None:
+    ensure_daemon()
+    assert ask(FollowProgress(NOWHERE)) is False
+    assert ask(IsShown()) is False
+    assert ask(WaitUntilShown(7, 60)) is None
+    assert ask(WaitForEnd()) is None
+
+
+def test_what_no_one_expects_is_a_failure_and_not_the_end(tmp_path: Path) -> None:
+    found = RunDaemon(tmp_path).answer("no message")  # type: ignore[arg-type]
+    assert isinstance(found, Failure)
+    assert found.code == "daemon_fault"
+    assert "KeyError" in found.message
+
+
+def test_without_a_callback_no_daemon_starts() -> None:
+    address.forget()
+    with pytest.raises(UpgradeError) as caught:
+        ensure_daemon()
+    assert caught.value.code == "no_watch"
+    assert report_lost_host("web1", {}) is None
+    address.announce()
+    with pytest.raises(UpgradeError, match="only callbacks learn"):
+        address.require_watch()
+    # The other callback adds itself to the same daemon.
+    folder = address.run_folder()
+    address.announce(watched=True)
+    address.require_watch()
+    assert address.run_folder() == folder
+    address.forget()
+
+
+def test_a_daemon_that_was_killed_is_named_with_its_log(announced: Path) -> None:
+    announced.mkdir()
+    (announced / "socket").touch()
+    with pytest.raises(UpgradeError) as caught:
+        ask(IsShown())
+    assert caught.value.code == "no_daemon"
+    assert str(announced / "log") in caught.value.message
+    (announced / "socket").unlink()
+    announced.rmdir()
+
+
+def test_the_daemon_ends_with_a_run_that_is_killed() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon\n"
+        "from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client import address\n"
+        "address.announce(watched=True)\n"
+        "print(ensure_daemon(), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    folder = Path(done.stdout.strip())
+    assert folder.name.startswith("convoy-")
+    until = time.monotonic() + 20
+    while folder.exists():
+        assert time.monotonic() < until, list(folder.iterdir())
+        time.sleep(0.05)
