@@ -14,7 +14,10 @@ from .site import PLAYBOOKS, Site
 
 SECRET = "not-to-be-seen"
 PREPARED = {"state": "prepared", "version": "v1"}
-NOTHING = {"composition": {"roles": {}, "run_folder": "/nowhere"}, "plan": {"hosts": {}, "waves": [], "transitions": []}}
+NOTHING = {
+    "composition": {"roles": {}, "run_folder": "/nowhere"},
+    "plan": {"hosts": {}, "waves": [], "transitions": []},
+}
 
 
 def drive(site: Site, *, watched: bool = True, **options: Any) -> str:
@@ -57,4 +60,6 @@ def test_without_consul_it_does_not_start(empty: Site) -> None:
 
 
 def test_without_the_callback_it_does_not_start(empty: Site) -> None:
-    assert "The callback convoy_watch is not enabled, and only callbacks learn" in drive(empty, watched=False, **NOTHING)
+    assert "The callback convoy_watch is not enabled, and only callbacks learn" in drive(
+        empty, watched=False, **NOTHING
+    )
