@@ -179,6 +179,11 @@ class ActionModule(ActionBase):
         return {}
 
     def _request(self, options: dict[str, Any]) -> RunRequest:
+        if "hosts" not in _needed(options, "plan"):
+            raise UpgradeError(
+                "missing_option",
+                "plan has no hosts, so it is not a result of consul_upgrade_plan that succeeded. Pass on such a result.",
+            )
         return RunRequest(
             version=_needed(options, "version"),
             fleet=options["fleet"],

@@ -295,7 +295,7 @@ def test_a_secret_that_consul_hides_does_not_take_the_place_of_the_one_in_the_fi
     reader = json.loads(body)["SecretID"]
     played = run([given], verbosity=5, environ={"CONSUL_HTTP_TOKEN": reader})
     assert (played[0]["failed"], played[0]["failure"]["code"]) == (True, "denied")
-    assert "hides its secret from the token that it was given" in played[0]["msg"]
+    assert "hides its secret from the token in use" in played[0]["msg"]
     assert file.read_text() == secret
     assert reader not in played.stdout
 
