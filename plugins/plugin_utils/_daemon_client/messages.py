@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-Answer = TypeVar("Answer", covariant=True)
+Answer_co = TypeVar("Answer_co", covariant=True)
 
 
-class Message(Generic[Answer]):
+class Message(Generic[Answer_co]):
     """Something that a task or a callback asks the daemon."""
 
     __slots__ = ()
