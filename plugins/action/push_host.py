@@ -39,8 +39,8 @@ class ActionModule(ActionBase):
         _checked, options = self.validate_argument_spec(_OPTIONS)
         host = str((task_vars or {}).get("inventory_hostname"))
         act = {
-            "valid": self._note_valid,
-            "invalid": self._note_invalid,
+            "valid": self._report_valid,
+            "invalid": self._report_invalid,
             "begun": self._begin,
             "ended": self._end,
             "failed": self._fail,
@@ -50,11 +50,11 @@ class ActionModule(ActionBase):
         except UpgradeError as error:
             return {**result, **error.as_result()}
 
-    def _note_valid(self, host: str, _options: dict[str, Any]) -> dict[str, Any]:
+    def _report_valid(self, host: str, _options: dict[str, Any]) -> dict[str, Any]:
         ask(ReportValidation(host))
         return {}
 
-    def _note_invalid(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
+    def _report_invalid(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
         error = str(options["error"] or "it failed without a message")
         ask(ReportValidation(host, error))
         return {"error": error}
@@ -78,10 +78,10 @@ class ActionModule(ActionBase):
 
     def _show(self, admissions: Mapping[str, HostAdmission]) -> None:
         for host, one in admissions.items():
-            if not one.go and one.state != "upgraded":
-                self._display.display(f"{host} does not go ({one.state}): {one.reason}")
+            if not one.admitted and one.state != "upgraded":
+                self._display.display(f"{host} is not admitted ({one.state}): {one.reason}")
 
 
 def _plain(one: HostAdmission) -> dict[str, Any]:
-    found = {"go": one.go, "state": one.state, "reason": one.reason}
-    return {**found, "done": list(one.done)} if one.go else found
+    found = {"go": one.admitted, "state": one.state, "reason": one.reason}
+    return {**found, "done": list(one.done)} if one.admitted else found

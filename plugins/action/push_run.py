@@ -146,14 +146,14 @@ class ActionModule(ActionBase):
             version=run.version,
             phase=phase,
             fleet=run.fleet,
-            units=run.task_groups,
-            scope=hosts,
+            task_groups=run.task_groups,
+            hosts=hosts,
             plays=plays,
-            ways=run.routes.checkpoints,
+            checkpoints=run.routes.checkpoints,
             origins=run.routes.origins,
             providers=run.routes.providers,
             retry_failed=run.retry_failed,
-            patience=options["wait_timeout"],
+            wait_timeout=options["wait_timeout"],
             forks=int(context.CLIARGS.get("forks") or 1),
         )
         ask(StartPush(push))
@@ -203,7 +203,7 @@ class ActionModule(ActionBase):
 
 
 def _unsettled(found: Settlement) -> dict[str, Any]:
-    obstacles = list(found.obstacles)
+    obstacles = list(found.reasons)
     result = {"done": False, "partial": list(found.partial), "obstacles": obstacles}
     if found.partial and found.partial == found.unfinished:
         return result

@@ -182,7 +182,10 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
     assert route["version_before"] == "2.4"
     assert route["checkpoints"] == ["db@2.6", "cloud@2.4", "cloud@2.6"]
     answers = [one for one in played[5:] if "run" in one]
-    assert [(one["run"], one["why"]) for one in answers] == [(False, "it is not on the host's way"), *[(True, "")] * 5]
+    assert [(one["run"], one["why"]) for one in answers] == [
+        (False, "it is not on the host's upgrade path"),
+        *[(True, "")] * 5,
+    ]
     # The run is gone, and what it did stays: the last unit of the provider made it what it should be.
     assert json.loads(consul.get("upgrade/providers/cloud") or b"")["version"] == "2.6"
     found = record(consul)

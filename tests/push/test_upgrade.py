@@ -182,7 +182,7 @@ def test_what_is_done_once_for_all_stops_all_when_it_fails(fleet: Site) -> None:
     for host in CONTROLLERS:
         assert fleet.record(host)["state"] == "failed"
     others = [host for host in CONTROLLERS if host != tried[0]]
-    assert f"upgrade/api/2, which {tried[0]} does for all hosts, failed there" in fleet.record(others[0])["error"]
+    assert f"upgrade/api/2, which {tried[0]} runs for all hosts, failed there" in fleet.record(others[0])["error"]
     assert "api-upgrade-once is broken here" in shown
 
     for file in broken:

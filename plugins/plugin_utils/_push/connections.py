@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Connections to Consul for the threads of a driver."""
+"""Connections to Consul for the threads of the push service."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _MOST_CONFLICTS = 200
 
 
 class StorePool:
-    """Lends stores, one to each thread that asks.
+    """A pool of stores. Each thread borrows one for each use.
 
-    :param patience: seconds for which a Consul that is away is tried again.
+    :param retry_timeout: seconds for which requests are retried while Consul can't be reached.
     """
 
-    def __init__(self, settings: Settings, patience: float = 120.0) -> None:
-        """Begin with none."""
+    def __init__(self, settings: Settings, retry_timeout: float = 120.0) -> None:
+        """Start with an empty pool."""
         self.settings = settings
-        self._patience = patience
+        self._retry_timeout = retry_timeout
         self._idle: queue.LifoQueue[Store] = queue.LifoQueue()
 
     @contextlib.contextmanager
     def store(self) -> Iterator[Store]:
-        """Lend a store."""
+        """Lend a store, a new one if none is idle."""
         try:
             store = self._idle.get_nowait()
         except queue.Empty:
@@ -44,13 +44,13 @@ class StorePool:
         self._idle.put(store)
 
     def with_retries(self, act: Callable[[Store], T]) -> T:
-        """Do something that begins by reading, again and again while Consul is away or others write in between.
+        """Return the result of a function that reads before it writes. Call it again on conflicts and while Consul can't be reached.
 
-        :raises Unreachable: when the patience is at its end.
-        :raises Conflict: if others are always faster.
+        :raises Unreachable: if Consul can't be reached for ``retry_timeout`` seconds.
+        :raises Conflict: after 200 conflicts.
         """
         conflicts = 0
-        until = time.monotonic() + self._patience
+        until = time.monotonic() + self._retry_timeout
         pause = 0.1
         while True:
             try:

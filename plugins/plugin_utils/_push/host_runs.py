@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The turns of the hosts that were let through: where each is, in its record, from unit to unit."""
+"""Run the task groups of admitted hosts one after another, and store in each host's record where it is."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ from ...module_utils._host.start import Start, start
 from ...module_utils._state.record_codec import decode_record, encode_record
 from ...module_utils._state.store import Store
 from .connections import StorePool
-from .providers import BEGUN, IN_PART, PASSED, Providers
+from .providers import BEGUN, LEFT_TO_OTHER, PARTIAL, Providers
 from .resume_point import finished_groups
 from .run import AFTER, PushRun, RunTaskGroup
 from .session import RunSession
 
-_LONG = 600
+# The longest blocking query (seconds).
+_LONGEST_QUERY = 600
 
 
 @dataclass(slots=True)
 class HostRun:
-    """One host's way through its units.
+    """Where an admitted host is in its task groups.
 
-    :param done: the units that it has finished, on this run or an earlier one.
-    :param current: the unit that it is at.
-    :param counts: whether the current unit is done when the next one begins; not so where tags chose only some of it.
-    :param passed: units that another host does for it, to be waited for.
-    :param together: whether it takes each task together with the other hosts of its wave.
-    :param left_out: units that the tags on the command line left out.
+    :param record: the host's record as it was last read or written, None if there is none.
+    :param index: the record's ModifyIndex, 0 if there is none.
+    :param done: the task groups that it has finished, in this run or an earlier one.
+    :param current: the task group that it runs.
+    :param counts_as_done: whether the current task group is done when the next one begins. If tags select only a part of it, it is not.
+    :param running_once: the task group that it runs for all hosts now.
+    :param left_to_others: task groups that another host runs, and that this one still has to wait for.
+    :param in_wave: whether it runs each task at the same time as the other hosts of its wave.
     """
 
     host: str
@@ -47,309 +50,321 @@ class HostRun:
     current: str | None = None
     step: str | None = None
     service: str | None = None
-    counts: bool = True
+    counts_as_done: bool = True
     running_once: str | None = None
-    passed: list[str] = field(default_factory=list)
-    left_out: dict[str, None] = field(default_factory=dict)
-    together: bool = False
+    left_to_others: list[str] = field(default_factory=list)
+    in_wave: bool = False
 
 
 class HostRuns:
-    """All turns of one run."""
+    """The admitted hosts of one run."""
 
     def __init__(self, run: PushRun, pool: StorePool, session: RunSession) -> None:
-        """No one goes yet."""
+        """Start without an admitted host."""
         self._run = run
         self._pool = pool
         self._session = session
         self._providers = Providers(run, pool, session)
-        self._turns: dict[str, HostRun] = {}
+        self._host_runs: dict[str, HostRun] = {}
         self._lock = threading.Lock()
 
-    def of(self, host: str) -> HostRun:
-        """Return a host's turn.
+    def active_hosts(self) -> list[str]:
+        """Return the hosts that have begun and neither ended nor failed."""
+        return list(self._host_runs)
 
-        :raises UpgradeError: ``not_let_through``.
-        """
-        turn = self._turns.get(host)
-        if turn is None:
-            raise UpgradeError("not_let_through", f"{host} was not let through by this run, so nothing is done on it.")
-        self._session.check(host)
-        return turn
+    def begin(self, host: str, *, in_wave: bool = False) -> HostRun:
+        """Begin or resume the upgrade of an admitted host.
 
-    def taken(self) -> list[str]:
-        """Return the hosts whose turn is not over."""
-        return list(self._turns)
-
-    def begin(self, host: str, *, together: bool = False) -> HostRun:
-        """Begin a host's turn, or take it up where an earlier run left it.
-
-        An upgrade starts only while the admission of its host holds; tasks after the upgrade have no gate.
+        An upgrade starts only while the host is still admitted. Tasks after the upgrade have no gate.
 
         :raises UpgradeError: ``not_admitted``.
         """
-        turn = HostRun(host, together=together)
+        host_run = HostRun(host, in_wave=in_wave)
 
         def read(store: Store) -> None:
             entry = store.client.get(store.keys.record(host))
-            turn.record = decode_record(entry.key, entry.value) if entry is not None else None
-            turn.index = entry.modify_index if entry is not None else 0
-            turn.done = finished_groups(self._run, host, turn.record)
+            host_run.record = decode_record(entry.key, entry.value) if entry is not None else None
+            host_run.index = entry.modify_index if entry is not None else 0
+            host_run.done = finished_groups(self._run, host, host_run.record)
 
         def started(before: HostRecord | None) -> HostRecord:
-            turn.done = finished_groups(self._run, host, before)
+            host_run.done = finished_groups(self._run, host, before)
             if before is not None and (before.state, before.version) == (STARTED, self._run.version):
                 return before
-            return self._started(turn, before)
+            return self._started(host_run, before)
 
-        def start_it(store: Store) -> None:
+        def start_upgrade(store: Store) -> None:
             found = start(store, Start(host, self._run.fleet[host], self._run.version), started)
-            turn.record, turn.index = found.record, found.index
+            host_run.record, host_run.index = found.record, found.index
 
-        self._pool.with_retries(read if self._run.phase == AFTER else start_it)
+        self._pool.with_retries(read if self._run.phase == AFTER else start_upgrade)
         with self._lock:
-            self._turns[host] = turn
-        return turn
+            self._host_runs[host] = host_run
+        return host_run
 
-    def step(self, host: str, unit: str, *, chosen: bool, whole: bool, skipped: bool) -> tuple[bool, str]:
-        """Begin a unit on a host; return whether its tasks are to be run there, and why not.
+    def begin_task_group(self, host: str, name: str, *, chosen: bool, whole: bool, skipped: bool) -> tuple[bool, str]:
+        """Finish the host's current task group and begin another; return whether its tasks run on this host, and why not.
 
-        :param chosen: whether the tags on the command line choose any of its tasks.
-        :param whole: whether they choose all of them.
-        :param skipped: whether what they do not choose was left out on purpose (``--skip-tags``).
-        :raises UpgradeError: ``once_failed`` where a unit that was left to another host failed there.
+        :param chosen: whether the tags on the command line select any of its tasks.
+        :param whole: whether they select all of them.
+        :param skipped: whether what they do not select was left out on purpose (``--skip-tags``).
+        :raises UpgradeError: ``not_let_through``, ``taken``, ``unknown_unit``; ``once_gone`` or ``once_failed`` if a task group that this
+            host left to another host did not succeed there; and what :meth:`Providers.begin` and :meth:`Providers.check` raise.
         """
-        turn = self.of(host)
-        self._close_current(turn)
-        self._wait_for_passed(turn)
-        what = self._unit(host, unit)
-        if what is None and self._run.leaves_out(host, unit):
-            return False, "it is not on the host's way"
-        if what is None:
+        host_run = self._active(host)
+        self._close_current(host_run)
+        self._wait_for_others(host_run)
+        task_group = self._task_group(host, name)
+        if task_group is None and self._run.leaves_out(host, name):
+            return False, "it is not on the host's upgrade path"
+        if task_group is None:
             raise UpgradeError(
-                "unknown_unit", f"{unit} is no unit of {host} in this composition. Compose again, by the same command."
+                "unknown_unit",
+                f"{host} has no task group {name} in this composition. Compose it again, with the same command.",
             )
-        if unit in turn.done:
-            return False, "it was finished on an earlier run"
+        if name in host_run.done:
+            return False, "an earlier run finished it"
         if not chosen:
-            turn.left_out[unit] = None
             if skipped:
-                turn.done[unit] = None
-            return False, "the tags that were given leave it out"
-        turn.current, turn.step, turn.service = unit, what.step, what.service
-        turn.counts = whole or skipped
-        if what.once and not self._take_once(turn, unit):
-            turn.current = None
-            turn.passed.append(unit)
-            return False, "another host does it for all"
-        if what.provider and (why := self._leave_to_others(turn, what)):
+                host_run.done[name] = None
+            return False, "the tags on the command line leave it out"
+        host_run.current, host_run.step, host_run.service = name, task_group.step, task_group.service
+        host_run.counts_as_done = whole or skipped
+        if task_group.once and not self._begin_once(host_run, name):
+            host_run.current = None
+            host_run.left_to_others.append(name)
+            return False, "another host runs it for all hosts"
+        if task_group.provider and (why := self._begin_for_provider(host_run, task_group)):
             return False, why
-        self._write(turn)
+        self._write(host_run)
         return True, ""
 
-    def finish(self, host: str, unit: str) -> None:
-        """Say that a host is through a unit for which others wait, or which must not be run again."""
-        turn = self.of(host)
-        self._close_current(turn)
-        what = self._unit(host, unit)
-        if what is not None and what.provider:
-            self._providers.finish(host, what, turn.done)
-        elif what is not None and what.point:
-            self._write(turn)
-        if turn.running_once == unit:
+    def finish_task_group(self, host: str, name: str) -> None:
+        """Record that a host has finished a task group, if other hosts wait for it or it must not run again.
+
+        :raises UpgradeError: ``not_let_through``, ``taken``, ``once_gone``, ``provider_gone``.
+        """
+        host_run = self._active(host)
+        self._close_current(host_run)
+        task_group = self._task_group(host, name)
+        if task_group is not None and task_group.provider:
+            self._providers.finish(host, task_group, host_run.done)
+        elif task_group is not None and task_group.checkpoint:
+            self._write(host_run)
+        if host_run.running_once == name:
             self._pool.with_retries(
-                lambda store: once_for_all.end_once(store, self._session.name, self._run.version, unit, host)
+                lambda store: once_for_all.end_once(store, self._session.name, self._run.version, name, host)
             )
-            turn.running_once = None
+            host_run.running_once = None
 
     def end(self, host: str) -> str:
-        """End a host's turn; return ``upgraded``, or ``partial`` where tags left some of it for later."""
-        turn = self.of(host)
-        self._close_current(turn)
-        self._wait_for_passed(turn)
-        self._providers.leave(host, turn.done)
-        missing = [one.name for one in self._run.units_of(host) if one.name not in turn.done]
-        turn.current = turn.step = turn.service = None
+        """Report that a host is upgraded and release its lease.
+
+        :returns: ``upgraded``, or ``partial`` if tags on the command line left out a part.
+        :raises UpgradeError: as :meth:`begin_task_group` does, and what :meth:`Providers.leave` raises.
+        """
+        host_run = self._active(host)
+        self._close_current(host_run)
+        self._wait_for_others(host_run)
+        self._providers.leave(host, host_run.done)
+        missing = [one.name for one in self._run.task_groups_of(host) if one.name not in host_run.done]
+        host_run.current = host_run.step = host_run.service = None
         if missing:
-            self._write(turn)
+            self._write(host_run)
             self._release(host)
             return "partial"
         if self._run.phase == AFTER:
             self._change(
-                turn, lambda before: replace(before, post=POST_DONE, done=(), service=None, step=None, error=None)
+                host_run, lambda before: replace(before, post=POST_DONE, done=(), service=None, step=None, error=None)
             )
         else:
-            word = HostReport(host, self._run.version, UPGRADED)
-            self._pool.with_retries(lambda store: write_report(store, word))
+            report = HostReport(host, self._run.version, UPGRADED)
+            self._pool.with_retries(lambda store: write_report(store, report))
         self._release(host)
         return "upgraded"
 
     def fail(self, host: str, error: str) -> None:
-        """Record that a host's turn failed, with the step at which it did.
+        """Record that a host failed and in which step, and release its lease. A host that is not active is ignored.
 
-        :raises UpgradeError: whatever of it can't be recorded; all the rest is, and the host is let go of.
+        :raises UpgradeError: for what can't be recorded. Everything else is recorded, and the lease is released.
         """
-        turn = self._turns.get(host)
-        if turn is None:
+        host_run = self._host_runs.get(host)
+        if host_run is None:
             return
-        with contextlib.ExitStack() as last_first:
-            last_first.callback(self._release, host)
-            last_first.callback(self._write_failed, turn, error)
-            last_first.callback(self._providers.fail, host, error)
-            last_first.callback(self._fail_once, turn, error)
+        # Callbacks run in reverse order, each also if another one fails.
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._release, host)
+            stack.callback(self._write_failed, host_run, error)
+            stack.callback(self._providers.fail, host, error)
+            stack.callback(self._fail_once, host_run, error)
 
-    def _fail_once(self, turn: HostRun, error: str) -> None:
-        unit, turn.running_once = turn.running_once, None
-        if unit is not None:
+    def _active(self, host: str) -> HostRun:
+        host_run = self._host_runs.get(host)
+        if host_run is None:
+            raise UpgradeError(
+                "not_let_through",
+                f"{host} is not admitted in this run, so none of its tasks run. To upgrade one role, run role.yml -e role=R.",
+            )
+        self._session.check(host)
+        return host_run
+
+    def _fail_once(self, host_run: HostRun, error: str) -> None:
+        name, host_run.running_once = host_run.running_once, None
+        if name is not None:
             session, version = self._session.name, self._run.version
             self._pool.with_retries(
-                lambda store: once_for_all.end_once(store, session, version, unit, turn.host, truncate_error(error))
+                lambda store: once_for_all.end_once(store, session, version, name, host_run.host, truncate_error(error))
             )
 
-    def _write_failed(self, turn: HostRun, error: str) -> None:
+    def _write_failed(self, host_run: HostRun, error: str) -> None:
         if self._run.phase == AFTER:
-            self._change(turn, lambda before: replace(before, post=POST_FAILED, error=truncate_error(error)))
+            self._change(host_run, lambda before: replace(before, post=POST_FAILED, error=truncate_error(error)))
         else:
-            word = HostReport(turn.host, self._run.version, FAILED, turn.service, turn.step, error)
-            self._pool.with_retries(lambda store: write_report(store, word))
+            report = HostReport(host_run.host, self._run.version, FAILED, host_run.service, host_run.step, error)
+            self._pool.with_retries(lambda store: write_report(store, report))
 
     def _release(self, host: str) -> None:
         with self._lock:
-            self._turns.pop(host, None)
+            self._host_runs.pop(host, None)
         self._session.release(host)
 
-    def _close_current(self, turn: HostRun) -> None:
-        if turn.current is not None and turn.counts:
-            turn.done[turn.current] = None
-        elif turn.current is not None:
-            turn.left_out[turn.current] = None
-        turn.current = None
+    @staticmethod
+    def _close_current(host_run: HostRun) -> None:
+        if host_run.current is not None and host_run.counts_as_done:
+            host_run.done[host_run.current] = None
+        host_run.current = None
 
-    def _unit(self, host: str, name: str) -> RunTaskGroup | None:
-        return next((one for one in self._run.units_of(host) if one.name == name), None)
+    def _task_group(self, host: str, name: str) -> RunTaskGroup | None:
+        return next((one for one in self._run.task_groups_of(host) if one.name == name), None)
 
-    def _leave_to_others(self, turn: HostRun, unit: RunTaskGroup) -> str:
-        """Begin a provider's unit; return why its tasks are not to be run on this host, empty where they are."""
-        taken = self._providers.begin(turn.host, unit, together=turn.together)
-        if taken == BEGUN:
+    def _begin_for_provider(self, host_run: HostRun, task_group: RunTaskGroup) -> str:
+        """Begin a provider's task group; return why its tasks do not run on this host, empty if they do."""
+        outcome = self._providers.begin(host_run.host, task_group, in_wave=host_run.in_wave)
+        if outcome == BEGUN:
             return ""
-        turn.current = None
-        if taken == PASSED:
-            turn.passed.append(unit.name)
-            return "another host does it for the provider"
-        if taken == IN_PART:
-            turn.left_out[unit.name] = None
-            return "the tags that were given choose only some of it, and another host did that"
-        turn.done[unit.name] = None
-        return "the provider has it behind it"
+        host_run.current = None
+        if outcome == LEFT_TO_OTHER:
+            host_run.left_to_others.append(task_group.name)
+            return "another host runs it for the provider"
+        if outcome == PARTIAL:
+            return "the tags on the command line select a part of it, and another host ran that part"
+        host_run.done[task_group.name] = None
+        return "it is finished for the provider"
 
-    def _take_once(self, turn: HostRun, unit: str) -> bool:
+    def _begin_once(self, host_run: HostRun, name: str) -> bool:
+        """Begin a task group for all hosts; return False if another host runs it, has finished it or failed and is not retried."""
         version = self._run.version
 
-        def take(store: Store) -> bool:
-            found = once_for_all.read_state(store, version, unit)
+        def begin(store: Store) -> bool:
+            found = once_for_all.read_state(store, version, name)
             if found is not None and (
-                found.state == once_for_all.DONE or (found.state == once_for_all.RUNNING and found.host != turn.host)
+                found.state == once_for_all.DONE
+                or (found.state == once_for_all.RUNNING and found.host != host_run.host)
             ):
                 return False
             if (
                 found is not None
                 and found.state == once_for_all.FAILED
                 and not self._run.retry_failed
-                and found.host != turn.host
+                and found.host != host_run.host
             ):
                 return False
             return once_for_all.begin_once(
-                store, self._session.name, version, unit, turn.host, found.index if found else 0
+                store, self._session.name, version, name, host_run.host, found.index if found else 0
             )
 
-        if not self._pool.with_retries(take):
+        if not self._pool.with_retries(begin):
             return False
-        turn.running_once = unit
+        host_run.running_once = name
         return True
 
-    def _wait_for_passed(self, turn: HostRun) -> None:
-        """Wait until what other hosts do for this one is done."""
-        while turn.passed:
-            unit = turn.passed[0]
-            what = self._unit(turn.host, unit)
-            if what is not None and what.provider:
-                is_done = self._providers.check(turn.host, what)
-                (turn.done if is_done else turn.left_out)[turn.passed.pop(0)] = None
+    def _wait_for_others(self, host_run: HostRun) -> None:
+        """Wait until the task groups that this host left to others are finished there."""
+        while host_run.left_to_others:
+            name = host_run.left_to_others[0]
+            task_group = self._task_group(host_run.host, name)
+            if task_group is not None and task_group.provider:
+                if self._providers.check(host_run.host, task_group):
+                    host_run.done[name] = None
+                host_run.left_to_others.pop(0)
                 continue
-            found = self._settled(turn, unit)
+            found = self._wait_for_once(host_run, name)
             if found is None:
                 raise UpgradeError(
                     "once_gone",
-                    f"{unit} was being done for all hosts by a run that is gone, so it is not known to be done. Run the same "
-                    "command again: a host of this run does it then.",
+                    f"{name} runs once for all hosts, but the run that began it has ended or lost its Consul session. Run the same command "
+                    "again: a host of that run runs it as a whole.",
                 )
             if found.state == once_for_all.FAILED:
+                error = (found.error or "no error was recorded").rstrip(". ")
                 raise UpgradeError(
                     "once_failed",
-                    f"{unit}, which {found.host} does for all hosts, failed there: {found.error or 'without a word'} Fix "
-                    "that, and run the same command with -e retry_failed=true.",
+                    f"{name}, which {found.host} runs for all hosts, failed there: {error}. Fix that, and run the same command with "
+                    "-e retry_failed=true.",
                 )
-            turn.passed.pop(0)
-            turn.done[unit] = None
+            host_run.left_to_others.pop(0)
+            host_run.done[name] = None
 
-    def _settled(self, turn: HostRun, unit: str) -> once_for_all.RunOnceState | None:
+    def _wait_for_once(self, host_run: HostRun, name: str) -> once_for_all.RunOnceState | None:
+        """Return how a task group for all hosts ended on another host; None if the run of that host is gone."""
         version = self._run.version
         index = 0
         while True:
-            found = self._pool.with_retries(lambda store: once_for_all.read_state(store, version, unit))
+            found = self._pool.with_retries(lambda store: once_for_all.read_state(store, version, name))
             if found is None or found.state != once_for_all.RUNNING:
                 return found
-            other = self._turns.get(found.host)
-            if turn.together and other is not None and other.together:
-                # They take each task together, so it would have been done before this host came here.
-                return replace(found, state=once_for_all.FAILED, error="it did not end; its own record says why.")
+            other = self._host_runs.get(found.host)
+            if host_run.in_wave and other is not None and other.in_wave:
+                # The hosts of a wave run each task at the same time, so the other host would have finished before.
+                error = f"it did not finish; the record of {found.host} says why"
+                return replace(found, state=once_for_all.FAILED, error=error)
             since = max(index, found.index)
 
             def wait(store: Store, since: int = since) -> int:
-                return store.wait_for_change(since, _LONG, [store.keys.once(version, unit)])
+                return store.wait_for_change(since, _LONGEST_QUERY, [store.keys.once(version, name)])
 
             index = self._pool.with_retries(wait)
 
-    def _write(self, turn: HostRun) -> None:
-        """Write where a host is: one request, as what the record holds is known from the last write."""
+    def _write(self, host_run: HostRun) -> None:
+        """Write to the record where a host is: one request, as the record is known from the last write."""
 
         def after(before: HostRecord | None) -> HostRecord:
             if self._run.phase != AFTER:
-                return self._started(turn, before)
+                return self._started(host_run, before)
             base = before or HostRecord(self._run.version, UPGRADED, reported=self._run.version)
-            done = tuple(turn.done)
-            return replace(base, post=POST_STARTED, service=turn.service, step=turn.step, done=done, error=None)
+            done = tuple(host_run.done)
+            return replace(base, post=POST_STARTED, service=host_run.service, step=host_run.step, done=done, error=None)
 
-        self._put(turn, after)
+        self._put(host_run, after)
 
-    def _started(self, turn: HostRun, before: HostRecord | None) -> HostRecord:
-        """Return a host's record where it is at work now."""
-        word = HostReport(turn.host, self._run.version, STARTED, turn.service, turn.step)
-        found = next_record(before, word, int(time.time()))
-        return replace(found, done=tuple(turn.done), origin=self._run.origins.get(turn.host) or found.origin)
+    def _started(self, host_run: HostRun, before: HostRecord | None) -> HostRecord:
+        """Return the record of a host that is upgrading."""
+        report = HostReport(host_run.host, self._run.version, STARTED, host_run.service, host_run.step)
+        found = next_record(before, report, int(time.time()))
+        return replace(found, done=tuple(host_run.done), origin=self._run.origins.get(host_run.host) or found.origin)
 
-    def _change(self, turn: HostRun, change: Callable[[HostRecord], HostRecord]) -> None:
-        self._put(
-            turn, lambda before: change(before or HostRecord(self._run.version, UPGRADED, reported=self._run.version))
-        )
+    def _change(self, host_run: HostRun, change: Callable[[HostRecord], HostRecord]) -> None:
+        def changed(before: HostRecord | None) -> HostRecord:
+            return change(before or HostRecord(self._run.version, UPGRADED, reported=self._run.version))
 
-    def _put(self, turn: HostRun, change: Callable[[HostRecord | None], HostRecord]) -> None:
-        fresh = True
+        self._put(host_run, changed)
+
+    def _put(self, host_run: HostRun, change: Callable[[HostRecord | None], HostRecord]) -> None:
+        is_first_try = True
 
         def put(store: Store) -> None:
-            nonlocal fresh
-            key = store.keys.record(turn.host)
-            if not fresh:
-                # Somebody else wrote it, or an answer was lost.
+            nonlocal is_first_try
+            key = store.keys.record(host_run.host)
+            if not is_first_try:
+                # Another process wrote the record, or the response was lost.
                 entry = store.client.get(key)
-                turn.record = decode_record(key, entry.value) if entry is not None else None
-                turn.index = entry.modify_index if entry is not None else 0
-            fresh = False
-            record = change(turn.record)
-            if record == turn.record and turn.index:
+                host_run.record = decode_record(key, entry.value) if entry is not None else None
+                host_run.index = entry.modify_index if entry is not None else 0
+            is_first_try = False
+            record = change(host_run.record)
+            if record == host_run.record and host_run.index:
                 return
-            written = store.client.write([compare_and_put(key, encode_record(record), turn.index)])
-            turn.record, turn.index = record, int(written[0]["ModifyIndex"])
+            written = store.client.write([compare_and_put(key, encode_record(record), host_run.index)])
+            host_run.record, host_run.index = record, int(written[0]["ModifyIndex"])
 
         self._pool.with_retries(put)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Report hosts that Ansible can't reach any more: only callbacks learn of them, and the run would wait for them."""
+"""Report hosts that became unreachable. Only callbacks get this event, and without a report the run would wait for these hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .messages import FailHost
 
 
 def report_lost_host(host: str, result: Mapping[str, Any]) -> str | None:
-    """Report that a host is unreachable; return why that was not possible, None if it was."""
+    """Report that a host is unreachable; return a warning if that fails, else None."""
     if not is_started():
         return None
     text = " ".join(str(result.get("msg") or "").split())
@@ -24,6 +24,6 @@ def report_lost_host(host: str, result: Mapping[str, Any]) -> str | None:
         ask(FailHost(host, f"unreachable: {text or 'Ansible lost the connection to it'}"))
     except UpgradeError as error:
         return (
-            None if error.code == "no_push" else f"{host} is unreachable, and that can't be recorded: {error.message}"
+            None if error.code == "no_push" else f"{host} is unreachable, but that can't be recorded: {error.message}"
         )
     return None

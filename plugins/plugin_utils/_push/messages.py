@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the tasks of a push run ask the daemon."""
+"""Messages from the tasks of a push run to the daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HostAdmission:
     :param done: the task groups that it finished in earlier runs, if it is admitted.
     """
 
-    go: bool
+    admitted: bool
     state: str
     reason: str
     done: tuple[str, ...] = ()
@@ -41,9 +41,9 @@ class Settlement:
     :param done: whether all of them are upgraded.
     :param can_move: whether anything can change without an operator.
     :param lines: the changes since the last answer; empty while a live view shows them.
-    :param count: the running count, as ``web 1/2; 1 upgrading``.
-    :param obstacles: why hosts are not upgraded, a sentence for each reason.
-    :param partial: hosts of which the tags on the command line left something out.
+    :param count: the running count, such as ``web 1/2; 1 upgrading``.
+    :param reasons: why hosts are not upgraded, a sentence for each reason.
+    :param partial: hosts of which the tags on the command line left out a part.
     :param unfinished: the awaited hosts that are not upgraded.
     """
 
@@ -51,7 +51,7 @@ class Settlement:
     can_move: bool
     lines: tuple[str, ...]
     count: str = ""
-    obstacles: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
 
@@ -86,14 +86,14 @@ class GetValidation(Message[dict[str, str]]):
 
 @dataclass(frozen=True, slots=True)
 class StartPush(Message[None]):
-    """Open a session with Consul and admit the hosts of a run from now on."""
+    """Open a Consul session and admit the hosts of a run from now on."""
 
     run: PushRun
 
 
 @dataclass(frozen=True, slots=True)
 class StopPush(Message[None]):
-    """End the session with Consul, and with it all leases of the run."""
+    """End the Consul session, and with it all leases of the run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class RunRequest:
     :param upgrade_roles: role -> its plane and services.
     :param part: all, a plane, role for one role alone, or after for no host.
     :param limit: hosts, roles and groups; empty for all.
-    :param declared: gives the version that an operator declares for a host; None if nothing is declared.
+    :param declared: returns the version that an operator declares for a host; None if nothing is declared.
     :param providers: provider -> the version that an operator declares.
     """
 
@@ -49,13 +49,13 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """What the plays of a run and its daemon work with.
+    """What the plays of a run and its daemon need.
 
     :param tasks_folder: the composed tasks, a folder for each role below it.
     :param fleet: host -> role, of the whole fleet.
     :param task_groups: role -> its task groups, for the roles that have services.
     :param left_out: why this run does not upgrade some of its hosts, a sentence each.
-    :param post_upgrade: the hosts that have tasks after the upgrade, once all hosts are upgraded -> the version that each reported.
+    :param post_upgrade: host -> the version that it reported, for hosts with tasks after the upgrade; empty before every host is upgraded.
     :param complete: whether every host of the fleet is upgraded.
     """
 
@@ -75,7 +75,7 @@ class PreparedRun:
         return tuple(self.post_upgrade) if play == POST_UPGRADE else self.scope.plays[play]
 
     def as_result(self) -> dict[str, Any]:
-        """Return what the playbooks look at."""
+        """Return what the playbooks need, as plain data."""
         hosts = dict.fromkeys((*self.scope.pushed_hosts, *self.post_upgrade))
         return {
             "version": self.version,
@@ -99,9 +99,9 @@ class PreparedRun:
 
 
 def check_moves(request: RunRequest) -> ForbiddenMoves:
-    """Make sure that every host of the fleet may go to the version, whatever part of it the run is for.
+    """Check that every host of the fleet may go to the version, also the hosts that are not in this run.
 
-    :returns: the hosts that are left out, as their versions can't be compared.
+    :returns: ``left_out`` has the hosts whose versions can't be compared.
     :raises UpgradeError: ``forbidden_move``.
     """
     forbidden = forbidden_moves(
@@ -109,11 +109,11 @@ def check_moves(request: RunRequest) -> ForbiddenMoves:
     )
     if forbidden.reasons:
         total = len(request.plan["hosts"])
-        who = f"{len(forbidden.hosts)} of {plural(total, 'host')}" if forbidden.hosts else "a provider"
+        subject = f"{len(forbidden.hosts)} of {plural(total, 'host')}" if forbidden.hosts else "a provider"
         raise UpgradeError(
             "forbidden_move",
-            f"Nothing was touched: {who} may not go to {request.version}. {' '.join(forbidden.reasons)} Go to another version first, "
-            "hold these hosts (hold.yml), or say otherwise of these services in upgrade_roles or their meta/upgrade.yml.",
+            f"Nothing was touched: {subject} may not go to {request.version}. {' '.join(forbidden.reasons)} Go to another version first, "
+            "hold these hosts (hold.yml), or allow this move in upgrade_roles or in meta/upgrade.yml of these services.",
             hosts=list(forbidden.hosts),
         )
     return forbidden

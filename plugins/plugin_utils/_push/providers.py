@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The providers of a run: which of its hosts is at one, and who waits for it."""
+"""The upgrades of providers in a run: one host at a time runs a provider's task groups, and others wait for it."""
 
 from __future__ import annotations
 
@@ -18,74 +18,73 @@ from .connections import StorePool
 from .run import PushRun, RunTaskGroup
 from .session import RunSession
 
-BEGUN, DONE, PASSED, IN_PART = "begun", "done", "passed", "in part"
+BEGUN, DONE, LEFT_TO_OTHER, PARTIAL = "begun", "done", "left to other", "partial"
 
-# Seconds that one question takes at most.
-_LONG = 600
+# The longest blocking query (seconds).
+_LONGEST_QUERY = 600
 
 
 class Providers:
-    """What the hosts of one run do for providers."""
+    """The task groups of providers that the hosts of one run run."""
 
     def __init__(self, run: PushRun, pool: StorePool, session: RunSession) -> None:
-        """No one is at any."""
+        """Start without a host that upgrades a provider."""
         self._run = run
         self._pool = pool
         self._session = session
-        # Host -> provider -> the unit that it is at, empty between two.
-        self._at: dict[str, dict[str, str]] = {}
+        # Host -> provider -> the task group that it runs, empty between two task groups.
+        self._current: dict[str, dict[str, str]] = {}
         self._complete: set[str] = set()
-        self._in_part: set[str] = set()
-        # Held while a host begins, so that whoever sees in Consul who is at a provider finds it here too.
+        self._partial: set[str] = set()
+        # Held while a host begins, so that a holder that another thread reads from Consul is in _current too.
         self._lock = threading.Lock()
 
-    def begin(self, host: str, unit: RunTaskGroup, *, together: bool) -> str:
-        """Begin a unit of a provider on a host, once no other host is at that provider.
+    def begin(self, host: str, task_group: RunTaskGroup, *, in_wave: bool) -> str:
+        """Begin a provider's task group on a host, once no other host upgrades that provider.
 
-        :param together: whether hosts take each task together, so that this one must not wait for one of them: then the unit
-            is passed.
-        :returns: :data:`BEGUN`; :data:`DONE` where nothing is left to do; :data:`PASSED`; :data:`IN_PART` where another host
-            of this run did what tags chose of it.
+        :param in_wave: whether the host runs each task at the same time as the other hosts of its wave. It must not wait for them.
+        :returns: :data:`BEGUN`; :data:`DONE` if the task group is finished; :data:`LEFT_TO_OTHER` if another host of the wave runs it;
+            :data:`PARTIAL` if another host of this run ran the part that tags select.
         :raises UpgradeError: ``provider_failed``, ``provider_moved``, ``unreadable_provider``, ``overtaken``.
         """
-        name, version = unit.service, self._run.version
+        name, version = task_group.service, self._run.version
         index = 0
         while True:
-            found = self._look(name, host)
-            if found.has_done(unit.name, version):
+            found = self._read(name, host)
+            if found.has_done(task_group.name, version):
                 return DONE
-            if unit.name in self._in_part:
-                return IN_PART
+            if task_group.name in self._partial:
+                return PARTIAL
             self._upgrade(host, name).refuse_to_begin(found)
             holder = found.holder
             if holder is not None and holder.state == once_for_all.FAILED:
                 self._refuse_failed(host, name, holder)
             with self._lock:
-                at_it = self._who_is_at(host, name, holder, together=together)
-                if at_it is None and self._begin(host, unit, found):
+                blocking = self._blocking_host(host, name, holder, in_wave=in_wave)
+                if blocking is None and self._begin(host, task_group, found):
                     if holder is not None and holder.host != host:
-                        self._at.get(holder.host, {}).pop(name, None)
-                    self._at.setdefault(host, {})[name] = unit.name
+                        self._current.get(holder.host, {}).pop(name, None)
+                    self._current.setdefault(host, {})[name] = task_group.name
                     return BEGUN
-            if together and at_it is not None and name in self._at.get(at_it, {}):
-                return PASSED
-            # Another run has it; or another one was faster; or a run that is gone had it, and its session is still to end.
-            self._let_go_of_others(host, name)
+            if in_wave and blocking is not None and name in self._current.get(blocking, {}):
+                return LEFT_TO_OTHER
+            # Another host holds the provider or wrote first, or the session of a run that is gone has not expired.
+            self._release_others(host, name)
             index = max(index, found.index, holder.index if holder is not None else 0)
             keys = self._keys(name, holder)
             index = self._pool.with_retries(partial(_next_change, since=index, keys=keys))
 
-    def finish(self, host: str, unit: RunTaskGroup, done: Collection[str]) -> None:
-        """Say that a host is through a unit of a provider.
+    def finish(self, host: str, task_group: RunTaskGroup, done: Collection[str]) -> None:
+        """Record that a host has finished a provider's task group.
 
-        :param done: the units that it has finished; without this one, where tags chose only some of it.
+        :param done: the task groups that it has finished. If tags select only a part of this one, it is not among them.
         :raises UpgradeError: ``provider_gone``.
         """
-        name = unit.service
-        if self._at.get(host, {}).get(name) != unit.name:
+        name = task_group.service
+        if self._current.get(host, {}).get(name) != task_group.name:
             return
-        if unit.name not in done:
-            self._in_part.add(unit.name)
+        if task_group.name not in done:
+            self._partial.add(task_group.name)
         try:
             upgrade = self._upgrade(host, name)
             if self._are_done(host, name, done):
@@ -93,93 +92,92 @@ class Providers:
             else:
                 self._pool.with_retries(lambda store: upgrade.finish(store, done))
         finally:
-            self._at[host][name] = ""
+            self._current[host][name] = ""
 
-    def check(self, host: str, unit: RunTaskGroup) -> bool:
-        """Refuse to go on where a unit was passed that another host of the wave has not finished.
+    def check(self, host: str, task_group: RunTaskGroup) -> bool:
+        """Return whether a task group that was left to another host of the wave is finished; False if tags selected only a part of it.
 
-        :returns: whether the unit is done; not so where tags chose only some of it.
-        :raises UpgradeError: ``provider_failed``, ``provider_gone``.
+        :raises UpgradeError: ``provider_failed``, ``provider_gone``: the other host has not finished it.
         """
-        found = self._look(unit.service, host)
-        if found.has_done(unit.name, self._run.version):
+        found = self._read(task_group.service, host)
+        if found.has_done(task_group.name, self._run.version):
             return True
-        if unit.name in self._in_part:
+        if task_group.name in self._partial:
             return False
         if found.holder is not None and found.holder.state == once_for_all.FAILED:
-            raise _failed(unit.service, found.holder)
+            raise _failed(task_group.service, found.holder)
         raise UpgradeError(
             "provider_gone",
-            f"{unit.name} of the provider {unit.service} was begun by another host of the wave than {host}, and that did not "
-            "end it; its own record says why. Fix that, and run the same command with -e retry_failed=true.",
+            f"{task_group.name} of the provider {task_group.service} is not finished: another host of the wave than {host} began it and did "
+            "not finish. Look at the states of the hosts (status.yml), fix that, and run the same command with -e retry_failed=true.",
         )
 
     def leave(self, host: str, done: Collection[str]) -> None:
-        """End what a host has to do with providers, as its turn ends: complete what is complete, and let go of the rest.
+        """Record the providers of a host as upgraded if it has finished all their task groups; else release them.
 
-        :param done: the units that it has finished.
+        :param done: the task groups that it has finished.
         :raises UpgradeError: ``provider_gone``, ``provider_moved``.
         """
-        mine = self._at.pop(host, {})
+        held = self._current.pop(host, {})
         for name in self._run.providers_of(host):
             if name not in self._complete and self._are_done(host, name, done):
                 self._complete_provider(self._upgrade(host, name), has_begun=False)
-            elif name in mine and name not in self._complete:
+            elif name in held and name not in self._complete:
                 self._release(host, name)
 
     def fail(self, host: str, error: str) -> None:
-        """End what a host has to do with providers, as its turn failed."""
-        with contextlib.ExitStack() as all_of_them:
-            for name, unit in self._at.pop(host, {}).items():
+        """Record the failure of the provider's task group that a failed host was running, and release its other providers."""
+        with contextlib.ExitStack() as stack:
+            for name, task_group in self._current.pop(host, {}).items():
                 if name in self._complete:
                     continue
-                if unit:
+                if task_group:
                     why = truncate_error(error) or "it failed without a message"
-                    all_of_them.callback(self._fail, self._upgrade(host, name), why)
+                    stack.callback(self._fail, self._upgrade(host, name), why)
                 else:
-                    # It failed elsewhere, so another host may go on.
-                    all_of_them.callback(self._release, host, name)
+                    # It failed in another task group, so another host may continue.
+                    stack.callback(self._release, host, name)
 
-    def _who_is_at(
-        self, host: str, name: str, holder: once_for_all.RunOnceState | None, *, together: bool
+    def _blocking_host(
+        self, host: str, name: str, holder: once_for_all.RunOnceState | None, *, in_wave: bool
     ) -> str | None:
-        """Return the host that keeps another one from beginning a unit of a provider, None where that may try."""
-        # A lock goes with its session, and what runs under it goes on.
-        busy = next((other for other, at in list(self._at.items()) if other != host and at.get(name)), None)
+        """Return the other host that prevents a host from beginning a task group of a provider; None if it can try."""
+        # If the session is lost, so is the lock, but the task group still runs.
+        busy = next((other for other, held in list(self._current.items()) if other != host and held.get(name)), None)
         if busy is not None or holder is None or holder.host == host or holder.state != once_for_all.RUNNING:
             return busy
-        # It is between two units then. Of a wave, the files of one role come after those of another, so its host is not
-        # waited for; those of its own role leave the next unit to it.
-        is_passed_by = together and name in self._at.get(holder.host, {})
-        if is_passed_by and self._run.fleet.get(holder.host) != self._run.fleet.get(host):
+        # The holder is between two task groups. In a wave, Ansible runs the files of one role before those of the next. So a holder with
+        # another role is not waited for; one with the same role runs the next task group too.
+        is_in_same_wave = in_wave and name in self._current.get(holder.host, {})
+        if is_in_same_wave and self._run.fleet.get(holder.host) != self._run.fleet.get(host):
             return None
         return holder.host
 
-    def _let_go_of_others(self, host: str, name: str) -> None:
-        """Let go of the providers that a host is at between two units, before it waits for another: their hosts may wait for it."""
-        for other, unit in list(self._at.get(host, {}).items()):
-            if other != name and not unit and other not in self._complete:
-                del self._at[host][other]
+    def _release_others(self, host: str, name: str) -> None:
+        """Release the providers that a host holds between two task groups, before it waits for another. Their next hosts may wait for it."""
+        for other, task_group in list(self._current.get(host, {}).items()):
+            if other != name and not task_group and other not in self._complete:
+                del self._current[host][other]
                 self._release(host, other)
 
     def _keys(self, name: str, holder: once_for_all.RunOnceState | None) -> list[str]:
-        """Return the keys of which one changes before a host may begin that could not now."""
+        """Return the keys of which at least one changes before the host can begin."""
         with self._pool.store() as store:
-            held = store.keys.once(self._run.version, provider.lock_of(name))
-            keys = [store.keys.provider(name), held, store.keys.current_version]
-            # What another rollout's host is at is known by its claim.
+            lock = store.keys.once(self._run.version, provider.lock_of(name))
+            keys = [store.keys.provider(name), lock, store.keys.current_version]
+            # A holder of another rollout is known only by the lease of its host.
             return keys if holder is None or holder.index else [*keys, store.keys.driver(holder.host)]
 
-    def _look(self, name: str, host: str) -> provider.ProviderState:
+    def _read(self, name: str, host: str) -> provider.ProviderState:
         session, version = self._session.name, self._run.version
         found = self._pool.with_retries(lambda store: provider.read_provider(store, version, name, host, session))
         if not found.provider.readable:
             raise UpgradeError("unreadable_provider", f"The provider {name} can't be upgraded: {found.provider.error}")
         return found
 
-    def _begin(self, host: str, unit: RunTaskGroup, found: provider.ProviderState) -> bool:
-        upgrade = self._upgrade(host, unit.service)
-        return self._pool.with_retries(lambda store: upgrade.begin(store, unit.name, found))
+    def _begin(self, host: str, task_group: RunTaskGroup, found: provider.ProviderState) -> bool:
+        upgrade = self._upgrade(host, task_group.service)
+        return self._pool.with_retries(lambda store: upgrade.begin(store, task_group.name, found))
 
     def _complete_provider(self, upgrade: provider.ProviderUpgrade, *, has_begun: bool) -> None:
         self._pool.with_retries(lambda store: upgrade.complete(store, has_begun=has_begun))
@@ -197,15 +195,15 @@ class Providers:
             self._run.version,
             host,
             self._session.name,
-            self._units(host, name),
+            self._task_groups(host, name),
             self._run.providers.get(name, ""),
         )
 
-    def _units(self, host: str, name: str) -> list[str]:
-        return [unit.name for unit in self._run.units_of(host) if unit.provider and unit.service == name]
+    def _task_groups(self, host: str, name: str) -> list[str]:
+        return [one.name for one in self._run.task_groups_of(host) if one.provider and one.service == name]
 
     def _are_done(self, host: str, name: str, done: Collection[str]) -> bool:
-        return all(unit in done for unit in self._units(host, name))
+        return all(one in done for one in self._task_groups(host, name))
 
     def _refuse_failed(self, host: str, name: str, holder: once_for_all.RunOnceState) -> None:
         if holder.host != host and not self._run.retry_failed:
@@ -213,13 +211,14 @@ class Providers:
 
 
 def _failed(name: str, holder: once_for_all.RunOnceState) -> UpgradeError:
+    error = (holder.error or "no error was recorded").rstrip(". ")
     return UpgradeError(
         "provider_failed",
-        f"The provider {name}, which {holder.host} upgrades for all hosts, failed there: {holder.error or 'without a word'} "
+        f"The provider {name}, which {holder.host} upgrades for all hosts, failed there: {error}. "
         "Fix that, and run the same command with -e retry_failed=true.",
     )
 
 
 def _next_change(store: Store, since: int, keys: Collection[str]) -> int:
-    """Return Consul's index once one of the keys has changed, or after a while."""
-    return store.wait_for_change(since, _LONG, [*keys])
+    """Return Consul's index once one of the keys has changed, or after 10 minutes."""
+    return store.wait_for_change(since, _LONGEST_QUERY, [*keys])

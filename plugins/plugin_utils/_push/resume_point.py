@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host has behind it when its turn begins, as far as its record may be believed, and whether it is where its way begins."""
+"""Where a host resumes: the task groups that it has finished, and whether it is still at the start of its upgrade path."""
 
 from __future__ import annotations
 
@@ -12,37 +12,36 @@ from .run import AFTER, PushRun
 
 
 def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[str, None]:
-    """Return the units that a host has finished and needs not run again, in their order.
+    """Return the task groups that a host has finished and does not run again, in the order in which it finished them.
 
-    Of a path it is what lies on the host's way: where that is another one, as back to where it came from, the rest is before
-    the host again. The service's own units count for the version that the record is of. Units of providers never count, as a
-    provider may have gone elsewhere since: its own key says what it has behind it.
+    - Task groups of checkpoints count if their checkpoint is on the host's upgrade path in this run, which a rollback changes.
+    - Other task groups count only for the version of the record.
+    - Task groups of providers never count. The provider's own key has its progress, as its version may have changed since.
     """
     if record is None or not record.readable:
         return {}
-    same = record.version == run.version
-    if not same and run.phase == AFTER:
+    is_same_version = record.version == run.version
+    if not is_same_version and run.phase == AFTER:
         return {}
-    units = {unit.name: unit for unit in run.units_of(host)}
+    task_groups = {one.name: one for one in run.task_groups_of(host)}
 
     def counts(name: str) -> bool:
-        unit = units.get(name)
-        if unit is not None and unit.provider:
+        task_group = task_groups.get(name)
+        if task_group is not None and task_group.provider:
             return False
         if is_checkpoint_group(name):
-            return unit is not None
-        return same
+            return task_group is not None
+        return is_same_version
 
     return dict.fromkeys(filter(counts, record.done))
 
 
 def interrupted_at(run: PushRun, host: str, view: HostView) -> str:
-    """Return where a host is that is no more where its way begins, empty for one that still is.
+    """Return the host's version if its upgrade path in this run no longer begins there; empty if it does.
 
-    A run works out the ways before it begins. Until a host's turn comes, another run may have brought it to another version: of the
-    way from the old one, some is behind it that its record does not tell any more.
+    A run computes all upgrade paths before it begins. Before a host is admitted, another run may have brought it to another version.
 
-    :param view: the host as it is since this run has a claim on it, so that no other run moves it.
+    :param view: the host, read after this run acquired its lease, so that no other run upgrades it.
     """
     origin = run.origins.get(host)
     if run.phase == AFTER or not origin:

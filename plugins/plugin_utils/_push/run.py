@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A push run: its hosts, their task groups and where they come from."""
+"""A push run: its hosts, their task groups and the versions that they come from."""
 
 from __future__ import annotations
 
@@ -13,93 +13,101 @@ from ...module_utils._consul.settings import Settings
 from ...module_utils._fleet.checkpoints import checkpoint_name
 
 UPGRADE, AFTER = "upgrade", "after"
+_POST_UPGRADE_STEP = "post_upgrade"
 
 
 @dataclass(frozen=True, slots=True)
 class RunTaskGroup:
-    """A unit of the composition, as far as its record goes.
+    """A task group of the composition, without its tasks.
 
-    :param point: what it belongs to on a path, such as ``nginx@2.4``; empty for what every host goes through.
-    :param provider: whether it belongs to a provider.
+    :param once: whether one host runs it for all hosts.
+    :param checkpoint: the checkpoint that it belongs to, such as ``nginx@2.4``; empty if every host runs it.
+    :param provider: whether its service is a provider.
     """
 
     name: str
     step: str
     service: str
     once: bool
-    point: str = ""
+    checkpoint: str = ""
     provider: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PushRun:
-    """A run that drives hosts.
+    """What the push service of a run works with.
 
-    :param phase: upgrade, or after for the tasks after it.
+    :param phase: ``upgrade``, or ``after`` for the tasks after the upgrade.
     :param fleet: host -> role, of the whole fleet.
-    :param units: role -> its units, for the roles that have services; those of others upgrade themselves.
-    :param scope: the hosts that this run is for, in the order in which they go.
-    :param ways: host -> the points on its way, such as ``nginx@2.4``. It goes through no others.
+    :param task_groups: role -> its task groups, for the roles that have services. Hosts of other roles upgrade themselves.
+    :param hosts: the hosts of this run, in the order of the plan.
+    :param checkpoints: host -> the checkpoints on its upgrade path, such as ``nginx@2.4``.
     :param origins: host -> the version that it comes from.
     :param providers: provider -> the version that it comes from.
-    :param retry_failed: whether failed hosts are tried again.
-    :param patience: seconds for which a host waits to be let through.
+    :param retry_failed: whether failed hosts are retried.
+    :param wait_timeout: seconds that a host waits to be admitted.
     :param plays: the hosts of each play of the run; empty for one play with all of them.
-    :param forks: how many hosts Ansible has at work at once, so how many ask before the first one is let through.
+    :param forks: Ansible's forks: how many hosts ask to be admitted at the same time.
     """
 
     settings: Settings
     version: str
     phase: str
     fleet: Mapping[str, str]
-    units: Mapping[str, tuple[RunTaskGroup, ...]]
-    scope: tuple[str, ...]
+    task_groups: Mapping[str, tuple[RunTaskGroup, ...]]
+    hosts: tuple[str, ...]
     retry_failed: bool = False
-    patience: float = 14400.0
+    wait_timeout: float = 14400.0
     forks: int = 1
-    ways: Mapping[str, Collection[str]] = field(default_factory=dict)
+    checkpoints: Mapping[str, Collection[str]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     providers: Mapping[str, str] = field(default_factory=dict)
     plays: tuple[tuple[str, ...], ...] = ()
 
     def is_pushed(self, role: str) -> bool:
-        """Return whether Ansible upgrades the hosts of a role; others do it themselves."""
-        return role in self.units
+        """Return whether Ansible upgrades the hosts of a role; other hosts upgrade themselves."""
+        return role in self.task_groups
 
-    def units_of(self, host: str) -> tuple[RunTaskGroup, ...]:
-        """Return a host's units of this phase, without those that are not on its way."""
-        after, way = self.phase == AFTER, self.ways.get(host, ())
+    def task_groups_of(self, host: str) -> tuple[RunTaskGroup, ...]:
+        """Return a host's task groups in this phase, without those of checkpoints that are not on its upgrade path."""
+        is_after, checkpoints = self.phase == AFTER, self.checkpoints.get(host, ())
         return tuple(
-            unit
-            for unit in self.units.get(self.fleet.get(host, ""), ())
-            if (unit.step == "post_upgrade") == after and (not unit.point or unit.point in way)
+            one
+            for one in self._role_task_groups(host)
+            if (one.step == _POST_UPGRADE_STEP) == is_after and (not one.checkpoint or one.checkpoint in checkpoints)
         )
 
     def providers_of(self, host: str) -> tuple[str, ...]:
-        """Return the providers that a host upgrades in this phase, also those that have nothing to do on its way."""
+        """Return the providers that a host upgrades in this phase, also those without a task group on its upgrade path."""
         if self.phase == AFTER:
             return ()
-        units = self.units.get(self.fleet.get(host, ""), ())
-        return tuple(dict.fromkeys(unit.service for unit in units if unit.provider))
+        return tuple(dict.fromkeys(one.service for one in self._role_task_groups(host) if one.provider))
 
-    def leaves_out(self, host: str, unit: str) -> bool:
-        """Return whether a unit is one of the host's role, and not on its way."""
-        return any(one.name == unit and one.point for one in self.units.get(self.fleet.get(host, ""), ()))
+    def leaves_out(self, host: str, task_group: str) -> bool:
+        """Return whether a task group of the host's role belongs to a checkpoint, and so may not be on the host's upgrade path."""
+        return any(one.name == task_group and one.checkpoint for one in self._role_task_groups(host))
 
     @property
-    def roles_with_after(self) -> set[str]:
+    def roles_with_post_upgrade(self) -> set[str]:
         """Return the roles that have tasks after the upgrade."""
-        return {role for role, units in self.units.items() if any(unit.step == "post_upgrade" for unit in units)}
+        return {
+            role for role, groups in self.task_groups.items() if any(one.step == _POST_UPGRADE_STEP for one in groups)
+        }
 
-
-def _unit(one: Mapping[str, Any]) -> RunTaskGroup:
-    point = checkpoint_name(one["service"], one["point"]) if one.get("point") else ""
-    return RunTaskGroup(one["name"], one["step"], one["service"], bool(one["once"]), point, bool(one.get("provider")))
+    def _role_task_groups(self, host: str) -> tuple[RunTaskGroup, ...]:
+        return self.task_groups.get(self.fleet.get(host, ""), ())
 
 
 def task_groups_from(composition: Mapping[str, Any]) -> dict[str, tuple[RunTaskGroup, ...]]:
-    """Return role -> units from a composition as data; the step validate is not recorded, so it is left out."""
+    """Return role -> task groups from a composition as data, without the step ``validate``, which is not recorded."""
     return {
-        role: tuple(_unit(one) for one in what["units"] if one["step"] != "validate")
-        for role, what in composition["roles"].items()
+        role: tuple(_task_group(one) for one in role_data["units"] if one["step"] != "validate")
+        for role, role_data in composition["roles"].items()
     }
+
+
+def _task_group(data: Mapping[str, Any]) -> RunTaskGroup:
+    checkpoint = checkpoint_name(data["service"], data["point"]) if data.get("point") else ""
+    return RunTaskGroup(
+        data["name"], data["step"], data["service"], bool(data["once"]), checkpoint, bool(data.get("provider"))
+    )

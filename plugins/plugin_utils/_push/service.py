@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The part of a run's daemon that admits and records the hosts which Ansible upgrades. It keeps nothing that is not in Consul."""
+"""The push service of a run's daemon: admits the hosts that Ansible upgrades, and records their progress in Consul."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.watch import BlockingQueries
 from ...module_utils._host_states.states import UPGRADED
 from .._observe.progress_lines import PassProgress, running_count
-from .admission import TAKEN, RunAdmission, Verdict
+from .admission import RunAdmission
 from .connections import StorePool
+from .decision import LEASED_ELSEWHERE, Decision
 from .host_runs import HostRuns
 from .messages import (
     Admit,
@@ -32,21 +33,21 @@ class PushService:
     """Answers the messages of one push run."""
 
     def __init__(self, run: PushRun, queries: BlockingQueries | None = None) -> None:
-        """Open the session with Consul.
+        """Open the Consul session.
 
         :param queries: the blocking queries of this process; None for queries of its own.
         :raises UpgradeError: what :meth:`RunSession` raises.
         """
         self._run = run
         self._pool = StorePool(run.settings)
-        self.session = RunSession(self._pool, self._taken)
-        self._turns = HostRuns(run, self._pool, self.session)
-        self._admission = RunAdmission(run, self._pool, self.session.claim, queries)
+        self.session = RunSession(self._pool, self._active_hosts)
+        self._host_runs = HostRuns(run, self._pool, self.session)
+        self._admission = RunAdmission(run, self._pool, self.session.acquire, queries)
         self._progress = PassProgress()
         self._partial: set[str] = set()
 
     def close(self) -> None:
-        """End the session with Consul, and watch no key any more."""
+        """End the Consul session, and stop watching keys."""
         self._admission.close()
         self.session.close()
 
@@ -56,23 +57,23 @@ class PushService:
 
     def admit_wave(self, message: AdmitWave) -> dict[str, HostAdmission]:
         """Answer :class:`AdmitWave`."""
-        verdicts = self._admission.admit_wave(message.hosts)
-        return {host: self._begin(host, verdicts[host], together=True) for host in message.hosts}
+        decisions = self._admission.admit_wave(message.hosts)
+        return {host: self._begin(host, decisions[host], in_wave=True) for host in message.hosts}
 
     def begin_task_group(self, message: BeginTaskGroup) -> TaskGroupStart:
         """Answer :class:`BeginTaskGroup`."""
-        run, why = self._turns.step(
+        run, why = self._host_runs.begin_task_group(
             message.host, message.task_group, chosen=message.chosen, whole=message.whole, skipped=message.skipped
         )
         return TaskGroupStart(run, why)
 
     def finish_task_group(self, message: FinishTaskGroup) -> None:
         """Answer :class:`FinishTaskGroup`."""
-        self._turns.finish(message.host, message.task_group)
+        self._host_runs.finish_task_group(message.host, message.task_group)
 
     def end_host(self, message: EndHost) -> str:
         """Answer :class:`EndHost`."""
-        state = self._turns.end(message.host)
+        state = self._host_runs.end(message.host)
         if state == "partial":
             self._partial.add(message.host)
         self._admission.ended(message.host)
@@ -81,7 +82,7 @@ class PushService:
     def fail_host(self, message: FailHost) -> None:
         """Answer :class:`FailHost`."""
         try:
-            self._turns.fail(message.host, message.error)
+            self._host_runs.fail(message.host, message.error)
         finally:
             # A failure that can't be recorded must not keep other hosts waiting for this one.
             self._admission.ended(message.host)
@@ -89,46 +90,46 @@ class PushService:
     def settle(self, message: Settle, *, is_shown: bool = False) -> Settlement:
         """Answer :class:`Settle`.
 
-        :param is_shown: whether a live view shows the changes, so that no line is needed.
+        :param is_shown: whether a live view shows the changes, so that the answer has no lines.
         """
-        done, can_move, look = self._admission.settle(message.hosts, message.seconds)
-        shown = {
+        done, can_move, latest = self._admission.settle(message.hosts, message.seconds)
+        result = {
             "version": self._run.version,
             "hosts": {
                 host: {"role": view.role, "state": view.state, "reason": view.reason}
-                for host, view in look.hosts.items()
+                for host, view in latest.hosts.items()
             },
         }
-        lines = tuple(self._progress.lines(shown))
-        found = Settlement(done, can_move, () if is_shown else lines)
+        changes = tuple(self._progress.lines(result))
+        lines = () if is_shown else changes
         if done:
-            return found
-        left = tuple(host for host in message.hosts if look.hosts[host].state != UPGRADED)
+            return Settlement(done, can_move, lines)
+        unfinished = tuple(host for host in message.hosts if latest.hosts[host].state != UPGRADED)
         return Settlement(
             done,
             can_move,
-            found.lines,
-            running_count(shown)[3:],
-            tuple(self._admission.explain(look, left)),
-            tuple(host for host in left if host in self._partial),
-            left,
+            lines,
+            running_count(result)[3:],
+            tuple(self._admission.explain(latest, unfinished)),
+            tuple(host for host in unfinished if host in self._partial),
+            unfinished,
         )
 
-    def _begin(self, host: str, verdict: Verdict, *, together: bool = False) -> HostAdmission:
+    def _begin(self, host: str, decision: Decision, *, in_wave: bool = False) -> HostAdmission:
         done: tuple[str, ...] = ()
-        if verdict.go:
+        if decision.admitted:
             try:
-                done = tuple(self._turns.begin(host, together=together).done)
+                done = tuple(self._host_runs.begin(host, in_wave=in_wave).done)
             except UpgradeError as error:
                 if error.code != "not_admitted":
                     raise
-                # A hold or an abort may have come since the pass.
-                verdict = Verdict(go=False, state=verdict.state, reason=str(error.details["reason"]))
-        if not verdict.go:
-            if verdict.state != TAKEN:
+                # An operator may have added a hold or aborted the rollout since the pass.
+                decision = Decision(admitted=False, state=decision.state, reason=str(error.details["reason"]))
+        if not decision.admitted:
+            if decision.state != LEASED_ELSEWHERE:
                 self.session.release(host)
             self._admission.ended(host)
-        return HostAdmission(verdict.go, verdict.state, verdict.reason, done)
+        return HostAdmission(decision.admitted, decision.state, decision.reason, done)
 
-    def _taken(self) -> list[str]:
-        return self._turns.taken()
+    def _active_hosts(self) -> list[str]:
+        return self._host_runs.active_hosts()

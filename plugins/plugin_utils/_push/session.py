@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver's session with Consul: as long as it lives, the run's hosts are its own."""
+"""The Consul session of a push run, and the leases of its hosts. Other runs can't upgrade these hosts while the session exists."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .connections import StorePool
 
 
 class RunSession:
-    """A session that is renewed until it is closed.
+    """A session that a thread renews until it is closed. ``lost`` is host -> the other run that acquired its lease meanwhile.
 
-    :param taken: the hosts that have to be claimed again when Consul has ended the session, as after being away.
+    :param active_hosts: returns the hosts whose leases are acquired again if the session expires while Consul can't be reached.
     """
 
-    def __init__(self, pool: StorePool, taken: Callable[[], list[str]]) -> None:
-        """Open it."""
+    def __init__(self, pool: StorePool, active_hosts: Callable[[], list[str]]) -> None:
+        """Open the session."""
         self._pool = pool
-        self._taken = taken
+        self._active_hosts = active_hosts
         self._closed = threading.Event()
         self._renewed = time.monotonic()
         self.lost: dict[str, str] = {}
@@ -32,34 +32,34 @@ class RunSession:
             self.name = leases.open_session(store)
         threading.Thread(target=self._renew, daemon=True).start()
 
-    def claim(self, host: str) -> str | None:
-        """Take a host on; return who has it, None where it is this run's now."""
+    def acquire(self, host: str) -> str | None:
+        """Acquire the lease of a host; return None, or a text on the other run that has it."""
         with self._pool.store() as store:
             return leases.acquire(store, self.name, host)
 
     def release(self, host: str) -> None:
-        """Let a host go, for other runs to take it on."""
+        """Release the lease of a host."""
         self._pool.with_retries(lambda store: store.client.write(leases.release(store, [host])))
 
     def check(self, host: str) -> None:
-        """Refuse to go on with a host that another run took while Consul was away.
+        """Raise an error if another run acquired the lease of a host while this run had lost its session.
 
         :raises UpgradeError: ``taken``.
         """
         if host in self.lost:
             raise UpgradeError(
                 "taken",
-                f"{host} was taken by {self.lost[host]} while this run's session with Consul was lost. Leave it to that run.",
+                f"This run lost its Consul session and with it the lease of {host}, which belongs to {self.lost[host]}. Let that run finish.",
             )
 
     def close(self) -> None:
-        """End it, and with it all claims."""
+        """End the session, and with it all leases."""
         self._closed.set()
         try:
             with self._pool.store() as store:
                 store.client.close_session(self.name)
         except UpgradeError:
-            # It ends by itself soon.
+            # It expires soon.
             pass
 
     def _renew(self) -> None:
@@ -71,12 +71,12 @@ class RunSession:
             except Unreachable:
                 continue
             except UpgradeError as error:
-                self.lost |= dict.fromkeys(self._taken(), f"no one knows whom ({error.message})")
+                self.lost |= dict.fromkeys(self._active_hosts(), f"an unknown run ({error.message})")
 
     def _reopen(self) -> None:
         with self._pool.store() as store:
             self.name = leases.open_session(store)
-            for host in self._taken():
-                who = leases.acquire(store, self.name, host)
-                if who is not None:
-                    self.lost[host] = who
+            for host in self._active_hosts():
+                holder = leases.acquire(store, self.name, host)
+                if holder is not None:
+                    self.lost[host] = holder

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host's record says is behind it, and what of that a run believes."""
+"""The finished task groups in a host's record that count in a run."""
 
 from __future__ import annotations
 
@@ -13,45 +13,48 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.resume_point import finished_groups
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun, RunTaskGroup
 
-UNITS = (
+TASK_GROUPS = (
     RunTaskGroup("stop/db", "stop", "db", once=False),
-    RunTaskGroup("upgrade/db@2.8", "upgrade", "db", once=False, point="db@2.8"),
-    RunTaskGroup("upgrade/db@2.10", "upgrade", "db", once=False, point="db@2.10"),
-    RunTaskGroup("upgrade/cloud@2.10", "upgrade", "cloud", once=False, point="cloud@2.10", provider=True),
+    RunTaskGroup("upgrade/db@2.8", "upgrade", "db", once=False, checkpoint="db@2.8"),
+    RunTaskGroup("upgrade/db@2.10", "upgrade", "db", once=False, checkpoint="db@2.10"),
+    RunTaskGroup("upgrade/cloud@2.10", "upgrade", "cloud", once=False, checkpoint="cloud@2.10", provider=True),
     RunTaskGroup("upgrade/cloud", "upgrade", "cloud", once=False, provider=True),
     RunTaskGroup("post_upgrade/db", "post_upgrade", "db", once=False),
 )
-WAY = ("db@2.8", "db@2.10", "cloud@2.10")
+CHECKPOINTS = ("db@2.8", "db@2.10", "cloud@2.10")
 DONE = ("stop/db", "upgrade/db@2.6", "upgrade/db@2.8", "upgrade/cloud@2.10", "upgrade/cloud")
 
 
-def run(version: str = "2.10", phase: str = UPGRADE, way: tuple[str, ...] = WAY) -> PushRun:
-    return PushRun(Settings(), version, phase, {"db1": "db"}, {"db": UNITS}, ("db1",), ways={"db1": way})
+def run(version: str = "2.10", phase: str = UPGRADE, checkpoints: tuple[str, ...] = CHECKPOINTS) -> PushRun:
+    return PushRun(
+        Settings(), version, phase, {"db1": "db"}, {"db": TASK_GROUPS}, ("db1",), checkpoints={"db1": checkpoints}
+    )
 
 
 @pytest.mark.parametrize(
-    ("version", "way", "expected"),
+    ("version", "checkpoints", "expected"),
     [
-        ("2.10", WAY, ["stop/db", "upgrade/db@2.8"]),
-        # On the way elsewhere, the service's own units are done again.
-        ("2.12", WAY, ["upgrade/db@2.8"]),
-        # Back to where it came from, nothing of a path lies on the way.
+        ("2.10", CHECKPOINTS, ["stop/db", "upgrade/db@2.8"]),
+        # On the way to another version, task groups without a checkpoint run again.
+        ("2.12", CHECKPOINTS, ["upgrade/db@2.8"]),
+        # On the way back, the upgrade path has no checkpoint.
         ("2.6", (), []),
     ],
 )
-def test_a_record_counts_for_hosts_and_never_for_providers(
-    version: str, way: tuple[str, ...], expected: list[str]
-) -> None:
-    assert list(finished_groups(run(version, way=way), "db1", HostRecord("2.10", FAILED, done=DONE))) == expected
+def test_task_groups_of_providers_never_count(version: str, checkpoints: tuple[str, ...], expected: list[str]) -> None:
+    assert (
+        list(finished_groups(run(version, checkpoints=checkpoints), "db1", HostRecord("2.10", FAILED, done=DONE)))
+        == expected
+    )
 
 
-def test_points_that_a_way_back_did_not_take_off_the_record_do_not_stay_there() -> None:
-    # It failed on the way to 2.10, and then before its first step on the way back to 2.6, which left the points in its record.
+def test_checkpoints_of_an_earlier_path_do_not_count() -> None:
+    # The host failed on the way to 2.10. Then it failed on the way back to 2.6 before its first step, so its record still has the checkpoints.
     record = HostRecord("2.6", FAILED, done=("upgrade/db@2.8",))
-    assert not finished_groups(run("2.6", way=()), "db1", record)
+    assert not finished_groups(run("2.6", checkpoints=()), "db1", record)
 
 
-def test_what_is_no_record_of_this_upgrade_has_nothing_behind_it() -> None:
+def test_an_unreadable_record_or_one_of_another_upgrade_has_no_finished_task_group() -> None:
     record = HostRecord("2.10", FAILED, done=("post_upgrade/db", "upgrade/db@2.8"))
     assert list(finished_groups(run(phase=AFTER), "db1", record)) == ["post_upgrade/db"]
     assert not finished_groups(run("2.12", AFTER), "db1", record)

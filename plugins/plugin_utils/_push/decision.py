@@ -1,0 +1,105 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Decides after each pass whether a host may begin or resume its upgrade in this run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ...module_utils._fleet.ledger import ABORTED
+from ...module_utils._host_states import states
+from ...module_utils._planner.blockers import BUDGET
+from ...module_utils._planner.plan import HostView, Plan
+from ...module_utils._planner.reconcile import make_plan
+from ...module_utils._rollout.planner_pass import PassResult
+from .resume_point import interrupted_at
+from .run import PushRun
+
+# The state of a host whose lease another run holds, in results of push_host.
+LEASED_ELSEWHERE = "taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a host is admitted in this run.
+
+    :param state: its state, or :data:`LEASED_ELSEWHERE`.
+    """
+
+    admitted: bool
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassView:
+    """A pass, and every host as it is after the pass.
+
+    :param position: the watch's position before the pass, to wait for later changes.
+    """
+
+    outcome: PassResult
+    hosts: Mapping[str, HostView]
+    position: int
+
+    @property
+    def is_aborted(self) -> bool:
+        """Return whether the rollout is aborted, so that no further host is admitted."""
+        return self.outcome.ledger is not None and self.outcome.ledger.state == ABORTED
+
+    @property
+    def upgrading(self) -> list[str]:
+        """Return the hosts that are upgrading."""
+        return [host for host, view in self.hosts.items() if view.state == states.UPGRADING]
+
+    def plan_for(self, limit: Collection[str] | None) -> Plan:
+        """Return what another pass on the same keys would admit.
+
+        :param limit: the hosts that it may admit, None for all.
+        """
+        outcome = self.outcome
+        return make_plan(outcome.snapshot, outcome.members, outcome.rules, None if limit is None else [*limit])
+
+
+def decide(run: PushRun, latest: PassView, host: str) -> Decision | None:
+    """Return the decision on a host; None if it has to wait.
+
+    A host that is no longer at the start of its upgrade path is not admitted.
+    """
+    decision, view = _decide_by_state(run, latest, host), latest.hosts[host]
+    if decision is not None and not decision.admitted:
+        return decision
+    version = interrupted_at(run, host, view)
+    if not version:
+        return decision
+    return Decision(
+        admitted=False,
+        state=view.state,
+        reason=f"it is at {version} now, but the upgrade path of this run begins at {run.origins[host]}; run the same command again",
+    )
+
+
+def decide_finally(run: PushRun, latest: PassView, host: str) -> Decision:
+    """Return the decision on a host; one that would have to wait is not admitted."""
+    view = latest.hosts[host]
+    return decide(run, latest, host) or Decision(admitted=False, state=view.state, reason=view.reason)
+
+
+def _decide_by_state(run: PushRun, latest: PassView, host: str) -> Decision | None:
+    view, blocker = latest.hosts[host], latest.outcome.plan.blocker
+    if view.soaking:
+        return Decision(admitted=False, state=view.state, reason=view.reason)
+    # A held host does not resume an upgrade that was interrupted. The run that upgrades it has asked before.
+    if view.state == states.UPGRADING and not view.held and not view.unadmitted:
+        return Decision(admitted=True, state=view.state, reason=view.reason)
+    # A broken host still has its slot, so only a blocker of the whole rollout keeps it from a retry. It may have exhausted the failure
+    # budget itself, so that one does not.
+    if view.state in states.BROKEN and run.retry_failed and not view.held:
+        is_blocked = blocker is not None and blocker.code != BUDGET
+        return None if is_blocked else Decision(admitted=True, state=view.state, reason=view.reason)
+    if view.state == states.PENDING:
+        return None
+    hint = "; once it is fixed, retry it with -e retry_failed=true" if view.state == states.FAILED else ""
+    return Decision(admitted=False, state=view.state, reason=f"{view.reason}{hint}")
