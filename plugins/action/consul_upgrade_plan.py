@@ -84,7 +84,9 @@ class ActionModule(ActionBase):
             if not latest["can_move"]:
                 blocker = latest["blocker"]
                 why = (
-                    f"{blocker['reason'][0].upper()}{blocker['reason'][1:]}" if blocker else "Nothing can move any more"
+                    f"{blocker['reason'][0].upper()}{blocker['reason'][1:]}"
+                    if blocker
+                    else "No host can continue without an operator"
                 )
                 return total.failed(latest, blocker.get("code", "stuck"), why)
             left = deadline - time.monotonic()

@@ -207,7 +207,7 @@ def _unsettled(found: Settlement) -> dict[str, Any]:
     result = {"done": False, "partial": list(found.partial), "obstacles": obstacles}
     if found.partial and found.partial == found.unfinished:
         return result
-    why = "The time to wait is up" if found.can_move else "Nothing can move any more"
+    why = "The time to wait is up" if found.can_move else "No host can continue without an operator"
     message = f"{why}. {found.count}. " + " | ".join(obstacles)
     error = UpgradeError("timeout" if found.can_move else "stuck", message, obstacles=obstacles)
     return {**result, **error.as_result()}

@@ -83,7 +83,7 @@ class CallbackModule(CallbackBase):
             line = connect()
             line.send(AttachView())
         except (OSError, UpgradeError) as error:
-            self._display.warning(f"The live view can't begin, so the rollout is told in lines: {error}.")
+            self._display.warning(f"The live view can't start, so the rollout is shown as lines: {error}.")
             return
         self._view.open(line)
         atexit.register(self._view.close)

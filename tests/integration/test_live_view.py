@@ -170,7 +170,7 @@ def test_no_color_and_no_terminal_are_told_in_lines(play: Shipped, consul: RawKV
         abort(store, Command(by="ann", reason="logins fail"))
         assert seen.end() == 0
         assert b"\x1b" not in seen.raw
-    assert "The rollout to 3 was aborted. 1 host that had begun goes on by itself." in seen.text
+    assert "The rollout to 3 was aborted. 1 host that had begun continues." in seen.text
 
 
 @pytest.mark.thorough
@@ -194,14 +194,14 @@ def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
         seen.wait_for(lambda screen: lines_of(screen, "controller", "1/1"))
         assert seen.process.poll() is None
         resume(store, Command(by="ann"))
-        seen.wait_for("It goes on.")
+        seen.wait_for("It continues.")
         while not make_pass(store, PassRequest(version="2", fleet=HOSTS, converge=True)).plan.complete:
             for host in HOSTS:
                 if gates(consul).get(f"host/{host}") == "True":
                     say(store, host, "upgraded")
         assert seen.end() == 0
     text = seen.text.replace("\n", "")
-    for there in ("No host is admitted", "logins fail", "It goes on.", "compute3 ", "The rollout to 2 is complete."):
+    for there in ("No host is admitted", "logins fail", "It continues.", "compute3 ", "The rollout to 2 is complete."):
         assert there in text, seen.text
     assert seen.text.index("The rollout to 2 is complete.") < seen.text.index("fleet ")
 

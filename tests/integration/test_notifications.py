@@ -175,14 +175,14 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     assert (failed.returncode, ledger(consul)["state"]) == (0, "paused"), failed.stdout
     assert re.search(
         rf"\[WARNING\]: {file} was called with the event pause of \S+Z, and failed: no bot pause. The rollout goes on, and "
-        "this event is not told again. Fix the file.",
+        "this event is not sent again. Fix the file.",
         words(failed.stdout),
     )
     mark = play.folder / "hangs"
     file = hook(play.folder, {"ansible.builtin.shell": f"echo $$ > {mark}; exec sleep 3600"})
     late = play("resume", upgrade_notify=file, upgrade_notify_timeout=15, **MORE)
     assert (late.returncode, ledger(consul)["state"]) == (0, "running"), late.stdout
-    assert "and failed: it took longer than 15 s, and was ended. The rollout" in words(late.stdout)
+    assert "and failed: it took longer than 15 s and was stopped. The rollout" in words(late.stdout)
     assert start_ticks(int(mark.read_text())) is None
 
 

@@ -147,7 +147,7 @@ def test_a_rollout_that_stops_shows_the_table_and_says_why(play: Shipped, consul
     done = play("upgrade", version="2", instructions=UNLIMITED)
     assert done.returncode != 0
     text = " ".join(done.stdout.split())
-    assert "Nothing can move any more. 2: compute 0/2; 0 upgrading, 2 waiting." in text
+    assert "No host can continue without an operator. 2: compute 0/2; 0 upgrading, 2 waiting." in text
     assert "held by ann since today: disk swap" in text
     assert "held: compute1, compute2:" in text
     assert '"hosts":' not in text, "the whole result is no message"
@@ -178,7 +178,7 @@ def test_status_tells_one_host_its_story(play: Shipped, agent: Agent, consul: Ra
     assert story[1].startswith("It has been upgraded since ")
     assert story[2] == "It is done."
     words = [line.split("  ", 1)[1].split(":")[0] for line in story[3:]]
-    assert words == ["begin 2", "open 2", "the host said", "the host said", "converge 2"]
+    assert words == ["begin 2", "open 2", "reported", "reported", "converge 2"]
 
     unknown = play("status", host="compute3")
     assert unknown.returncode != 0

@@ -225,5 +225,5 @@ def test_rollback_begins_again_after_an_abort(play: Shipped, store: Store, consu
     with living_nodes(store.settings, {"controller1": "controller"}, "1"):
         back = play("rollback", by="ann", reason="logins fail", **MORE)
     assert back.returncode == 0, back.stdout
-    assert "It takes the fleet back: logins fail" in back.stdout
+    assert "It rolls the fleet back: logins fail" in back.stdout
     assert (ledger(consul)["version"], ledger(consul)["state"], ledger(consul)["who"]) == ("1", "complete", "ann")

@@ -78,7 +78,7 @@ def test_it_ends_when_nothing_can_move_and_says_why(run: Runner, store: Store, c
     for result in (held, zero, failed, limited):
         assert result["failed"]
         assert result["failure"]["code"] == "stuck"
-        assert result["failure"]["message"].startswith("Nothing can move any more. 2: ")
+        assert result["failure"]["message"].startswith("No host can continue without an operator. 2: ")
         assert result["failure"]["details"]["obstacles"] == result["obstacles"]
     assert (
         "compute2 (held): held by ann: disk (ends when the key hold/upgrade/hold/host/compute2 is deleted)"

@@ -102,7 +102,10 @@ def test_hosts_of_a_run_elsewhere_are_left_to_it_and_taken_up_when_it_is_gone(si
     ended = site.end(process)
     assert ended.code == 2, ended.stdout
     assert "web1 is not admitted (taken): its lease belongs to bob@elsewhere since " in ended.stdout
-    assert "Nothing can move any more. v1: web 1/2; 0 upgrading, 1 waiting. web1 (pending): " in ended.stdout
+    assert (
+        "No host can continue without an operator. v1: web 1/2; 0 upgrading, 1 waiting. web1 (pending): "
+        in ended.stdout
+    )
     assert "never reported; can be admitted now; another run holds its lease" in ended.stdout
     assert site.done("web1") == []
     # What the other run would do in the end.

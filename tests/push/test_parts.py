@@ -30,7 +30,7 @@ def fleet(site: Site) -> Site:
 
 def test_the_parts_are_run_by_themselves_in_the_order_that_the_rules_allow(fleet: Site) -> None:
     shown = fleet.play("dataplane", version="v1", code=2)
-    assert "The data plane can't begin before the control plane is done: controller1 (pending) not upgraded" in shown
+    assert "The data plane waits for hosts of the control plane that are not upgraded: controller1 (pending)" in shown
     assert fleet.consul.tree() == {}
 
     fleet.play("controlplane", version="v1")

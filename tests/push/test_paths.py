@@ -151,7 +151,7 @@ def test_hosts_of_unknown_version_are_refused_until_it_is_declared(site: Site) -
     for arguments in ([], ["--check"]):
         shown = site.play("upgrade", *arguments, version="2.6", code=2)
         assert "Nothing was touched: 2 hosts never reported a version" in shown
-        assert "the path of db leads from version to version: db2, db3. Declare which one each runs" in shown
+        assert "the upgrade path of db depends on it: db2, db3. Declare which one each runs" in shown
     assert site.consul.tree() == before
     assert not site.entries()
 

@@ -69,7 +69,7 @@ def test_it_is_upgraded_once_by_one_host_and_its_version_is_its_own(fleet: Site)
 
     # The next rollout goes on from there, and has nothing of the path to do.
     shown = fleet.play("upgrade", version="2.8")
-    assert "provider cloud from 2.6 to 2.8 by no point of a path" in shown
+    assert "provider cloud from 2.6 to 2.8 by no checkpoint" in shown
     assert [task for _host, task in of_provider(fleet)[len(WAY) + 1 :]] == [
         *("cloud/prepare", "cloud/upgrade", "cloud/verify", "cloud/after")
     ]
@@ -182,7 +182,9 @@ def test_one_of_unknown_version_is_refused_until_it_is_declared(fleet: Site) -> 
     key = "upgrade/providers/cloud"
     assert fleet.consul.delete(key)
     shown = fleet.play("upgrade", version="2.6", code=2)
-    assert "Nothing was touched: Consul has no version of 1 provider, cloud, and their paths lead" in shown
+    assert (
+        "Nothing was touched: Consul has no version of 1 provider, cloud, but the upgrade path depends on it" in shown
+    )
     fleet.consul.put(key, "2.2")
     shown = fleet.play("upgrade", version="2.6", code=2)
     assert "Nothing was touched: the provider cloud: upgrade/providers/cloud can't be read" in shown

@@ -60,6 +60,6 @@ def test_without_consul_it_does_not_start(empty: Site) -> None:
 
 
 def test_without_the_callback_it_does_not_start(empty: Site) -> None:
-    assert "The callback convoy_watch is not enabled, and only callbacks learn" in drive(
+    assert "The callback convoy_watch is not enabled, and only callbacks get the event" in drive(
         empty, watched=False, **NOTHING
     )

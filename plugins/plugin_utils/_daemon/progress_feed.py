@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The part of a run's daemon that follows the rollout for the live view of ansible-playbook."""
+"""Follow the rollout in the daemon, for the live view of ansible-playbook."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from ...module_utils._queries.follow import ProgressUpdate, follow
 from .._observe.view_messages import FollowProgress, ViewEnd, ViewUpdate, WaitUntilShown
 from .._observe.view_updates import ViewUpdates, sanitized_progress
 
-# How long a task waits for the first drawing, so that nothing is shown twice (seconds).
-_PATIENCE = 3.0
+# How long a task waits for the first drawing, so that lines are not shown twice (seconds).
+_FIRST_DRAWING = 3.0
 
 
 class ProgressFeed:
-    """Sends the view what happens.
+    """Sends the view an update for each change of the rollout.
 
-    :param queries: gives the blocking queries of this process for a Consul.
+    :param queries: returns the blocking queries of this process for the settings of a Consul.
     """
 
     def __init__(self, queries: Callable[[Settings], BlockingQueries]) -> None:
-        """Have no view yet."""
+        """Start without a view."""
         self._queries = queries
         self._changed = threading.Condition()
-        # Held while the view is sent something, until it has shown it.
+        # Held while an update is sent, until the view has shown it.
         self._sending = threading.Lock()
         self._view: Connection | None = None
         self._is_following = False
@@ -42,7 +42,7 @@ class ProgressFeed:
         self._end: RolloutProgress | None = None
 
     def attach(self, view: Connection) -> None:
-        """Answer `AttachView`: send the view updates until it closes the connection."""
+        """Answer `AttachView`: send updates to this view until it closes the connection."""
         with self._changed:
             self._view, self._is_shown = view, False
 
@@ -57,10 +57,10 @@ class ProgressFeed:
             if self._view is None:
                 return False
             if not self._is_following:
-                # The lines of tasks are shown again if this attempt fails.
+                # If this attempt fails, tasks show their lines again.
                 self._is_following, self._is_shown, self._end = True, False, None
                 threading.Thread(target=self._follow, args=(message,), daemon=True).start()
-            self._changed.wait_for(lambda: self._is_shown or not self._is_following, _PATIENCE)
+            self._changed.wait_for(lambda: self._is_shown or not self._is_following, _FIRST_DRAWING)
             return self._is_shown
 
     def wait_until_shown(self, message: WaitUntilShown) -> None:
@@ -82,26 +82,26 @@ class ProgressFeed:
         last: RolloutProgress | None = None
         updates = ViewUpdates(message.first)
         try:
-            for found in follow(message.settings, message.fleet, queries=self._queries(message.settings)):
-                if isinstance(found, ProgressUpdate):
-                    if last is None and message.version and found.progress.version != message.version:
+            for update in follow(message.settings, message.fleet, queries=self._queries(message.settings)):
+                if isinstance(update, ProgressUpdate):
+                    if last is None and message.version and update.progress.version != message.version:
                         return
-                    last = found.progress
+                    last = update.progress
                 elif last is None:
                     return
-                if found is None:
+                if update is None:
                     if self._view is None:
                         return
-                elif not self._send(updates.update(found)):
+                elif not self._send(updates.update(update)):
                     return
             if last is not None and self._send(ViewEnd(sanitized_progress(last))):
                 self._end = last
         except UpgradeError as error:
-            self._send(ViewEnd(why=f"The live view ends, and the rollout goes on: {error.message}"))
+            self._send(ViewEnd(why=f"The live view failed, but the rollout continues: {error.message}"))
         except Exception:
-            # The log of the daemon is the only place left to report it.
+            # The error can be reported only in the log of the daemon.
             traceback.print_exc()
-            self._send(ViewEnd(why="The live view ends by an error, and the rollout goes on."))
+            self._send(ViewEnd(why="The live view failed. The rollout continues."))
         finally:
             with self._changed:
                 self._is_following = False

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The daemon of a run: one process beside ansible-playbook that answers its tasks and callbacks, and ends with it.
+"""The daemon of a run: a process beside ansible-playbook that answers messages of its tasks and callbacks, and ends with it.
 
-It has up to three parts: it admits and records hosts (a push run), follows the rollout for the live view, and calls the
-hook with each event. All of them share its blocking queries to Consul.
+It has up to three parts: the push service, the progress feed of the live view, and the notifier. They share blocking queries to
+Consul.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from .progress_feed import ProgressFeed
 
 
 class RunDaemon:
-    """Answers messages.
+    """Answers messages of a run.
 
-    :param folder: of the run, removed at its end.
+    :param folder: the run's folder, which is removed when the run ends.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Have no part at work yet."""
+        """Start without any part."""
         self._folder = folder
         self._lock = threading.Lock()
         self._queries: dict[Settings, BlockingQueries] = {}
@@ -65,20 +65,20 @@ class RunDaemon:
         self._push: PushService | None = None
         self._notifier: Notifier | None = None
         self._answers: dict[type[Message[Any]], Callable[[Any], Any]] = {
-            Admit: lambda message: self._pushing().admit(message),
-            AdmitWave: lambda message: self._pushing().admit_wave(message),
-            BeginTaskGroup: lambda message: self._pushing().begin_task_group(message),
-            EndHost: lambda message: self._pushing().end_host(message),
+            Admit: lambda message: self._push_service().admit(message),
+            AdmitWave: lambda message: self._push_service().admit_wave(message),
+            BeginTaskGroup: lambda message: self._push_service().begin_task_group(message),
+            EndHost: lambda message: self._push_service().end_host(message),
             EndRun: lambda _message: self.end(),
-            FailHost: lambda message: self._pushing().fail_host(message),
-            FinishTaskGroup: lambda message: self._pushing().finish_task_group(message),
+            FailHost: lambda message: self._push_service().fail_host(message),
+            FinishTaskGroup: lambda message: self._push_service().finish_task_group(message),
             FollowProgress: self._feed.follow,
             GetRun: lambda _message: self._prepared(),
             GetValidation: lambda _message: dict(self._validation),
             IsShown: lambda _message: self._feed.is_shown(),
             KeepRun: self._keep_run,
-            ReportValidation: self._note_validation,
-            Settle: lambda message: self._pushing().settle(message, is_shown=self._feed.is_shown()),
+            ReportValidation: self._keep_validation,
+            Settle: lambda message: self._push_service().settle(message, is_shown=self._feed.is_shown()),
             StartNotifier: self._start_notifier,
             StartPush: self._start_push,
             StopPush: lambda _message: self._stop_push(),
@@ -87,16 +87,16 @@ class RunDaemon:
         }
 
     def answer(self, message: Message[Any]) -> Any:
-        """Return the answer to a message; whatever goes wrong is a :class:`Failure`."""
+        """Return the answer to a message, or a :class:`Failure` for any error."""
         try:
             return self._answers[type(message)](message)
         except UpgradeError as error:
             return Failure(error.code, error.message, error.details)
         except Exception as error:
-            # A task waits for an answer, whatever happened.
+            # The task waits for an answer.
             traceback.print_exc()
-            what = f"The daemon of this run failed: {error!r}. This is a fault of convoy.upgrade; its log has more."
-            return Failure("daemon_fault", what, {})
+            text = f"The daemon of this run failed: {error!r}. This is a bug in convoy.upgrade. The log of the daemon has the details."
+            return Failure("daemon_fault", text, {})
 
     def attach(self, view: Connection) -> None:
         """Send a view all updates over its connection from now on."""
@@ -122,15 +122,15 @@ class RunDaemon:
 
     def _prepared(self) -> PreparedRun:
         if self._run is None:
-            raise UpgradeError("no_push", "This run upgrades no host from here: push_run has to prepare it first.")
+            raise UpgradeError("no_push", "No run is prepared. Run push_run with state: prepared first.")
         return self._run
 
-    def _note_validation(self, message: ReportValidation) -> None:
+    def _keep_validation(self, message: ReportValidation) -> None:
         self._validation[message.host] = message.error
 
-    def _pushing(self) -> PushService:
+    def _push_service(self) -> PushService:
         if self._push is None:
-            raise UpgradeError("no_push", "This run admits no hosts: push_run has to start before its hosts do.")
+            raise UpgradeError("no_push", "The push service has not started. Run push_run with state: started first.")
         return self._push
 
     def _start_push(self, message: StartPush) -> None:
@@ -144,15 +144,15 @@ class RunDaemon:
 
     def _start_notifier(self, message: StartNotifier) -> None:
         with self._lock:
-            # A playbook that imports another one asks twice.
+            # A playbook that imports another one starts it twice.
             if self._notifier is None:
                 self._notifier = Notifier(message, self._queries_of(message.settings))
 
 
 def serve(folder: Path, listener: socket.socket, wait_for_run: Callable[[], None]) -> None:
-    """Answer until the run has ended; the process ends with it.
+    """Answer messages until the run has ended, then exit.
 
-    :param wait_for_run: returns when ansible-playbook is gone.
+    :param wait_for_run: returns when ansible-playbook has ended.
     """
     daemon = RunDaemon(folder)
 
@@ -163,21 +163,21 @@ def serve(folder: Path, listener: socket.socket, wait_for_run: Callable[[], None
 
     threading.Thread(target=end_with_run, daemon=True).start()
     while True:
-        line, _address = listener.accept()
-        threading.Thread(target=_converse, args=(daemon, Connection(line.detach())), daemon=True).start()
+        client, _address = listener.accept()
+        threading.Thread(target=_answer_all, args=(daemon, Connection(client.detach())), daemon=True).start()
 
 
-def _converse(daemon: RunDaemon, line: Connection) -> None:
-    """Answer what arrives over a connection, until it is closed."""
+def _answer_all(daemon: RunDaemon, connection: Connection) -> None:
+    """Answer the messages of a connection until it is closed."""
     with contextlib.suppress(OSError, EOFError):
         while True:
-            message = line.recv()
+            message = connection.recv()
             if isinstance(message, AttachView):
-                # From now on the daemon sends, and only the feed reads.
-                daemon.attach(line)
+                # From now on, only the progress feed uses the connection.
+                daemon.attach(connection)
                 return
             answer = daemon.answer(message)
-            line.send(answer)
+            connection.send(answer)
             if isinstance(message, EndRun):
                 _exit()
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Start the daemon of a run: a process that keeps open nothing that ansible-playbook had open."""
+"""Start the daemon of a run. It closes all files that it inherits from ansible-playbook."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAITING_CONNECTIONS = 1024
 
 
 def ensure_daemon() -> Path:
-    """Start the daemon of this run unless it has started; return its folder, which only this user can open.
+    """Start the daemon of this run if it has not started; return its folder, which only this user can open.
 
     :raises UpgradeError: ``no_watch`` outside of a run with the callback convoy_watch or the live view; ``no_daemon``.
     """
@@ -30,9 +30,8 @@ def ensure_daemon() -> Path:
     if folder is None:
         raise UpgradeError(
             "no_watch",
-            "Neither the callback convoy_watch nor the live view is enabled, and the daemon of a run ends with one of them. Call "
-            "a playbook of convoy.upgrade, or set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to the folder callback_plugins "
-            "beside them.",
+            "Neither the callback convoy_watch nor the live view is enabled, and the daemon of a run needs one of them to end. Run a playbook "
+            "of convoy.upgrade, or set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to the folder callback_plugins beside these playbooks.",
         )
     try:
         folder.mkdir(mode=0o700)
@@ -40,17 +39,17 @@ def ensure_daemon() -> Path:
         return folder
     except OSError as error:
         raise UpgradeError(
-            "no_daemon", f"The folder of this run can't be made: {error}. Free or name another TMPDIR."
+            "no_daemon", f"The folder of this run can't be created: {error}. Free space in it or set another TMPDIR."
         ) from error
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(folder / SOCKET))
         listener.listen(_WAITING_CONNECTIONS)
-        _detached(lambda: _live(folder, listener, process))
+        _detached(lambda: _run_daemon(folder, listener, process))
     return folder
 
 
 def _detached(act: Callable[[], None]) -> None:
-    """Do something in a process that is no child of this one, so that it leaves no zombie."""
+    """Call a function in a process that is not a child of this one, so that it leaves no zombie."""
     child = os.fork()
     if child == 0:
         try:
@@ -62,7 +61,7 @@ def _detached(act: Callable[[], None]) -> None:
     os.waitpid(child, 0)
 
 
-def _live(folder: Path, listener: socket.socket, process: int) -> None:
+def _run_daemon(folder: Path, listener: socket.socket, process: int) -> None:
     started = start_ticks(process)
     log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     close_files_except(listener.fileno(), log)
@@ -71,10 +70,10 @@ def _live(folder: Path, listener: socket.socket, process: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1)
     try:
-        # Here, so that a run whose tasks ask nothing does not wait for the imports.
+        # Imported here, so that a run that sends no message does not wait for the imports.
         from .server import serve
 
         serve(folder, listener, lambda: wait_for_exit(process, started or 0))
     except BaseException:
-        # The log is the only place left to report it.
+        # The error can be reported only in the log.
         traceback.print_exc()

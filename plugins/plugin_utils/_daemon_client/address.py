@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where the daemon of a run listens: a folder that one environment variable names, for callbacks and for Ansible's workers."""
+"""The address of a run's daemon: a folder in an environment variable, for callbacks and Ansible's workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST = 80
 
 
 def announce(*, watched: bool = False) -> None:
-    """Choose the folder of this process's daemon, unless it has one. The folder is made when the daemon starts.
+    """Choose the folder of this process's daemon if it has none. The folder is created when the daemon starts.
 
     :param watched: whether the caller is the callback that reports unreachable hosts and ends the daemon.
     """
@@ -37,17 +37,17 @@ def announce(*, watched: bool = False) -> None:
 
 
 def forget() -> None:
-    """Have no daemon any more: the next :func:`announce` chooses another folder."""
+    """Forget the daemon, so that the next :func:`announce` chooses another folder."""
     os.environ.pop(_VARIABLE, None)
 
 
 def run_process() -> int:
-    """Return the process ID of ansible-playbook: this process, or its parent where this is one of Ansible's workers."""
+    """Return the process ID of ansible-playbook: this process, or its parent if this is one of Ansible's workers."""
     return os.getpid() if _folder_of(os.getpid()) else os.getppid()
 
 
 def run_folder() -> Path | None:
-    """Return the folder of this run's daemon, which may not have started; None outside of a run that announced one."""
+    """Return the folder of this run's daemon, which may not have started; None if :func:`announce` was not called."""
     folder = _folder_of(run_process())
     return Path(folder) if folder else None
 
@@ -59,16 +59,15 @@ def is_started() -> bool:
 
 
 def require_watch() -> None:
-    """Make sure that the callback which reports unreachable hosts is enabled.
+    """Raise an error if the callback that reports unreachable hosts is not enabled.
 
     :raises UpgradeError: ``no_watch``.
     """
     if not _is_watched(run_process()):
         raise UpgradeError(
             "no_watch",
-            "The callback convoy_watch is not enabled, and only callbacks learn that a host became unreachable. It lies in "
-            "callback_plugins beside the playbooks of convoy.upgrade, where Ansible finds it; for a playbook elsewhere, set "
-            "callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to that folder.",
+            "The callback convoy_watch is not enabled, and only callbacks get the event that a host became unreachable. Run a playbook of "
+            "convoy.upgrade, or set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to the folder callback_plugins beside these playbooks.",
         )
 
 

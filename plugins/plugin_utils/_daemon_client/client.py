@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ask the daemon of this run over its Unix socket. Only the user of ansible-playbook can open the folder that it is in."""
+"""Send messages to the daemon of this run over its Unix socket, which only the user of ansible-playbook can open."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ def connect() -> Connection:
     try:
         return Client(str((folder or Path()) / SOCKET), "AF_UNIX")
     except OSError as error:
-        raise _gone(error.strerror or str(error)) from error
+        raise _no_daemon(error.strerror or str(error)) from error
 
 
 def ask(message: Message[Answer]) -> Answer:
-    """Send a message and return its answer, however long that takes.
+    """Send a message and return its answer. There is no timeout.
 
-    :raises UpgradeError: what the daemon answers, or ``no_daemon``.
+    :raises UpgradeError: the failure that the daemon answers with, or ``no_daemon``.
     """
     try:
-        with connect() as line:
-            line.send(message)
-            answer = line.recv()
+        with connect() as connection:
+            connection.send(message)
+            answer = connection.recv()
     except (OSError, EOFError) as error:
-        raise _gone(str(error) or "it closed the connection") from error
+        raise _no_daemon(str(error) or "it closed the connection") from error
     if isinstance(answer, Failure):
         raise UpgradeError(answer.code, answer.message, **answer.details)
-    found: Answer = answer
-    return found
+    result: Answer = answer
+    return result
 
 
-def _gone(why: str) -> UpgradeError:
+def _no_daemon(why: str) -> UpgradeError:
     folder = run_folder()
     return UpgradeError(
         "no_daemon",
-        f"The daemon of this run does not answer: {why} (its log is {(folder or Path()) / LOG}). All that it did is recorded in "
+        f"The daemon of this run does not answer: {why} (its log is {(folder or Path()) / LOG}). Its results are stored in "
         "Consul. Run the same command again to continue.",
     )

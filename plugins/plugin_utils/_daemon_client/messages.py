@@ -13,7 +13,7 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Message(Generic[Answer_co]):
-    """Something that a task or a callback asks the daemon."""
+    """A message from a task or callback to the daemon."""
 
     __slots__ = ()
 
@@ -29,4 +29,4 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class EndRun(Message[tuple[str, ...]]):
-    """Send the notifications that are left, remove the folder and end the daemon. Answered by the notifier's warnings."""
+    """Send the remaining notifications, remove the folder and end the daemon. Answered by the notifier's warnings."""

@@ -55,7 +55,7 @@ class Hook:
             except OSError as error:
                 return str(error)
             if code is None:
-                return f"it took longer than {self.patience:.0f} s, and was ended"
+                return f"it took longer than {self.patience:.0f} s and was stopped"
             if why.exists():
                 return truncate_middle(sanitize(why.read_text(encoding="utf-8", errors="replace").strip()))
             lines = [line for line in said.splitlines() if line.strip()]

@@ -130,7 +130,7 @@ class Notifier:
             if why is not None:
                 self._warnings.append(
                     f"{hook.file} was called with the event {notification.event} of {event['at']}, and failed: "
-                    f"{why.rstrip('.')}. The rollout goes on, and this event is not told again. Fix the file."
+                    f"{why.rstrip('.')}. The rollout goes on, and this event is not sent again. Fix the file."
                 )
             self._note(notification.after)
             if not self._is_ours:

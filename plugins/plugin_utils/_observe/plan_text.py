@@ -30,7 +30,7 @@ def plan_lines(result: Mapping[str, Any]) -> list[str]:
         *_rules(result["instructions"], result.get("sources") or {}),
         *rollout_lines(result),
     ]
-    lines += _table(result) if waves else ["Nothing is left to open."]
+    lines += _table(result) if waves else ["No host is left to admit."]
     expected = {host for wave in waves for host in wave}
     others = {
         host: view
@@ -38,7 +38,7 @@ def plan_lines(result: Mapping[str, Any]) -> list[str]:
         if host not in expected and view["state"] not in (UPGRADED, UPGRADING)
     }
     if others:
-        lines += ["", "Not expected to go without an operator:", *reason_lines(others)[1:]]
+        lines += ["", "Blocked, and needs an operator:", *reason_lines(others)[1:]]
     return lines
 
 
@@ -92,7 +92,7 @@ def _table(result: Mapping[str, Any]) -> list[str]:
 
 def _who(wave: Sequence[str], result: Mapping[str, Any]) -> str:
     blocker = result.get("blocker")
-    return listing(wave, _MOST_HOSTS) or f"no one: {blocker['reason'] if blocker else 'every slot is taken'}"
+    return listing(wave, _MOST_HOSTS) or f"none: {blocker['reason'] if blocker else 'every slot is in use'}"
 
 
 def duration_in_words(seconds: float) -> str:

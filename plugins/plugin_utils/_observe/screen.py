@@ -149,6 +149,6 @@ def reason_not_to_draw(stream: TextIO) -> str | None:
     if LIBRARY_ERROR is not None:
         return (
             f"The live view needs the Python library 'rich', which is missing for {sys.executable}: install it there with "
-            "'pip install rich'. Until then it is told in lines."
+            "'pip install rich'. Until then, the rollout is shown as lines."
         )
     return None

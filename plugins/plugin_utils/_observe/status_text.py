@@ -82,7 +82,7 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     if ledger.get("rollback"):
         word = ledger.get("word") or {}
         said = word.get("reason") if ledger.get("state") in (RUNNING, COMPLETE) else ""
-        lines.append("It takes the fleet back" + (f": {said}" if said else ""))
+        lines.append("It rolls the fleet back" + (f": {said}" if said else ""))
     if info.get("rollback_order"):
         after = [f"{role} after {', '.join(firsts)}" for role, firsts in info["order"].items()]
         stages = ", without stages" if info["rollback_order"] == FORWARD else ""
@@ -92,7 +92,7 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     left = info.get("post_upgrade") or ()
     if left:
         lines.append(
-            f"Tasks after the upgrade are still to be run on {plural(len(left), 'host')}: {listing(left, _MOST_HOSTS)}"
+            f"Tasks after the upgrade have not run on {plural(len(left), 'host')}: {listing(left, _MOST_HOSTS)}"
         )
     if left and info.get("complete"):
         lines.append(f"Next: ansible-playbook playbooks/post_upgrade.yml -e version={info['version']}")
@@ -209,7 +209,7 @@ def host_lines(host: Mapping[str, Any]) -> list[str]:
         (
             at,
             _place(state),
-            f"{'an operator said' if state == 'retried' else 'the host said'}: {state} {record['version']}",
+            f"{'by an operator' if state == 'retried' else 'reported'}: {state} {record['version']}",
         )
         for state, at in (record.get("times") or {}).items()
     ]
@@ -222,7 +222,7 @@ def host_lines(host: Mapping[str, Any]) -> list[str]:
         said.append((event["at"], _place(event["what"]), what))
     timeline = [f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2])]
     if host.get("older_events"):
-        timeline.insert(0, "  older entries of the history, of former rollouts, are left out")
+        timeline.insert(0, "  older history entries, of earlier rollouts, are left out")
     return [*lines, "", *timeline] if timeline else lines
 
 
@@ -249,10 +249,12 @@ def composition_lines(result: Mapping[str, Any]) -> list[str]:
         width = max(map(len, steps), default=0)
         lines += [f"  {step.ljust(width)}  {', '.join(units)}" for step, units in steps.items()]
         if not steps:
-            lines.append("  no task at all")
+            lines.append("  no tasks")
         lines += [f"  {sentence}" for sentence in what["dropped"]]
         lines += [f"  waits for {first}: {why}" for first, why in result["reasons"].get(role, {}).items()]
-    lines += [f"{' and '.join(group)} require each other, so they go together." for group in result["lockstep"]]
+    lines += [
+        f"{' and '.join(group)} require each other, so they are upgraded together." for group in result["lockstep"]
+    ]
     return [*lines, *result["remarks"]]
 
 

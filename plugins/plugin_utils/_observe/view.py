@@ -121,7 +121,9 @@ class RunView:
         with contextlib.suppress(Exception):
             self._end_drawing()
         with contextlib.suppress(Exception), self._lock:
-            self._display.warning(f"Nothing can be drawn on this terminal, so it is told in lines: {error!r}.")
+            self._display.warning(
+                f"The live view can't draw on this terminal, so the rollout is shown as lines: {error!r}."
+            )
 
     def _take(self, update: ViewUpdate | ViewEnd) -> None:
         if isinstance(update, ViewEnd):
@@ -153,7 +155,9 @@ class RunView:
         self._act(self._end_drawing)
         if is_cut_off:
             self._act(
-                lambda: self._display.warning("The process that follows the rollout is gone; the rollout goes on.")
+                lambda: self._display.warning(
+                    "The daemon of this run has ended, and with it the live view. The rollout continues."
+                )
             )
 
     def _tick(self) -> None:

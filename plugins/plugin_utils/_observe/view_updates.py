@@ -36,9 +36,7 @@ class ViewUpdates:
     def update(self, found: ProgressUpdate | Unreachable) -> ViewUpdate:
         """Return what to show of a read."""
         if isinstance(found, Unreachable):
-            lines = (
-                [] if self._is_away else [f"{found.message} What is shown is of the time before; it is asked again."]
-            )
+            lines = [] if self._is_away else [f"{found.message} The view shows the last known state, and retries."]
             self._is_away = True
             return ViewUpdate(tuple(map(sanitize, lines)), away=sanitize(found.message))
         lines = [*self._untold, *self._news_of(found)]
@@ -69,7 +67,7 @@ class ViewUpdates:
             stays = any(note.startswith("No host is admitted") for note in found.progress.notes)
             yield from (note for note in found.progress.notes if note not in self._notes)
             if gone and not stays and not found.progress.over:
-                yield "It goes on."
+                yield "It continues."
             self._notes = found.progress.notes
         for warning in found.warnings:
             if warning not in self._warnings:

@@ -53,10 +53,10 @@ def headline(found: RolloutProgress, left: float | None) -> str:
 def ending(found: RolloutProgress) -> str:
     """Return how a rollout that is over ended."""
     if not found.version or not found.state:
-        return "Nothing is to be followed: no rollout has begun."
+        return "There is nothing to follow: no rollout has begun."
     if found.state == "aborted":
         count = len(found.flights) + found.more
-        goes = "host that had begun goes on by itself" if count == 1 else "hosts that had begun go on by themselves"
+        goes = "host that had begun continues" if count == 1 else "hosts that had begun continue"
         rest = f" {count} {goes}." if count else ""
         return f"The rollout to {found.version} was aborted.{rest}"
     return f"The rollout to {found.version} is complete."

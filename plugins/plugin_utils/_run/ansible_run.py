@@ -81,7 +81,7 @@ class PlaybookRun:
         if self._is_well:
             step = next_to_admit(name, self._info)
             if step is not None:
-                self._say("Hosts may go now. If no run is under way that lets them, begin one.")
+                self._say("Hosts can be admitted now. If no run is in progress, start one.")
                 self._say(f"Next: {self._line(step)}")
             return
         code = self._code if self._is_over else ""
@@ -98,9 +98,7 @@ class PlaybookRun:
 
     def _end_unread(self) -> None:
         if not self._is_over:
-            self._say(
-                "No one reads the output any more, as where head or a pager ended, so this run ends as with Ctrl-C."
-            )
+            self._say("The output was closed, as by head or a pager, so this run ends as with Ctrl-C.")
             os.kill(os.getpid(), signal.SIGINT)
 
     def check_options(self, extra_vars: Mapping[str, Any]) -> None:

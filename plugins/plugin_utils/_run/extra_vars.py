@@ -38,7 +38,7 @@ def refuse_leftovers(given: Iterable[str]) -> None:
         if not name:
             raise UpgradeError(
                 "leftover_words",
-                f"-e {sanitize(shlex.quote(option))}: {words!r} is the value of no variable. Nothing is done: write -e name=value.",
+                f"-e {sanitize(shlex.quote(option))}: {words!r} belongs to no variable. Nothing was done: write -e name=value.",
                 words=leftovers,
             )
         raise UpgradeError(

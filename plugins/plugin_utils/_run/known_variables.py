@@ -95,7 +95,7 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
             instead = _NAMES_NO_ONE[name]
             raise UpgradeError(
                 "unknown_variable",
-                f"-e {name}: {playbook}.yml has no such variable, and would go on with all of its hosts. Nothing is done: "
+                f"-e {name}: {playbook}.yml has no such variable, and would apply to all of its hosts. Nothing was done: "
                 f"{f'name hosts, roles or groups with -e {instead}=NAME' if instead else f'leave {name} out'}.",
                 name=name,
                 renamed={name: instead},

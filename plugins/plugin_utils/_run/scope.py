@@ -197,12 +197,12 @@ def _without_blocked(
     if part == _CONTROL:
         raise UpgradeError(
             "data_plane_first",
-            f"The control plane can't go on before these hosts of the data plane are done: {listing(behind)} not upgraded. Run "
+            f"The control plane waits for hosts of the data plane that are not upgraded: {listing(behind)}. Run "
             "playbooks/dataplane.yml first, or playbooks/upgrade.yml for both.",
         )
     raise UpgradeError(
         "control_plane_first",
-        f"The data plane can't begin before the control plane is done: {listing(behind)} not upgraded. Run "
+        f"The data plane waits for hosts of the control plane that are not upgraded: {listing(behind)}. Run "
         "playbooks/controlplane.yml first, or playbooks/upgrade.yml for both.",
     )
 

@@ -130,7 +130,7 @@ def _of_providers(
     return [
         f"The provider {name}: {why}. "
         + (
-            f"Say otherwise in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of {listing([*roles])}."
+            f"Allow it in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of {listing([*roles])}."
             if start
             else f"Declare it in the variable {PROVIDER_VARIABLE}."
         )

@@ -285,11 +285,11 @@ def _lines(
         if not any(not path.is_provider for path in paths[role]):
             continue
         names = listing(in_order(going[where]))
-        lines.append(f"{role} from {before} to {version} by {', '.join(own) or 'no point of a path'}: {names}")
+        lines.append(f"{role} from {before} to {version} by {', '.join(own) or 'no checkpoint'}: {names}")
     every = dict.fromkeys(point for way in found.values() for point in way)
     for provider, before in providers.items():
         own = [point for point in every if point.partition("@")[0] == provider]
         lines.append(
-            f"provider {provider} from {before or 'no known version'} to {version} by {', '.join(own) or 'no point of a path'}"
+            f"provider {provider} from {before or 'no known version'} to {version} by {', '.join(own) or 'no checkpoint'}"
         )
     return lines

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The daemon of a run: how it starts, what it answers, and that it leaves nothing."""
+"""The daemon of a run: how it starts, what it answers, and that it leaves no files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOWHERE = Settings(port=1, timeout=0.1)
 
 @pytest.fixture
 def announced() -> Iterator[Path]:
-    """A run with its callback, whose daemon has not started."""
+    """A run with its callback, before its daemon has started."""
     address.announce(watched=True)
     folder = address.run_folder()
     assert folder is not None
@@ -44,12 +44,13 @@ def announced() -> Iterator[Path]:
     address.forget()
 
 
-def test_a_daemon_starts_once_answers_and_leaves_nothing(announced: Path) -> None:
+def test_a_daemon_starts_once_answers_and_leaves_no_files(announced: Path) -> None:
     assert not announced.exists()
     assert ensure_daemon() == ensure_daemon() == announced
+    # The daemon creates its log before it answers.
+    assert ask(StopPush()) is None
     assert sorted(one.name for one in announced.iterdir()) == ["log", "socket"]
     assert announced.stat().st_mode & 0o777 == 0o700
-    assert ask(StopPush()) is None
     assert ask(EndRun()) == ()
     assert not announced.exists()
 
@@ -64,7 +65,7 @@ def test_a_failure_arrives_as_an_error() -> None:
     with pytest.raises(UpgradeError) as caught:
         ask(StartPush(run))
     assert caught.value.code == "unreachable"
-    # A host that becomes unreachable before the push begins has nothing to be recorded.
+    # If a host becomes unreachable before the push run begins, nothing is recorded.
     assert report_lost_host("web1", {"msg": "Task failed: no route"}) is None
 
 
@@ -77,7 +78,7 @@ def test_without_a_view_nothing_is_followed_or_waited_for() -> None:
     assert ask(WaitForEnd()) is None
 
 
-def test_what_no_one_expects_is_a_failure_and_not_the_end(tmp_path: Path) -> None:
+def test_an_unexpected_error_is_a_failure_and_does_not_end_the_daemon(tmp_path: Path) -> None:
     found = RunDaemon(tmp_path).answer("no message")  # type: ignore[arg-type]
     assert isinstance(found, Failure)
     assert found.code == "daemon_fault"
@@ -91,7 +92,7 @@ def test_without_a_callback_no_daemon_starts() -> None:
     assert caught.value.code == "no_watch"
     assert report_lost_host("web1", {}) is None
     address.announce()
-    with pytest.raises(UpgradeError, match="only callbacks learn"):
+    with pytest.raises(UpgradeError, match="only callbacks get the event"):
         address.require_watch()
     # The other callback adds itself to the same daemon.
     folder = address.run_folder()

@@ -42,7 +42,7 @@ def test_a_plan_shows_its_rules_its_waves_and_what_is_not_expected_to_go() -> No
         " now      1  c1",
         "   2      1  c2",
         "",
-        "Not expected to go without an operator:",
+        "Blocked, and needs an operator:",
         "held:",
         "  c3: held by ann",
     ]
@@ -81,12 +81,12 @@ def test_a_long_plan_is_cut_and_says_what_is_left() -> None:
     waves: list[list[str]] = [[], *([f"c{number}"] for number in range(20))]
     lines = plan_lines(result({f"c{number}": view("pending") for number in range(20)}, waves))
     assert lines[1] == "Rules: none"
-    assert lines[4] == " now      0  no one: every slot is taken"
+    assert lines[4] == " now      0  none: every slot is in use"
     assert lines[-1] == "and 9 waves more with 9 hosts"
 
 
 def test_a_finished_plan_says_so() -> None:
-    assert plan_lines(result({"c1": view("upgraded")}, []))[-1] == "Nothing is left to open."
+    assert plan_lines(result({"c1": view("upgraded")}, []))[-1] == "No host is left to admit."
 
 
 def test_stage_and_brake_stand_below_the_rules_and_the_brake_says_why_nobody_goes_now() -> None:
@@ -100,7 +100,7 @@ def test_stage_and_brake_stand_below_the_rules_and_the_brake_says_why_nobody_goe
         "No host is admitted: the rollout is paused by ann; continue with resume.yml",
         "",
         "wave  hosts  who",
-        " now      0  no one: the rollout is paused by ann; continue with resume.yml",
+        " now      0  none: the rollout is paused by ann; continue with resume.yml",
         "   2      1  c1",
     ]
 
@@ -113,9 +113,9 @@ def test_what_an_abort_leaves_is_not_expected_to_go() -> None:
         "Plan: to v2 from v1: 0 of 2 hosts upgraded",
         "Rules: none",
         f"No host is admitted: {reason}",
-        "Nothing is left to open.",
+        "No host is left to admit.",
         "",
-        "Not expected to go without an operator:",
+        "Blocked, and needs an operator:",
         "pending:",
         f"  c2: {reason}",
     ]

@@ -146,8 +146,8 @@ def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str
     assert [line.split("  ")[2] for line in lines[4:]] == [
         "begin v2: ann asked for v2 (epoch 1)",
         "open v2: a slot was free (epoch 2)",
-        "the host said: started v2",
-        "the host said: upgraded v2",
+        "reported: started v2",
+        "reported: upgraded v2",
         "converge v2: all done (epoch 3)",
     ]
 
@@ -194,8 +194,8 @@ def test_a_composition_is_told_step_by_step() -> None:
         "  x: left out.",
         "  waits for core: web requires db, which core has",
         "empty:",
-        "  no task at all",
-        "a and b require each other, so they go together.",
+        "  no tasks",
+        "a and b require each other, so they are upgraded together.",
         "Mind this.",
     ]
 
@@ -207,9 +207,9 @@ def test_a_composition_is_told_step_by_step() -> None:
     ("found", "lines"),
     [
         ({}, []),
-        ({"ledger": {"rollback": True, "state": "running", "word": {"reason": "so"}}}, ["It takes the fleet back: so"]),
+        ({"ledger": {"rollback": True, "state": "running", "word": {"reason": "so"}}}, ["It rolls the fleet back: so"]),
         # By then, the word is of whoever paused it.
-        ({"ledger": {"rollback": True, "state": "paused", "word": {"reason": "so"}}}, ["It takes the fleet back"]),
+        ({"ledger": {"rollback": True, "state": "paused", "word": {"reason": "so"}}}, ["It rolls the fleet back"]),
         ({"stage": "", "wants_approval": False, "blocker": {}}, []),
         ({"stage": "canary", "wants_approval": False, "blocker": {}}, ["Stage canary"]),
         ({"stage": "canary", "wants_approval": True, "blocker": {}}, ["Stage canary; it waits for approval"]),
@@ -268,7 +268,7 @@ def test_a_story_says_that_there_is_an_older_one() -> None:
     host = {"name": "a1", "role": "a", "group": None, "state": "pending", "explanation": ["a1 runs 1."], "record": None}
     events = [{"what": "begin", "version": "2", "at": 1, "epoch": 9, "who": "ann"}]
     short, long = (status_text.host_lines({**host, "events": events, "older_events": older}) for older in (False, True))
-    assert long == [*short[:3], "  older entries of the history, of former rollouts, are left out", *short[3:]]
+    assert long == [*short[:3], "  older history entries, of earlier rollouts, are left out", *short[3:]]
 
 
 # An operator's words in a host's story
@@ -299,9 +299,9 @@ def test_a_retry_is_the_operators_word_and_not_the_hosts() -> None:
         {"version": "v2", "times": {"retried": 10, "failed": 9}},
     )
     assert told == [
-        "the host said: failed v2",
+        "reported: failed v2",
         "retry v2 by ann: failed: no disk (epoch 2)",
-        "an operator said: retried v2",
+        "by an operator: retried v2",
         "open v2: a slot was free (epoch 1)",
     ]
 

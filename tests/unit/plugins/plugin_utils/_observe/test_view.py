@@ -104,7 +104,7 @@ def test_the_end_of_the_rollout_is_a_line(view: RunView, capsys: pytest.CaptureF
     assert send(ViewEnd(replace(FOUND, state="complete")))
     # Tasks after the upgrade are shown again.
     assert send(update("web1 post_upgrade"))
-    assert send(ViewEnd(why="The live view ends, and the rollout goes on: no token"))
+    assert send(ViewEnd(why="The live view failed, but the rollout continues: no token"))
     shown = capsys.readouterr()
     assert "The rollout to 2 is complete." in shown.out
     assert "web1 post_upgrade" in shown.out
@@ -119,7 +119,7 @@ def test_a_daemon_that_dies_is_a_warning(view: RunView, capsys: pytest.CaptureFi
     daemons.close()
     assert view._thread is not None
     view._thread.join(10)
-    assert "The process that follows the rollout is gone; the rollout goes on." in " ".join(
+    assert "The daemon of this run has ended, and with it the live view. The rollout continues." in " ".join(
         capsys.readouterr().err.split()
     )
 
@@ -132,7 +132,7 @@ def test_an_update_that_can_not_be_read_ends_the_view(view: RunView, capsys: pyt
     daemons.send_bytes(b"no pickle")
     with pytest.raises(EOFError):
         daemons.recv()
-    assert "Nothing can be drawn on this terminal" in capsys.readouterr().err
+    assert "The live view can't draw on this terminal" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("terminal")

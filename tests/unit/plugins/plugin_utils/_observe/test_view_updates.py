@@ -63,7 +63,7 @@ def test_what_begins_to_stop_it_and_ends_is_told_once() -> None:
         (),
         (PAUSED,),
         (),
-        ("It goes on.",),
+        ("It continues.",),
         (),
     ]
 
@@ -83,7 +83,7 @@ def test_a_consul_that_is_away_is_told_once_and_so_is_its_return() -> None:
     first, second = shown.update(away), shown.update(away)
 
     assert first.lines == (
-        "Consul at http://there can't be reached: refused. What is shown is of the time before; it is asked again.",
+        "Consul at http://there can't be reached: refused. The view shows the last known state, and retries.",
     )
     assert second == ViewUpdate((), away="Consul at http://there can't be reached: refused.")
     assert shown.update(updates()).lines == ("Consul is back.",)

@@ -77,5 +77,5 @@ def test_how_it_ended() -> None:
 
     assert ending(replace(FOUND, state="complete")) == "The rollout to 2 is complete."
     assert ending(replace(FOUND, state="aborted")) == "The rollout to 2 was aborted."
-    assert "1 host that had begun goes on by itself" in ending(replace(FOUND, state="aborted", flights=(flight,)))
+    assert "1 host that had begun continues" in ending(replace(FOUND, state="aborted", flights=(flight,)))
     assert "no rollout has begun" in ending(replace(FOUND, state=""))

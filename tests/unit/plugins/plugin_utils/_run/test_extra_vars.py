@@ -48,7 +48,7 @@ def test_leftovers_are_refused_with_the_quoting_that_ansible_reads(given: str, w
 
 
 def test_words_before_any_variable_are_refused_too() -> None:
-    with pytest.raises(UpgradeError, match="'words' is the value of no variable"):
+    with pytest.raises(UpgradeError, match="'words' belongs to no variable"):
         refuse_leftovers(["words"])
 
 

@@ -110,7 +110,7 @@ def test_a_provider_counts_from_its_own_version_and_not_from_its_hosts() -> None
         assert [*found.hosts] == []
         return list(found.reasons)
 
-    mend = " Say otherwise in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of web."
+    mend = " Allow it in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of web."
     assert reasons("2.10", version="2.8", target="") == []
     assert reasons("2.10", version="2.2", target="") == [
         "The provider app: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4." + mend

@@ -91,7 +91,7 @@ def test_what_is_declared_counts_where_nothing_was_reported_and_nothing_is_remem
     assert ways.origins == {"db1": "2.2", "db2": "2.2", "db3": "2.10", "db4": "2.8"}
     assert ways.checkpoints["db1"] == ["db@2.4", "db@2.6", "db@2.8", "db@2.10"]
     assert ways.checkpoints["db3"] == []
-    assert ways.lines[1] == "db from 2.10 to 2.10 by no point of a path: db3"
+    assert ways.lines[1] == "db from 2.10 to 2.10 by no checkpoint: db3"
 
 
 def test_points_that_are_behind_a_host_or_a_provider_are_on_its_way_and_not_asked_about() -> None:
@@ -172,7 +172,7 @@ def test_hosts_of_unknown_version_are_told_all_at_once_where_a_path_asks_for_it(
     error = refused(found, composition)
     assert (error.code, error.details) == ("unknown_version", {"hosts": ["db1", "db3"]})
     assert error.message == (
-        "Nothing was touched: 2 hosts never reported a version, and the path of db leads from version to version: db1, db3. "
+        "Nothing was touched: 2 hosts never reported a version, but the upgrade path of db depends on it: db1, db3. "
         "Declare which one each runs in its variable upgrade_version_from, or for all of these by -e upgrade_version_from=X; "
         "for a new host, which has nothing to be brought along, that is 2.10. Or hold these hosts, or leave them out with "
         "upgrade_limit."
