@@ -29,47 +29,47 @@ description:
   - Ends a run like Ctrl-C if its output is closed, for example because C(head) or a pager ended. ansible-core would wait forever.
   - Before the run begins, refuses arguments in C(-e) that belong to no variable, extra variables that are probably misspelled, and a C(--limit) that
     leaves out hosts on which a playbook must run. Ansible itself ignores all of these.
-  - Ansible removes an unreachable host from the play and runs no other task for it, not even in a rescue block. This callback tells the
-    push daemon, which records the host as failed.
+  - Ansible removes an unreachable host from the play and runs no other task for it, not even in a rescue block. This callback reports it
+    to the push daemon, which records the host as failed.
   - When the run ends, waits until the notifier has sent all events, and shows a warning if a call failed.
 author: The convoy.upgrade authors (@convoy-upgrade)
 """
 
 
 class CallbackModule(CallbackBase):
-    """The callback."""
+    """Callback of each run of a playbook."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "notification"
     CALLBACK_NAME = "convoy_watch"
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        """Say that it is at work, and look at the command line."""
+        """Announce that this callback is enabled, and check the command line."""
         address.announce(watched=True)
         self._run = PlaybookRun(str(playbook._file_name), self._say)
         self._run.check_options(playbook.get_plays()[0].get_variable_manager().extra_vars)
         self._run.begin()
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Look whether all hosts of the play are reached."""
+        """Check that ``--limit`` leaves out no host of the play."""
         self._run.check_limit(play)
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Note the state of the fleet, for the line with the next command."""
+        """Keep what the ``Next:`` line depends on."""
         self._run.remember(result._result)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Wait until all was told."""
-        self._run.end(is_well=not stats.failures and not stats.dark)
+        """Wait until all notifications are sent, and end the daemon."""
+        self._run.end(has_succeeded=not stats.failures and not stats.dark)
         for warning in _end_daemon():
             self._display.warning(warning)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:  # noqa: ARG002  what Ansible gives
-        """Take note of why."""
+        """Keep the failure, for the ``Next:`` line."""
         self._run.remember(result._result)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Tell the driver of a host that is lost."""
+        """Record an unreachable host as failed."""
         if not getattr(result._task, "ignore_unreachable", False):
             why = report_lost_host(result._host.get_name(), result._result)
             if why is not None:
@@ -80,7 +80,7 @@ class CallbackModule(CallbackBase):
 
 
 def _end_daemon() -> tuple[str, ...]:
-    """End the daemon of this run if it started one; return what to warn of."""
+    """End the daemon of this run if it has started; return the warnings to show."""
     folder = address.run_folder()
     if folder is None or not address.is_started():
         return ()
@@ -89,6 +89,6 @@ def _end_daemon() -> tuple[str, ...]:
     except UpgradeError as error:
         return (error.message,)
     finally:
-        # A daemon that was killed could not remove it.
+        # A daemon that was killed has not removed its folder.
         shutil.rmtree(folder, ignore_errors=True)
         address.forget()

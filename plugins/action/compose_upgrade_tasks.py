@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes what each role's hosts will run, before any of them is touched."""
+"""Compose the task files that the hosts of each role run, before an upgrade."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Compose, and write the folder."""
+        """Compose the task files and write them to the folder."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _checked, options = self.validate_argument_spec(_OPTIONS)
         try:
@@ -52,9 +52,9 @@ class ActionModule(ActionBase):
         if options["composed"]:
             return read_composition(Path(options["composed"]).absolute())
         folder = Path(options["folder"]).absolute()
-        finder = RoleFinder([*options["roles_path"], *_beside(task_vars)])
+        finder = RoleFinder([*options["roles_path"], *_roles_folders(task_vars)])
         hosts = options["hosts"]
-        counts = None if hosts is None else {role: len(found or ()) for role, found in hosts.items()}
+        counts = None if hosts is None else {role: len(names or ()) for role, names in hosts.items()}
         composition = compose(options["upgrade_roles"], finder, finder.places, counts)
         refuse_empty(composition, task_vars.get("ansible_run_tags") or (), task_vars.get("ansible_skip_tags") or ())
         files = files_of(composition, str(folder))
@@ -64,26 +64,25 @@ class ActionModule(ActionBase):
         run_folder = ensure_daemon() / "composed" if options["for_run"] else None
         if run_folder is not None:
             write_new(run_folder, files)
-        plain = composition.plain()
         return {
-            **plain,
+            **composition.plain(),
             "run_folder": str(run_folder or ""),
             "changed": bool(differences),
             "folder": str(folder),
             "files": sorted(files),
-            "diff": [_shown(folder, one) for one in differences],
+            "diff": [_as_diff(folder, one) for one in differences],
         }
 
 
-def _beside(task_vars: dict[str, Any]) -> list[Path]:
-    """Return where an operator's roles are: beside the inventory, in the current folder, beside the playbook."""
+def _roles_folders(task_vars: dict[str, Any]) -> list[Path]:
+    """Return where roles of the operator are searched: beside the inventory, in the current folder, beside the playbook."""
     sources = [Path(source) for source in task_vars.get("ansible_inventory_sources") or () if "," not in str(source)]
     folders = [source if source.is_dir() else source.parent for source in sources]
     playbook = task_vars.get("playbook_dir")
     return [folder / "roles" for folder in (*folders, Path.cwd(), *([Path(playbook)] if playbook else []))]
 
 
-def _shown(folder: Path, one: Difference) -> dict[str, str]:
+def _as_diff(folder: Path, one: Difference) -> dict[str, str]:
     def side(content: bytes | None) -> str:
         return "" if content is None else content.decode(errors="replace")
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Makes policies and tokens on the controller, and brings a token to its host without showing it to anybody."""
+"""Create ACL policies and tokens from the controller, and write the token to a file on its host without showing it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Make sure of the policy and the token, and of the file with it."""
+        """Create or remove the policy, the token and the file with the token."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _checked, options = self.validate_argument_spec(_OPTIONS)
         name = options["name"]
@@ -71,10 +71,10 @@ class ActionModule(ActionBase):
         return {**result, **facts, "token_file": options["token_file"]}
 
     def _file(self, options: dict[str, Any], granted: GrantedToken, task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        """Write the file, or remove it; the diff and all else that could show the token stay here."""
+        """Write or remove the file; return its result without the diff and other texts that could show the token."""
         path = options["token_file"]
         task = self._task.copy()
-        # Nothing of it may be shown, at whatever verbosity.
+        # The token must not be shown at any verbosity.
         task.no_log = True
         if options["state"] == "absent" or not granted.secret:
             if options["state"] != "absent":
@@ -95,12 +95,12 @@ class ActionModule(ActionBase):
             templar=self._templar,
             shared_loader_obj=self._shared_loader_obj,
         )
-        told: dict[str, Any] = copy.run(task_vars=task_vars)
-        return {name: told.get(name) for name in ("changed", "failed", "msg", "exception") if name in told}
+        copied: dict[str, Any] = copy.run(task_vars=task_vars)
+        return {name: copied.get(name) for name in ("changed", "failed", "msg", "exception") if name in copied}
 
 
 def _lost(options: dict[str, Any], granted: GrantedToken, why: str) -> UpgradeError:
-    """Return the failure of a file: what has become of its token, and what to do."""
+    """Return the error for a file that could not be written or removed."""
     path = options["token_file"]
     if granted.secret:
         why = why.replace(granted.secret, "********")
@@ -108,26 +108,26 @@ def _lost(options: dict[str, Any], granted: GrantedToken, why: str) -> UpgradeEr
     if options["state"] == "absent":
         return UpgradeError(
             "unwritten_token",
-            f"The token of {granted.policy} is no longer in Consul, and its file {path} could not be removed: {why}. Remove it.",
+            f"The token of {granted.policy} is deleted from Consul, but its file {path} could not be removed: {why}. Remove it.",
             path=path,
             policy=granted.policy,
         )
     return UpgradeError(
         "unwritten_token",
-        f"Consul has the token of {granted.policy} (accessor {granted.accessor}), and {path} does not have it, as it could not be written: "
-        f"{why}. Nothing is lost: correct that and run this task again, which writes the secret of the same token.",
+        f"Consul has the token of {granted.policy} (accessor {granted.accessor}), but it could not be written to {path}: "
+        f"{why}. Fix that and run this task again: it writes the secret of the same token.",
         path=path,
         policy=granted.policy,
     )
 
 
-def _reason(told: dict[str, Any]) -> str:
-    """Return why a module failed: ansible-core gives what it did not expect as a chain of errors or as a traceback, without a message."""
-    found, error = [str(told["msg"])] if told.get("msg") else [], told.get("exception")
+def _reason(result: dict[str, Any]) -> str:
+    """Return why a module failed. For unexpected errors, ansible-core returns a chain of errors or a traceback instead of a message."""
+    found, error = [str(result["msg"])] if result.get("msg") else [], result.get("exception")
     if isinstance(error, str):
         found += error.strip().splitlines()[-1:]
     event = getattr(error, "event", None)
     while event is not None:
         found.append(str(event.msg))
         event = getattr(event.chain, "event", None)
-    return ": ".join(one.rstrip(". ") for one in dict.fromkeys(found)) or "nothing tells why"
+    return ": ".join(one.rstrip(". ") for one in dict.fromkeys(found)) or "no reason was given"

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Follows a rollout to its end, whoever runs it, and shows what happens."""
+"""Follow a rollout to its end and show its changes, also if another run makes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
     "fleet": {"type": "dict"},
 }
-# Without any change, the count is shown this often (seconds), so that no one has to wonder.
+# If nothing changes, the running count is shown this often (seconds).
 _SHOW_EVERY = 30.0
 
 
@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Follow it, and return how it ended."""
+        """Follow the rollout, and return how it ended."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _checked, options = self.validate_argument_spec(_OPTIONS)
         try:
@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
         settings = read_settings(options.get, os.environ)
         parent = os.getppid()
         with contextlib.suppress(UpgradeError):
-            # Where the daemon ends before the rollout does, lines go on.
+            # If the daemon ends before the rollout, the rollout is shown as lines.
             if is_started() and ask(FollowProgress(settings, options["fleet"])):
                 ended = ask(WaitForEnd())
                 if ended is not None:
@@ -74,7 +74,7 @@ class ActionModule(ActionBase):
                 self._say([updates.count + ("" if last.left is None else f"; {about_minutes(last.left)} left")])
                 shown = time.monotonic()
         if last is None:
-            raise AssertionError("following ends with what it saw last")
+            raise AssertionError("follow() ends with an update")
         self._say([ending(last)])
         return last
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Starts the notifier of a run: the process that calls the operator's hook when something happens to the rollout."""
+"""Start the notifier of a run in its daemon, which calls the operator's hook for each event of the rollout."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Start it, or in check mode tell what it would tell."""
+        """Start the notifier, or in check mode print which events it would send."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _checked, options = self.validate_argument_spec(_OPTIONS)
         try:
@@ -65,34 +65,34 @@ class ActionModule(ActionBase):
         ask(StartNotifier(settings, hook, options["fleet"], options["retry_failed"]))
         return {"untold": []}
 
-    def _preview(self, store: Store, sight: RolloutView, hook: Hook, expects: list[str]) -> dict[str, Any]:
-        notifications = new_notifications(store, sight, initial_state(store, sight, dry=True))[0]
-        untold = [sight.payload(notification)["text"] for notification in notifications]
-        lines = [f"{hook.file} would be called with the events {', '.join(expects)}, and is not, as this is a check."]
-        for line in [*lines, *(f"Of what was so far, it would be told: {text}" for text in untold)]:
+    def _preview(self, store: Store, rollout: RolloutView, hook: Hook, expects: list[str]) -> dict[str, Any]:
+        notifications = new_notifications(store, rollout, initial_state(store, rollout, dry=True))[0]
+        untold = [rollout.payload(notification)["text"] for notification in notifications]
+        lines = [f"{hook.file} would be called with the events {', '.join(expects)}, but is not called in check mode."]
+        for line in [*lines, *(f"It would get the event: {text}" for text in untold)]:
             self._display.display(line)
         return {"untold": untold}
 
     def _hook(self, options: dict[str, Any]) -> Hook:
         """Return the hook.
 
-        :raises UpgradeError: ``bad_hook`` where it can't be called.
+        :raises UpgradeError: ``bad_hook`` if it can't be called.
         """
         file = str(Path.cwd() / options["hook"])
         if not Path(file).is_file():
-            raise _bad_hook(file, "is not there, or is no file")
+            raise _bad_hook(file, "does not exist or is not a file")
         try:
             tasks = self._loader.load_from_file(file)
         except (AnsibleError, OSError) as error:
             raise _bad_hook(file, f"can't be read ({' '.join(str(error).split())})") from error
         if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-            raise _bad_hook(file, "is no list of tasks")
+            raise _bad_hook(file, "is not a list of tasks")
         given = context.CLIARGS
         if given.get("ask_vault_pass") or any("@prompt" in one for one in given.get("vault_ids") or ()):
             raise UpgradeError(
                 "bad_hook",
-                f"upgrade_notify: {file} is called in runs of their own, which can't ask for the password of a vault. Nothing "
-                "is done: give that in a file or by a script (--vault-password-file).",
+                f"upgrade_notify: {file} is called in separate runs, which can't ask for a vault password. Nothing was "
+                "done: give the password in a file or a script (--vault-password-file).",
             )
         arguments = [word for one in given.get("inventory") or () for word in ("-i", one)]
         arguments += [word for one in given.get("extra_vars") or () for word in ("-e", one)]
@@ -106,6 +106,6 @@ class ActionModule(ActionBase):
 def _bad_hook(file: str, why: str) -> UpgradeError:
     return UpgradeError(
         "bad_hook",
-        f"upgrade_notify: {file} {why}. Nothing is done: give a file with tasks, or leave upgrade_notify out.",
+        f"upgrade_notify: {file} {why}. Nothing was done: give a file with tasks, or leave upgrade_notify out.",
         file=file,
     )

@@ -1,11 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waiting for a rollout: the module makes a pass, and this goes on from pass to pass and shows what happens.
+"""Wait for a rollout: call the module for one pass after another, and show the changes.
 
-A module can't say anything before it ends. So each call of it waits for a change by blocking queries, makes one
-pass and returns; what it saw is shown here, and the next call begins where it left off. It runs wherever the
-task runs, so Consul has to be reachable from there, and not from the controller.
+A module prints nothing before it ends. So each call waits for a change with blocking queries, makes one pass and returns. The module
+runs on the host of the task, so Consul must be reachable from there, but not from the controller.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messa
     WaitUntilShown,
 )
 
-# Without any change, the count is shown this often (seconds), so that no one has to wonder.
+# If nothing changes, the running count is shown this often (seconds).
 _SHOW_EVERY = 30
-# For so long the end waits for the view to have shown it (seconds).
+# How long the task waits at its end until the view shows it (seconds).
 _SHOW_LAST = 3
 _LONGEST_PAUSE = 15
 _DEFAULT_TIMEOUT = 14400
 
-# What only the first call is given: after it the ledger has the rules, and whoever changes or aborts them means it.
+# Options of the first call only. Then the ledger has the rules, and later calls must not undo an operator's commands.
 _FIRST_ONLY = ("instructions", "instructions_file", "role_order", "restart", "replace", "rollback")
 
 
@@ -47,24 +46,24 @@ class ActionModule(ActionBase):
     """The action behind the module of the same name."""
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Make one pass, or with ``wait`` as many as it takes."""
+        """Make one pass, or with ``wait`` passes until the end of the rollout."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         options = dict(self._task.args)
         begun = time.monotonic()
-        # It has all options, so that whatever is wrong with one is told by the module, by the option's name.
+        # The module gets all options, so that its errors name the options.
         first = self._call(options, task_vars)
         wait = not first.get("failed") and boolean(options.pop("wait", None) or False)
         if not wait or self._task.check_mode:
             return {**result, **first}
         timeout = options.get("wait_timeout")
         deadline = begun + float(_DEFAULT_TIMEOUT if timeout is None else timeout)
-        ended = self._go_on(options, first, deadline, task_vars)
+        ended = self._wait_for_rollout(options, first, deadline, task_vars)
         if is_started():
             with contextlib.suppress(UpgradeError):
                 ask(WaitUntilShown(int(ended.get("index") or 0), _SHOW_LAST))
         return {**result, **ended}
 
-    def _go_on(
+    def _wait_for_rollout(
         self, options: dict[str, Any], first: dict[str, Any], deadline: float, task_vars: dict[str, Any] | None
     ) -> dict[str, Any]:
         progress = PassProgress()
@@ -119,7 +118,7 @@ class ActionModule(ActionBase):
             shown = self._show(lines, shown)
 
     def _call(self, options: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        """Call the module, and again after a slow try, of which it can't tell before it ends."""
+        """Call the module, and call it again if it was too slow, as it can't print that before it ends."""
         tries: SlowTries | None = None
         while True:
             found: dict[str, Any] = self._execute_module(
@@ -136,11 +135,11 @@ class ActionModule(ActionBase):
                 return {**found, **error.as_result()}
             self._show(
                 [
-                    f"Reading the fleet and planning took {seconds:.1f} s, and at most {limit:g} s may pass. Trying again."
+                    f"Reading the fleet and planning took {seconds:.1f} s, but at most {limit:g} s are allowed. Trying again."
                 ],
                 0,
             )
-            # Its change has come already.
+            # The change that it waited for has already happened.
             options = {**options, "wait_timeout": 1}
 
     def _show(self, lines: list[str], shown: float) -> float:
@@ -150,7 +149,7 @@ class ActionModule(ActionBase):
 
 
 class Total:
-    """What all passes of a wait did together."""
+    """The sum of what all passes of a wait did."""
 
     def __init__(self, first: dict[str, Any]) -> None:
         """Begin with the first pass."""
@@ -170,11 +169,11 @@ class Total:
         self._warnings |= dict.fromkeys(result.get("warnings") or ())
 
     def ended(self, latest: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of a wait that got there."""
+        """Return the result of a wait that succeeded."""
         return {**latest, **self._sum(), **self._forecast}
 
     def failed(self, latest: dict[str, Any], code: Code, why: str) -> dict[str, Any]:
-        """Return the result of a wait that did not."""
+        """Return the result of a wait that stopped before."""
         obstacles = latest["obstacles"]
         message = f"{why}. {running_count(latest)[3:]}. " + " | ".join(obstacles)
         return {**self.ended(latest), **UpgradeError(code, message, obstacles=obstacles).as_result()}
@@ -201,18 +200,18 @@ def _is_shown() -> bool:
 
 
 def _show_progress(options: Mapping[str, Any], first: Mapping[str, Any]) -> None:
-    """Have the live view, if this run has one, show the rollout from now on."""
+    """Show the rollout in the live view of this run from now on, if it has one."""
     if not is_started():
         return
     hosts = {host: {name: view[name] for name in ("role", "state", "reason")} for host, view in first["hosts"].items()}
     shown = {"version": first["version"], "hosts": hosts}
-    # Without it, the rollout is shown in lines.
+    # Without a view, the rollout is shown as lines.
     with contextlib.suppress(UpgradeError):
         ask(FollowProgress(_settings_from(options), options.get("fleet"), first["version"], shown))
 
 
 def _settings_from(options: Mapping[str, Any]) -> Settings:
-    """Return how Consul is reached, from the options of a task as they were given.
+    """Return the connection settings of a task's options.
 
     :raises UpgradeError: ``bad_connection``.
     """

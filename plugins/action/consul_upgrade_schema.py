@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Migrates the keys from the controller, where the steps are: they are found by the names of their files."""
+"""Migrate the keys from the controller, which finds the steps by their file names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Migrate, or in check mode tell what that would do."""
+        """Migrate the keys, or in check mode return what that would change."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _checked, options = self.validate_argument_spec(_OPTIONS)
         dry = bool(self._task.check_mode)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the lock of a node has to know of the run that wants it."""
+"""Lock a node for this run: pass the run's identity to the module."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 
 
 class ActionModule(ActionBase):
-    """The action that goes with the module of the same name."""
+    """The action behind the module of the same name."""
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Run the module, with what tells this run from all others."""
+        """Run the module with the identity of this run."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        # This is one of the processes that ansible-playbook has for its tasks; its parent lasts as long as the run.
+        # This is one of Ansible's workers. Its parent is ansible-playbook, which lasts as long as the run.
         process = os.getppid()
         who = current_user()
         options = {

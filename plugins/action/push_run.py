@@ -58,7 +58,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 # How long one question takes at most, so that lines are shown in time (seconds).
-_ASK_FOR = 10
+# How long one message to the daemon waits for a change (seconds).
+_LONGEST_WAIT = 10
 
 
 class ActionModule(ActionBase):
@@ -68,7 +69,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Do what the state says."""
+        """Do what the option ``state`` asks for."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _checked, options = self.validate_argument_spec(_OPTIONS)
         self._hostvars: Mapping[str, Any] = (task_vars or {}).get("hostvars") or {}
@@ -102,10 +103,10 @@ class ActionModule(ActionBase):
 
     def _validate(self, _options: dict[str, Any]) -> dict[str, Any]:
         hosts = ask(GetRun()).scope.validate
-        found = ask(GetValidation())
+        reported = ask(GetValidation())
         # Ansible drops an unreachable host from the play, so it has reported nothing.
         errors = {
-            host: found.get(host, "it can not be reached (see above).") for host in hosts if found.get(host) != ""
+            host: reported.get(host, "it can't be reached (see above).") for host in hosts if reported.get(host) != ""
         }
         if errors:
             why = [
@@ -164,13 +165,13 @@ class ActionModule(ActionBase):
         deadline = time.monotonic() + options["wait_timeout"]
         while hosts:
             left = deadline - time.monotonic()
-            found = ask(Settle(hosts, max(0.1, min(_ASK_FOR, left))))
-            for line in found.lines:
+            settlement = ask(Settle(hosts, max(0.1, min(_LONGEST_WAIT, left))))
+            for line in settlement.lines:
                 self._display.display(f"{time.strftime('%H:%M:%S')} {line}")
-            if found.done:
+            if settlement.done:
                 break
-            if not found.can_move or left <= 0:
-                return _unsettled(found)
+            if not settlement.can_move or left <= 0:
+                return _unsettled(settlement)
         return {"done": True, "partial": [], "obstacles": []}
 
     def _stop(self, _options: dict[str, Any]) -> dict[str, Any]:
@@ -202,19 +203,19 @@ class ActionModule(ActionBase):
         return self._hostvars[host].get(HOST_VARIABLE) if host in self._hostvars else None
 
 
-def _unsettled(found: Settlement) -> dict[str, Any]:
-    obstacles = list(found.reasons)
-    result = {"done": False, "partial": list(found.partial), "obstacles": obstacles}
-    if found.partial and found.partial == found.unfinished:
+def _unsettled(settlement: Settlement) -> dict[str, Any]:
+    obstacles = list(settlement.reasons)
+    result = {"done": False, "partial": list(settlement.partial), "obstacles": obstacles}
+    if settlement.partial and settlement.partial == settlement.unfinished:
         return result
-    why = "The time to wait is up" if found.can_move else "No host can continue without an operator"
-    message = f"{why}. {found.count}. " + " | ".join(obstacles)
-    error = UpgradeError("timeout" if found.can_move else "stuck", message, obstacles=obstacles)
+    why = "The time to wait is up" if settlement.can_move else "No host can continue without an operator"
+    message = f"{why}. {settlement.count}. " + " | ".join(obstacles)
+    error = UpgradeError("timeout" if settlement.can_move else "stuck", message, obstacles=obstacles)
     return {**result, **error.as_result()}
 
 
 def _needed(options: dict[str, Any], name: str) -> Any:
     value = options[name]
     if not value:
-        raise UpgradeError("missing_option", f"{name} is not given, and state: {options['state']} needs it.")
+        raise UpgradeError("missing_option", f"state: {options['state']} requires the option {name}.")
     return value

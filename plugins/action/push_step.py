@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The line between two units of a host's turn: what comes before it is finished, and what comes after begins."""
+"""Finish a host's current task group and begin the next one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Tell the driver, and bring back whether the unit's tasks are to be run on this host."""
+        """Ask the daemon; return whether the tasks of the task group run on this host."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _checked, options = self.validate_argument_spec(_OPTIONS)
         facts = task_vars or {}
@@ -37,18 +37,18 @@ class ActionModule(ActionBase):
             if options["state"] == "done":
                 ask(FinishTaskGroup(host, task_group))
                 return {**result, "changed": False}
-            found = [is_selected(tags, only, skip) for tags in options["task_tags"]] or [True]
-            # What only runs when it is asked for by name is not missed otherwise.
-            usual = [one for one, tags in zip(found, options["task_tags"], strict=False) if "never" not in tags]
-            rare = bool(options["task_tags"]) and not usual
+            selected = [is_selected(tags, only, skip) for tags in options["task_tags"]] or [True]
+            # Tasks with the tag never are not expected to run.
+            expected = [one for one, tags in zip(selected, options["task_tags"], strict=False) if "never" not in tags]
+            only_never = bool(options["task_tags"]) and not expected
             start = ask(
                 BeginTaskGroup(
                     host,
                     task_group,
-                    chosen=any(found),
-                    whole=all(usual),
-                    # With --skip-tags, the rest counts as all; with --tags, it does not.
-                    skipped=rare or (set(only) <= {"all"} and bool(skip)),
+                    chosen=any(selected),
+                    whole=all(expected),
+                    # With --skip-tags, the rest counts as the whole task group. With --tags, it does not.
+                    skipped=only_never or (set(only) <= {"all"} and bool(skip)),
                 )
             )
             return {**result, "changed": False, "run": start.run, "why": start.why}

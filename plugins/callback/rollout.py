@@ -18,7 +18,7 @@ description:
     differences with C(--diff), and a line for each task with C(-v).
   - The playbooks of this collection draw from the first admission to the end of the rollout. C(status.yml) with C(-e follow=true) draws a
     rollout that runs elsewhere. All other playbooks only print lines.
-  - A separate process reads the state from Consul and writes nothing. If it fails, the rollout continues and is shown in lines.
+  - A separate process reads the state from Consul and writes nothing. If it fails, the rollout continues and is shown as lines.
 author: The convoy.upgrade authors (@convoy-upgrade)
 requirements:
   - The Python library C(rich), for the drawing.
@@ -56,7 +56,7 @@ _DEBUG = ("ansible.builtin.debug", "ansible.legacy.debug", "debug")
 
 
 class CallbackModule(CallbackBase):
-    """The callback."""
+    """Stdout callback that shows the live view of a rollout."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
@@ -80,12 +80,12 @@ class CallbackModule(CallbackBase):
         address.announce()
         try:
             ensure_daemon()
-            line = connect()
-            line.send(AttachView())
+            connection = connect()
+            connection.send(AttachView())
         except (OSError, UpgradeError) as error:
             self._display.warning(f"The live view can't start, so the rollout is shown as lines: {error}.")
             return
-        self._view.open(line)
+        self._view.open(connection)
         atexit.register(self._view.close)
 
     def v2_playbook_on_vars_prompt(self, *_what: Any, **_how: Any) -> None:

@@ -270,7 +270,7 @@ def test_a_secret_that_can_not_be_brought_to_its_file_is_not_shown_instead(
     results = dict(zip(files, played, strict=True))
     if not check:
         assert [result["failed"] for result in played] == [True, True, True, False]
-        assert f"{tmp_path}/none does not exist. Nothing is lost" in results["no such folder"]["msg"]
+        assert f"{tmp_path}/none does not exist. Fix that" in results["no such folder"]["msg"]
         assert (tmp_path / "full").read_text() == f"{made.secret}\n"
     else:
         assert (tmp_path / "full").read_text() == "another's\n"

@@ -162,11 +162,11 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     seed(consul, FLEET)
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
     before = consul.tree()
-    for file, why in (("gone.yml", "is not there, or is no file"), ("text.yml", "is no list of tasks")):
+    for file, why in (("gone.yml", "does not exist or is not a file"), ("text.yml", "is not a list of tasks")):
         (play.folder / "text.yml").write_text("tasks\n")
         refused = play("pause", upgrade_notify=str(play.folder / file), **MORE)
         assert refused.returncode == 2, refused.stdout
-        said = f"upgrade_notify: {play.folder / file} {why}. Nothing is done: give a file with tasks, or leave upgrade_notify"
+        said = f"upgrade_notify: {play.folder / file} {why}. Nothing was done: give a file with tasks, or leave upgrade_notify"
         assert said in words(refused.stdout)
     assert consul.tree() == before
 

@@ -73,7 +73,7 @@ def test_pause_resume_and_abort(play: Shipped, store: Store, consul: RawKV) -> N
     assert gates(consul) == {"global": "False", "host/controller1": "False", "host/compute1": "False"}
     assert play("pause", **MORE).returncode == 2
     # Without upgrade_notify, nothing is done for a hook.
-    assert re.search(r"TASK \[Tell of what happens\] \**\nskipping: ", paused.stdout)
+    assert re.search(r"TASK \[Start the notifier\] \**\nskipping: ", paused.stdout)
     assert consul.get("upgrade/notified") is None
 
 
@@ -130,7 +130,7 @@ def test_a_name_that_is_given_and_empty_is_refused(
     which = next(one for one, value in given.items() if isinstance(value, str) and not value.strip(" ,"))
     assert refused.returncode == 2, refused.stdout
     assert (
-        f"{which} is given, and is empty, so it names no one. Nothing is done: give a name, or leave {which} out."
+        f"{which} is empty, which usually means an unset variable. Nothing was done: give a name, or leave {which} out."
         in (words(refused.stdout))
     )
     assert consul.tree() == before

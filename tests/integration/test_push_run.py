@@ -226,8 +226,7 @@ def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_b
     assert codes == [None, "not_upgradable", None, "not_upgradable"], played.stdout
     both = f"2 of 2 hosts can't be upgraded. {HOST}: "
     assert (
-        f"{both}it can not be reached (see above). | web2: it can not be reached (see above). Fix that"
-        in played[1]["msg"]
+        f"{both}it can't be reached (see above). | web2: it can't be reached (see above). Fix that" in played[1]["msg"]
     )
     assert f"{both}no disk | web2: it can not" in played[3]["msg"]
     assert not [key for key in consul.tree() if key.startswith(("upgrade/hosts/", "upgrade/drivers/"))]

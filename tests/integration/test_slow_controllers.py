@@ -135,6 +135,6 @@ def test_the_playbook_tells_of_each_try_and_how_to_allow_it(play: Shipped, consu
     given = {"version": "2", "instructions": ONE_BY_ONE, "upgrade_consul_port": proxy.port}
     done = play("upgrade", upgrade_consul_pass_limit=0.7, **given)
     assert done.returncode != 0
-    assert done.stdout.count("at most 0.7 s may pass. Trying again.") == 2
+    assert done.stdout.count("at most 0.7 s are allowed. Trying again.") == 2
     assert "-e upgrade_consul_pass_limit=2" in done.stdout.rpartition("Next: ")[2]
     assert read(consul)[1] == before

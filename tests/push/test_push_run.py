@@ -50,7 +50,7 @@ def empty(site: Site) -> Site:
 
 @pytest.mark.thorough
 def test_without_a_composition_it_does_not_start(empty: Site) -> None:
-    assert "composition is not given, and state: prepared needs it." in drive(empty)
+    assert "state: prepared requires the option composition." in drive(empty)
 
 
 @pytest.mark.thorough

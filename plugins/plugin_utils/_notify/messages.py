@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What tasks ask the notifier in the daemon of a run."""
+"""Messages from tasks to the notifier in the daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .hook import Hook
 
 @dataclass(frozen=True, slots=True)
 class StartNotifier(Message[None]):
-    """Call a hook with each event of the rollout from now on, unless this run has a notifier already.
+    """Call a hook with each event of the rollout from now on, if this run has no notifier yet.
 
     :param fleet: host -> role.
     :param retry_failed: whether this run retries failed hosts, so that a host which fails again is an event again.

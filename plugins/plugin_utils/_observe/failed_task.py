@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A failed task in full: what it was, where it stands, and all that it printed."""
+"""A failed task in full: its name, its file and line, and its output."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from ...module_utils._common.sanitize import sanitize
 
-# What a task printed is shown to so many lines, the last ones.
+# Only so many lines of each output are shown, the last ones.
 _MOST_LINES = 400
 
 
 def failure_lines(
     host: str, task: str, path: str, result: Mapping[str, Any], *, unreachable: bool = False
 ) -> list[str]:
-    """Return a failure as lines that do nothing on a terminal.
+    """Return a failure as sanitized lines.
 
-    :param path: file and line of the task, empty where no one knows.
-    :param result: as callbacks get it, without what ``no_log`` hides.
+    :param path: file and line of the task, empty if not known.
+    :param result: the result as callbacks get it, without what ``no_log`` hides.
     """
     what = "can't be reached" if unreachable else "failed"
     head = f"{host} {what} at {task!r}" + (f" ({path})" if path else "")
-    return [sanitize(f"{head}:"), *(f"  {sanitize(line.rstrip())}" for line in _told(result))]
+    return [sanitize(f"{head}:"), *(f"  {sanitize(line.rstrip())}" for line in _output_lines(result))]
 
 
-def _told(result: Mapping[str, Any]) -> Iterator[str]:
+def _output_lines(result: Mapping[str, Any]) -> Iterator[str]:
     items = result.get("results")
     if isinstance(items, list):
         broken = [one for one in items if isinstance(one, Mapping) and (one.get("failed") or one.get("unreachable"))]

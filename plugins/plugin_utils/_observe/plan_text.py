@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A plan as an operator reads it before saying yes: the rules, the waves as a table, and who is in none of them."""
+"""A plan as text: the rules, the waves as a table, and the hosts that are in no wave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_HOSTS = 8
 
 
 def plan_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return the waves that a plan opens and expects, the rules that shape them, and what is not expected to open.
+    """Return the rules of a plan, its waves as a table, and the hosts that it does not expect to admit.
 
     :param result: a result of ``consul_upgrade_plan``.
     """

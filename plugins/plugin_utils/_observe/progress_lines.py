@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout as an operator watches it: a line for every change, and a running count."""
+"""The progress of a rollout as text: a line for each change, and a running count."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class PassProgress:
     """Turns the results of successive passes into lines."""
 
     def __init__(self) -> None:
-        """Nothing has been seen yet."""
+        """Start without a result."""
         self._states: dict[str, str] = {}
 
     def lines(self, result: Mapping[str, Any]) -> list[str]:
         """Return a line for each host whose state has changed since the last result, and the count after them.
 
-        Those that are done come first, as they made room for the others. The first result tells only of hosts that
-        are on their way or need a hand.
+        Upgraded hosts come first, because their slots became free for the others. For the first result, there are only lines for hosts
+        that are upgrading, failed or lost.
         """
         hosts: Mapping[str, Mapping[str, Any]] = result["hosts"]
         ended, others = [], []
@@ -42,7 +42,7 @@ class PassProgress:
 
 
 def running_count(result: Mapping[str, Any]) -> str:
-    """Return the running count: how far each role is, and what the rest of the fleet does."""
+    """Return the running count: the upgraded hosts of each role, and the number of other hosts by state."""
     total: dict[str, int] = {}
     done: dict[str, int] = {}
     states: dict[str, int] = {}
@@ -54,5 +54,5 @@ def running_count(result: Mapping[str, Any]) -> str:
     roles = ", ".join(f"{role} {done[role]}/{total[role]}" for role in total)
     stuck = sum(states.get(state, 0) for state in _STUCK)
     waiting = sum(states.get(state, 0) for state in _WAITING)
-    more = [f"{states.get('upgrading', 0)} upgrading", f"{waiting} waiting"] + ([f"{stuck} failed"] if stuck else [])
-    return f"-- {result['version']}: {roles or 'no hosts'}; {', '.join(more)}"
+    counts = [f"{states.get('upgrading', 0)} upgrading", f"{waiting} waiting"] + ([f"{stuck} failed"] if stuck else [])
+    return f"-- {result['version']}: {roles or 'no hosts'}; {', '.join(counts)}"

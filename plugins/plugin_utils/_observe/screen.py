@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lower end of a terminal, where a rollout is drawn: a row for each role, and the hosts on their way."""
+"""Draw a rollout at the bottom of a terminal: a row for each role, and the upgrading hosts."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ except ImportError as error:
 _STYLES = ("green", "yellow", "red", "bright_black")
 _BLOCKS, _LETTERS = "█▓X░", "#>X."
 _WIDEST_BAR = 40
-# What stands beside bars and hosts: the headline, notes, and how many are not shown.
+# Rows for the headline and for how many roles and hosts are not shown, and free rows.
 _OTHER_ROWS = 6
 
 
 class Screen:
-    """Draws, and lets all that is printed meanwhile stand above. Its caller has Ansible's display lock."""
+    """A drawing below all other output. The caller must hold Ansible's display lock."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Begin to draw on a terminal."""
+        """Start a drawing on a terminal."""
         encoding = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
         self._signs = _BLOCKS if encoding == "utf8" else _LETTERS
         self._console = Console(
@@ -48,48 +48,50 @@ class Screen:
             vertical_overflow="crop",
         )
         self._live.start()
-        # Whoever is killed can't show it again.
+        # A process that is killed could not show the cursor again.
         self._console.show_cursor(True)
 
-    def draw(self, found: RolloutProgress, now: float, away: str = "") -> None:
-        """Draw a standing.
+    def draw(self, progress: RolloutProgress, now: float, away: str = "") -> None:
+        """Draw the progress of the rollout.
 
-        :param now: unix seconds, for how long hosts take.
-        :param away: why it is not what Consul has now, empty where it is.
+        :param now: unix seconds, to compute durations.
+        :param away: why Consul can't be reached, empty if it can.
         """
-        self._live.update(drawing(found, now, self._console.width, self._console.height, self._signs, away))
+        self._live.update(drawing(progress, now, self._console.width, self._console.height, self._signs, away))
         self._live.refresh()
 
     def say(self, *lines: str) -> None:
-        """Print lines above the drawing, which is drawn once for all of them; of escape sequences only colours are left."""
+        """Print lines above the drawing, and redraw it once. Of escape sequences, only colours are kept."""
         self._console.print(Text("\n").join(Text.from_ansi(line) for line in lines), soft_wrap=True)
 
     def stop(self) -> None:
-        """Take the drawing away."""
+        """Remove the drawing."""
         self._live.stop()
 
 
-def drawing(found: RolloutProgress, now: float, width: int, height: int, signs: str = _BLOCKS, away: str = "") -> Any:
-    """Return what is drawn, for a terminal of so many columns and rows.
+def drawing(
+    progress: RolloutProgress, now: float, width: int, height: int, signs: str = _BLOCKS, away: str = ""
+) -> Any:
+    """Return the drawing for a terminal with so many columns and rows.
 
-    :param signs: for cells that are done, upgrading, failed and waiting.
+    :param signs: the characters for upgraded, upgrading, failed and waiting hosts.
     """
-    left = None if found.left is None else max(0.0, found.left - (now - found.at))
-    parts: list[Any] = [_line(headline(found, left), "bold")]
-    rows = max(4, height - _OTHER_ROWS - len(found.notes) - bool(away))
-    bars, hidden = _most_wanted(found.bars, max(2, rows * 2 // 3 if found.flights else rows))
+    left = None if progress.left is None else max(0.0, progress.left - (now - progress.at))
+    parts: list[Any] = [_line(headline(progress, left), "bold")]
+    rows = max(4, height - _OTHER_ROWS - len(progress.notes) - bool(away))
+    bars, hidden = _most_important(progress.bars, max(2, rows * 2 // 3 if progress.flights else rows))
     parts.append(_bars(bars, width, signs))
     if hidden:
         parts.append(_line(f"and {hidden} more roles", "bright_black"))
-    flights = found.flights[: max(1, rows - len(bars))]
-    if flights:
-        parts.append(_flights(flights, now))
-    others = len(found.flights) - len(flights) + found.more
+    hosts = progress.flights[: max(1, rows - len(bars))]
+    if hosts:
+        parts.append(_host_rows(hosts, now))
+    others = len(progress.flights) - len(hosts) + progress.more
     if others:
         parts.append(_line(f"and {others} more on their way", "bright_black"))
-    parts += [_line(note, "yellow") for note in found.notes]
+    parts += [_line(note, "yellow") for note in progress.notes]
     if away:
-        parts.append(_line(f"Shown as of {elapsed(now - found.at)} ago: {away}", "red"))
+        parts.append(_line(f"Shown as of {elapsed(now - progress.at)} ago: {away}", "red"))
     return Group(*parts)
 
 
@@ -97,8 +99,8 @@ def _line(text: str, style: str) -> Any:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _most_wanted(bars: Sequence[RoleProgress], most: int) -> tuple[list[RoleProgress], int]:
-    """Return the bars that there is room for, in their order, and how many others there are; those that are done are left out first."""
+def _most_important(bars: Sequence[RoleProgress], most: int) -> tuple[list[RoleProgress], int]:
+    """Return the bars that fit, in their order, and how many are left out. Bars of finished roles are left out first."""
     if len(bars) <= most:
         return list(bars), 0
     chosen = {row.role for row in [*(one for one in bars if one.done < one.hosts), *bars][:most]}
@@ -122,28 +124,28 @@ def _bars(bars: Sequence[RoleProgress], width: int, signs: str) -> Any:
 
 def _counts(row: RoleProgress) -> Any:
     text = Text(f"{row.done}/{row.hosts}")
-    for count, word, style in (
+    for count, label, style in (
         (row.upgrading, "upgrading", "yellow"),
         (row.waiting, "waiting", "bright_black"),
         (row.failed, "failed", "bold red"),
     ):
         if count:
-            text.append(f"  {count} {word}", style=style)
+            text.append(f"  {count} {label}", style=style)
     return text
 
 
-def _flights(flights: Sequence[HostProgress], now: float) -> Any:
+def _host_rows(hosts: Sequence[HostProgress], now: float) -> Any:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, overflow="ellipsis")
     grid.add_column(no_wrap=True, justify="right")
     grid.add_column(no_wrap=True, overflow="ellipsis")
-    for one in flights:
+    for one in hosts:
         grid.add_row(Text(one.host), Text("" if one.since is None else elapsed(now - one.since)), Text(where(one)))
     return grid
 
 
 def reason_not_to_draw(stream: TextIO) -> str | None:
-    """Return why nothing can be drawn on a stream: empty where that is as it should be, None where it can."""
+    """Return why a stream can't have a drawing: None if it can, empty if that needs no warning."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb" or not stream.isatty():
         return ""
     if LIBRARY_ERROR is not None:

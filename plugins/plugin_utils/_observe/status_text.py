@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout in plain text, for a terminal: the table of who is where, one host's story, a composition."""
+"""A rollout as text: the status of the fleet, the history of one host, a composition, mistakes in rules."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import FORWARD
 
-# How the reason of an exhausted budget begins. Beside "No host is admitted" it is left out.
+# The beginning of the reason for an exhausted budget, which is left out after "No host is admitted".
 _OF_BUDGETS = "no more hosts are admitted: "
 
 _MOST_HOSTS = 8
 
-# As an operator reads a row: what is done, what is on its way, what waits, what needs a hand.
 _COLUMNS = (UPGRADED, UPGRADING, PENDING, HELD, FAILED, LOST)
 
-# What happens within one second happens in this order.
+# The order of events with the same time, which has seconds.
 _FLOW = (
     *(
         "begin",
@@ -44,9 +43,9 @@ _FLOW = (
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, left: Iterable[int] = (0,)) -> list[str]:
-    """Return rows as aligned lines, the first of them the head.
+    """Return rows as aligned lines. The first row is the head.
 
-    :param left: columns whose text stands on the left; numbers stand on the right.
+    :param left: the columns that are aligned left; others are aligned right.
     """
     lefts = set(left)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -60,7 +59,7 @@ def table_lines(rows: Sequence[Sequence[str]], *, left: Iterable[int] = (0,)) ->
 
 
 def status_lines(info: Mapping[str, Any]) -> list[str]:
-    """Return where the fleet stands, role by role, and what every host that is not upgraded waits for.
+    """Return the status of the fleet: states and versions by role, and why hosts are not upgraded.
 
     :param info: a result of ``consul_upgrade_info`` or ``consul_upgrade_plan``.
     """
@@ -76,13 +75,13 @@ def status_lines(info: Mapping[str, Any]) -> list[str]:
 
 
 def rollout_lines(info: Mapping[str, Any]) -> list[str]:
-    """Return what stands above all hosts: the order of a rollback, the stage, and what keeps everything from going on."""
+    """Return the lines on the whole rollout: the order of a rollback, the stage, and the blocker."""
     lines = []
     ledger = info.get("ledger") or {}
     if ledger.get("rollback"):
-        word = ledger.get("word") or {}
-        said = word.get("reason") if ledger.get("state") in (RUNNING, COMPLETE) else ""
-        lines.append("It rolls the fleet back" + (f": {said}" if said else ""))
+        command = ledger.get("word") or {}
+        reason = command.get("reason") if ledger.get("state") in (RUNNING, COMPLETE) else ""
+        lines.append("It rolls the fleet back" + (f": {reason}" if reason else ""))
     if info.get("rollback_order"):
         after = [f"{role} after {', '.join(firsts)}" for role, firsts in info["order"].items()]
         stages = ", without stages" if info["rollback_order"] == FORWARD else ""
@@ -104,7 +103,7 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
 
 
 def _of_holds(holds: Sequence[Mapping[str, Any]], hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return every hold and how many hosts it covers, upgraded ones too."""
+    """Return each hold and how many hosts it applies to, including upgraded hosts."""
     lines = ["", "holds:"] if holds else []
     for one in holds:
         scope, name = one["scope"], one["name"]
@@ -135,15 +134,15 @@ def _of_providers(providers: Mapping[str, Mapping[str, Any]]) -> list[str]:
         elif not one["target"]:
             lines.append(f"  {name}: {one['error']}")
         else:
-            does = "failed" if one["error"] else "is"
-            at = f", {one['host']} {does} at {one['unit']}" if one["host"] and one["unit"] else ""
+            verb = "failed" if one["error"] else "is"
+            at = f", {one['host']} {verb} at {one['unit']}" if one["host"] and one["unit"] else ""
             why = f": {one['error']}" if one["error"] else ""
             lines.append(f"  {name}: {version}, on the way to {one['target']}{at}{why}")
     return lines
 
 
 def headline(info: Mapping[str, Any]) -> str:
-    """Return in a line which rollout this is."""
+    """Return a line with the target, the previous version, who began the rollout, and how many hosts are upgraded."""
     if not info["version"]:
         return "No rollout has begun: current_version is not set."
     ledger = info.get("ledger") or {}
@@ -181,7 +180,7 @@ def _versions(views: Sequence[Mapping[str, Any]]) -> str:
 
 
 def reason_lines(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return why hosts that are not upgraded are where they are, each reason once, below its state."""
+    """Return why hosts are not upgraded, each reason once, below its state."""
     lines = []
     for state in (FAILED, LOST, UPGRADING, HELD, PENDING):
         by_reason: dict[str, list[str]] = {}
@@ -195,7 +194,7 @@ def reason_lines(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def host_lines(host: Mapping[str, Any]) -> list[str]:
-    """Return one host's story.
+    """Return the explanation and the history of one host.
 
     :param host: the ``host`` of a result of ``consul_upgrade_info``.
     """
@@ -205,7 +204,7 @@ def host_lines(host: Mapping[str, Any]) -> list[str]:
         *(f"  {sentence}" for sentence in host["explanation"]),
     ]
     record = host["record"] or {}
-    said = [
+    events = [
         (
             at,
             _place(state),
@@ -217,10 +216,10 @@ def host_lines(host: Mapping[str, Any]) -> list[str]:
         hosts, roles = event.get("hosts") or {}, event.get("roles") or {}
         reason = hosts.get(host["name"]) or (roles.get(host["role"]) or {}).get("reason") or event.get("reason") or ""
         who = event.get("by") or ("" if reason else event.get("who"))
-        told = (f" by {who}" if who else "") + (f": {reason}" if reason else "")
-        what = f"{event['what']} {event['version']}{told} (epoch {event['epoch']})"
-        said.append((event["at"], _place(event["what"]), what))
-    timeline = [f"  {_time(at)}  {what}" for at, _place, what in sorted(said, key=lambda one: one[:2])]
+        details = (f" by {who}" if who else "") + (f": {reason}" if reason else "")
+        what = f"{event['what']} {event['version']}{details} (epoch {event['epoch']})"
+        events.append((event["at"], _place(event["what"]), what))
+    timeline = [f"  {_time(at)}  {what}" for at, _place, what in sorted(events, key=lambda one: one[:2])]
     if host.get("older_events"):
         timeline.insert(0, "  older history entries, of earlier rollouts, are left out")
     return [*lines, "", *timeline] if timeline else lines
@@ -231,7 +230,7 @@ def _place(what: str) -> int:
 
 
 def composition_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return what the hosts of each role go through, and why roles wait for each other.
+    """Return the task groups of each role, and why roles wait for each other.
 
     :param result: a result of ``compose_upgrade_tasks``.
     """
@@ -240,14 +239,14 @@ def composition_lines(result: Mapping[str, Any]) -> list[str]:
         plane = f" ({what['plane']})" if what["plane"] else ""
         lines.append(f"{role}{plane}:")
         steps: dict[str, list[str]] = {}
-        for unit in what["units"]:
-            once = ", one host for all" if unit["once"] or unit.get("provider") else ""
-            point = f" to {unit['point']}" if unit.get("point") else ""
-            steps.setdefault(unit["step"], []).append(
-                f"{unit['service']}{point} ({plural(unit['tasks'], 'task')}{once})"
+        for one in what["units"]:
+            once = ", one host for all" if one["once"] or one.get("provider") else ""
+            checkpoint = f" to {one['point']}" if one.get("point") else ""
+            steps.setdefault(one["step"], []).append(
+                f"{one['service']}{checkpoint} ({plural(one['tasks'], 'task')}{once})"
             )
         width = max(map(len, steps), default=0)
-        lines += [f"  {step.ljust(width)}  {', '.join(units)}" for step, units in steps.items()]
+        lines += [f"  {step.ljust(width)}  {', '.join(groups)}" for step, groups in steps.items()]
         if not steps:
             lines.append("  no tasks")
         lines += [f"  {sentence}" for sentence in what["dropped"]]
@@ -259,7 +258,7 @@ def composition_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def mistake_lines(checked: Mapping[str, Any]) -> list[str]:
-    """Return the lines for a look at instructions: a line for each mistake, with its place in front; else the rules."""
+    """Return a line for each mistake in instructions, with its file and line; without mistakes, the rules."""
     remarks = [f"Warning: {one}" for one in checked.get("remarks", ())]
     found = checked.get("mistakes", ())
     if not found:
@@ -268,7 +267,7 @@ def mistake_lines(checked: Mapping[str, Any]) -> list[str]:
     lines = []
     for one in found:
         place = f"{one['file']}:{one['line']}: " if one["line"] else f"{one['file']}: " if one["file"] else ""
-        # What a file can't be read for names it already.
+        # The error of a file that can't be read already names the file.
         lines.append(one["message"] if one["file"] and one["file"] in one["message"] else place + one["message"])
     return [*lines, *(remark for remark in remarks if remark.removeprefix("Warning: ") not in lines)]
 

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The live view of a run of ansible-playbook.
 
-Nothing here asks Consul: the daemon of the run follows the rollout and sends each change. Ansible forks its workers while the
-thread here runs, so it uses the terminal only under Ansible's display lock, under which Ansible forks.
+The daemon of the run follows the rollout in Consul and sends each change to the view. Ansible forks its workers while the view's
+thread runs. So the thread uses the terminal only while it holds Ansible's display lock, which Ansible holds while it forks.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from .screen import Screen, reason_not_to_draw
 from .view_messages import ViewEnd, ViewUpdate
 from .wording import about_minutes, ending, with_time
 
-# Seconds between two drawings, as hosts' times go on.
+# Seconds between two drawings, which show durations.
 _TICK = 1.0
-# Lines are repeated after so many seconds without any, so that no one has to wonder.
+# Without a drawing, the running count is printed after so many seconds without a line.
 _SHOW_EVERY = 30.0
 
 
 class RunView:
-    """Shows what it is told: on a terminal as a drawing below everything else, elsewhere as lines.
+    """Shows updates of the rollout: on a terminal as a drawing below all other output, else as lines.
 
-    :param display: Ansible's.
+    :param display: Ansible's display.
     """
 
     def __init__(self, display: Any, stream: TextIO) -> None:
-        """Show nothing yet."""
+        """Start without showing anything."""
         self._display = display
         self._lock: threading.RLock = getattr(display, "_lock", None) or threading.RLock()
         self._stream = stream
@@ -45,22 +45,22 @@ class RunView:
         self._draws = reason is None
         self._is_held = False
         self._screen: Screen | None = None
-        self._above: list[_Above] = []
+        self._outputs: list[_OutputAbove] = []
         self._progress: RolloutProgress | None = None
         self._count, self._away = "", ""
-        self._said_at = 0.0
+        self._printed_at = 0.0
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._waker: socket.socket | None = None
 
-    def open(self, line: Connection) -> None:
-        """Show what arrives over a connection to the daemon of this run."""
+    def open(self, daemon: Connection) -> None:
+        """Show the updates that arrive over a connection to the daemon of this run."""
         self._waker, woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._listen, args=(line, woken), daemon=True)
+        self._thread = threading.Thread(target=self._listen, args=(daemon, woken), daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Show no more; what was drawn is taken away."""
+        """Stop showing updates, and remove the drawing."""
         self._over.set()
         if self._waker is not None:
             with contextlib.suppress(OSError):
@@ -70,45 +70,45 @@ class RunView:
         self._end_drawing()
 
     def draw_nothing(self) -> None:
-        """Tell all in lines."""
+        """Show everything as lines."""
         self._draws = False
 
     def hold(self) -> None:
-        """Draw nothing until it may go on; what was drawn is taken away."""
+        """Remove the drawing until :meth:`go_on`."""
         with self._lock:
             self._is_held = True
             self._end_drawing()
 
     def go_on(self) -> None:
-        """Draw again what there is."""
+        """Draw again."""
         with self._lock:
             self._is_held = False
 
     def say(self, line: str, color: str | None = None) -> None:
-        """Print a line, or several at once, as Ansible prints."""
+        """Print one or several lines as Ansible does."""
         self._display.display(line, color=color)
 
-    def _listen(self, line: Connection, woken: socket.socket) -> None:
-        """Show each update when it arrives, and draw again every second without one, as times go on."""
+    def _listen(self, daemon: Connection, woken: socket.socket) -> None:
+        """Show each update when it arrives, and redraw every second without one, for the durations."""
         try:
             while not self._over.is_set():
-                if line not in wait([line, woken], _TICK):
+                if daemon not in wait([daemon, woken], _TICK):
                     self._act(self._tick)
                     continue
-                update = line.recv()
-                self._act(lambda found=update: self._take(found))
-                line.send(True)
+                update = daemon.recv()
+                self._act(lambda update=update: self._take(update))
+                daemon.send(True)
         except (OSError, EOFError):
             self._end_without_daemon()
         except Exception as error:
             self._give_up(error)
         finally:
-            # However this ends, the daemon learns that no one shows anything any more.
-            line.close()
+            # The closed connection shows the daemon that the view has ended.
+            daemon.close()
             woken.close()
 
     def _act(self, work: Any) -> None:
-        """Do something under the lock; where it can't be done, go on in lines."""
+        """Call a function under the lock. If drawing fails, continue with lines."""
         try:
             with self._lock:
                 work()
@@ -136,7 +136,7 @@ class RunView:
             return
         if update.lines:
             self.say("\n".join(map(with_time, update.lines)))
-            self._said_at = time.monotonic()
+            self._printed_at = time.monotonic()
         self._away = update.away
         if update.progress is not None:
             self._progress = update.progress
@@ -165,28 +165,28 @@ class RunView:
             return
         if self._draws:
             self._draw()
-        elif time.monotonic() - self._said_at >= _SHOW_EVERY:
+        elif time.monotonic() - self._printed_at >= _SHOW_EVERY:
             self._say_count()
 
     def _say_count(self) -> None:
-        found = self._progress
+        progress = self._progress
         left = (
             ""
-            if found is None or found.left is None
-            else f"; {about_minutes(max(0.0, found.left - (time.time() - found.at)))} left"
+            if progress is None or progress.left is None
+            else f"; {about_minutes(max(0.0, progress.left - (time.time() - progress.at)))} left"
         )
         self.say(with_time(f"{self._count}{left}" + ("; Consul can't be reached" if self._away else "")))
-        self._said_at = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def _draw(self) -> None:
         if self._progress is None:
-            raise AssertionError("there is something to draw once something was told")
+            raise AssertionError("the view draws only after an update")
         if self._is_held:
             return
         if self._screen is None:
             self._stream.flush()
             self._screen = Screen(self._stream)
-            self._above = [_Above(self, self._screen, name) for name in ("stdout", "stderr")]
+            self._outputs = [_OutputAbove(self, self._screen, name) for name in ("stdout", "stderr")]
         self._screen.draw(self._progress, time.time(), self._away)
 
     def _end_drawing(self) -> None:
@@ -195,52 +195,52 @@ class RunView:
             if screen is None:
                 return
             with contextlib.ExitStack() as stack:
-                # Each, whatever breaks in another.
+                # Each callback runs even if another one fails.
                 stack.callback(screen.stop)
-                for one in reversed(self._above):
-                    stack.callback(one.leave)
-                self._above = []
+                for output in reversed(self._outputs):
+                    stack.callback(output.leave)
+                self._outputs = []
 
 
-class _Above:
-    """Takes the place of an output while there is a drawing: lines stand above it."""
+class _OutputAbove:
+    """Replaces an output while there is a drawing, and prints its lines above the drawing."""
 
     def __init__(self, view: RunView, screen: Screen, name: str) -> None:
         self._view, self._screen, self._name = view, screen, name
-        self._instead_of: Any = getattr(sys, name)
+        self._original: Any = getattr(sys, name)
         self._process = os.getpid()
         self._part = ""
-        # Elsewhere it goes where it went.
-        if self._instead_of.isatty():
+        # An output that is not a terminal is not replaced.
+        if self._original.isatty():
             setattr(sys, name, self)
 
     def leave(self) -> None:
-        """Give the place back."""
+        """Restore the output."""
         if getattr(sys, self._name) is self:
-            setattr(sys, self._name, self._instead_of)
+            setattr(sys, self._name, self._original)
         part, self._part = self._part, ""
         if part:
             self._screen.say(part)
 
     def write(self, text: str) -> int:
-        """Print the lines that are whole."""
+        """Print the complete lines of a text."""
         if os.getpid() != self._process:
-            # A worker has no part in the drawing.
-            return int(self._instead_of.write(text))
+            # A worker does not print above the drawing.
+            return int(self._original.write(text))
         with self._view._lock:
             *lines, self._part = (self._part + text).split("\n")
             try:
                 if lines:
                     self._screen.say(*lines)
             except Exception as error:
-                # Ansible itself prints here, and is not to fail for it.
+                # Ansible prints here, and must not fail because of the view.
                 self._view._give_up(error)
-                self._instead_of.write(text)
+                self._original.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Do what it would do."""
-        self._instead_of.flush()
+        """Flush the replaced output."""
+        self._original.flush()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._instead_of, name)
+        return getattr(self._original, name)

@@ -16,12 +16,12 @@ from .._daemon_client.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class ViewUpdate:
-    """What the view shows: lines above, the rollout below. All text is sanitized.
+    """An update of the view: lines, and the progress of the rollout below them. All text is sanitized.
 
-    :param lines: what changed, a sentence each.
-    :param count: the running count; as long as ``progress`` is None, that of before.
+    :param lines: the changes, a sentence each.
+    :param count: the running count; empty without ``progress``.
     :param progress: None while Consul can't be reached.
-    :param index: the newest of Consul's indexes in it.
+    :param index: the newest Consul index that was read.
     :param away: why Consul can't be reached; empty if it can.
     """
 
@@ -34,7 +34,7 @@ class ViewUpdate:
 
 @dataclass(frozen=True, slots=True)
 class ViewEnd:
-    """Nothing more is shown: the rollout is over (``progress``), or it can't be followed (``why``)."""
+    """The last message: the rollout is over (``progress``), or it can't be followed (``why``)."""
 
     progress: RolloutProgress | None = None
     why: str = ""
@@ -50,8 +50,8 @@ class FollowProgress(Message[bool]):
     """Follow the rollout for the view. Answered by whether the view shows it, so that the task prints no lines.
 
     :param fleet: host -> role, for hosts that never reported.
-    :param version: the target of this run; a Consul with another one is not followed. Empty for any.
-    :param first: the result of a pass that no one has shown yet.
+    :param version: the target of this run. Another rollout is not followed. Empty for any target.
+    :param first: the result of a pass that was not shown yet.
     """
 
     settings: Settings
@@ -67,7 +67,7 @@ class IsShown(Message[bool]):
 
 @dataclass(frozen=True, slots=True)
 class WaitUntilShown(Message[None]):
-    """Wait until the view shows what Consul had at an index, for at most some seconds."""
+    """Wait until the view shows the state at a Consul index, for at most some seconds."""
 
     index: int
     seconds: float
@@ -75,4 +75,4 @@ class WaitUntilShown(Message[None]):
 
 @dataclass(frozen=True, slots=True)
 class WaitForEnd(Message[RolloutProgress | None]):
-    """Wait until the rollout is over and shown so. Answered by None if the view ended before."""
+    """Wait until the view shows that the rollout is over. Answered by None if the view ended before."""

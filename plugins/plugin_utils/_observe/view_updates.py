@@ -18,66 +18,66 @@ from .view_messages import ViewUpdate
 
 
 class ViewUpdates:
-    """Turns successive reads into updates. ``count`` is the running count of the last one."""
+    """Turns successive reads into updates. ``count`` is the running count of the last read."""
 
     def __init__(self, first: Mapping[str, Any] | None = None) -> None:
-        """Begin.
+        """Start before the first read.
 
-        :param first: the result of a pass that no one has shown yet; None for none.
+        :param first: the result of a pass that was not shown yet; None for none.
         """
         self._progress = PassProgress()
-        self._untold = self._progress.lines(first)[:-1] if first is not None else []
+        self._first_lines = self._progress.lines(first)[:-1] if first is not None else []
         self._notes: tuple[str, ...] = ()
         self._warnings: set[str] = set()
         self._version = ""
         self._is_away = False
         self.count = ""
 
-    def update(self, found: ProgressUpdate | Unreachable) -> ViewUpdate:
-        """Return what to show of a read."""
-        if isinstance(found, Unreachable):
-            lines = [] if self._is_away else [f"{found.message} The view shows the last known state, and retries."]
+    def update(self, read: ProgressUpdate | Unreachable) -> ViewUpdate:
+        """Return the update for a read."""
+        if isinstance(read, Unreachable):
+            lines = [] if self._is_away else [f"{read.message} The view shows the last known state, and retries."]
             self._is_away = True
-            return ViewUpdate(tuple(map(sanitize, lines)), away=sanitize(found.message))
-        lines = [*self._untold, *self._news_of(found)]
-        self._untold = []
+            return ViewUpdate(tuple(map(sanitize, lines)), away=sanitize(read.message))
+        lines = [*self._first_lines, *self._notes_of(read)]
+        self._first_lines = []
         hosts = {
-            host: {"role": view.role, "state": view.state, "reason": view.reason} for host, view in found.hosts.items()
+            host: {"role": view.role, "state": view.state, "reason": view.reason} for host, view in read.hosts.items()
         }
-        shown = {"version": found.progress.version, "hosts": hosts}
-        changes = self._progress.lines(shown)
-        self.count = sanitize(running_count(shown))
-        # The count stands for itself here.
+        result = {"version": read.progress.version, "hosts": hosts}
+        changes = self._progress.lines(result)
+        self.count = sanitize(running_count(result))
+        # Without the running count, which the update has separately.
         return ViewUpdate(
             tuple(sanitize(line) for line in [*lines, *changes[:-1]]),
             self.count,
-            sanitized_progress(found.progress),
-            found.index,
+            sanitized_progress(read.progress),
+            read.index,
         )
 
-    def _news_of(self, found: ProgressUpdate) -> Iterator[str]:
+    def _notes_of(self, read: ProgressUpdate) -> Iterator[str]:
         if self._is_away:
             self._is_away = False
             yield "Consul is back."
-        if self._version and self._version != found.progress.version:
-            yield f"Another rollout has begun: the fleet goes to {found.progress.version} now."
-        self._version = found.progress.version
-        if self._notes != found.progress.notes:
-            gone = any(note.startswith("No host is admitted") for note in self._notes)
-            stays = any(note.startswith("No host is admitted") for note in found.progress.notes)
-            yield from (note for note in found.progress.notes if note not in self._notes)
-            if gone and not stays and not found.progress.over:
+        if self._version and self._version != read.progress.version:
+            yield f"Another rollout has begun: the fleet goes to {read.progress.version} now."
+        self._version = read.progress.version
+        if self._notes != read.progress.notes:
+            was_blocked = any(note.startswith("No host is admitted") for note in self._notes)
+            is_blocked = any(note.startswith("No host is admitted") for note in read.progress.notes)
+            yield from (note for note in read.progress.notes if note not in self._notes)
+            if was_blocked and not is_blocked and not read.progress.over:
                 yield "It continues."
-            self._notes = found.progress.notes
-        for warning in found.warnings:
+            self._notes = read.progress.notes
+        for warning in read.warnings:
             if warning not in self._warnings:
                 self._warnings.add(warning)
                 yield f"Warning: {warning}"
 
 
-def sanitized_progress(found: RolloutProgress) -> RolloutProgress:
-    """Return the same progress with all texts sanitized, as hosts' names and errors may hold control characters."""
-    return RolloutProgress.from_plain(_sanitized(asdict(found)))
+def sanitized_progress(progress: RolloutProgress) -> RolloutProgress:
+    """Return the same progress with all texts sanitized, because names and errors of hosts may have control characters."""
+    return RolloutProgress.from_plain(_sanitized(asdict(progress)))
 
 
 def _sanitized(value: Any) -> Any:

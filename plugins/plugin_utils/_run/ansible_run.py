@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A run of ``ansible-playbook``, as the callback of every run sees it: what it may begin with, and how it ends."""
+"""A run of ``ansible-playbook`` with one of the playbooks: checks of its command line before it begins, and ``Next:`` at its end."""
 
 from __future__ import annotations
 
@@ -24,41 +24,42 @@ from .limit import honours_limit, refuse_limit
 from .next_step import NextStep, after_failure, next_to_admit
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
-# Ansible's own for options that can't be used.
+# Ansible's exit code for invalid options.
 BAD_OPTIONS = 5
-# No one reads at the end of these: a timer runs them again, or a run whose own end is told.
+# A timer or another run starts these playbooks, so they print no next step.
 _UNATTENDED = ("node", "notification")
 
 
 class PlaybookRun:
-    """One of them.
+    """One run of a playbook.
 
-    :param playbook: its file.
-    :param say: prints a line where errors go.
+    :param playbook: the file of the playbook.
+    :param say: prints a line to the standard error.
     """
 
     def __init__(self, playbook: str, say: Callable[[str], None]) -> None:
-        """Take note of the command."""
+        """Read the command from ``sys.argv``."""
         self._command = AnsibleCommand(tuple(sys.argv), playbook)
         self._say = say
-        self._is_over = self._is_well = self._pushes = False
+        self._is_over = self._has_succeeded = self._pushes = False
         self._code = ""
         self._fixes: Mapping[str, str] = {}
         self._info: Mapping[str, Any] = {}
 
     def begin(self) -> None:
-        """See to its end: that it has one when its output is closed, and that it says what comes next."""
+        """Make sure that the run ends when its output is closed, and prints the next step when it ends."""
         if self._command.name in _UNATTENDED:
-            # What goes on does not depend on who reads its log.
+            # These continue if their output is closed.
             call_when_closed(lambda: None)
             return
-        call_when_closed(self._end_unread)
-        # After all else that is said, whatever ends it.
+        call_when_closed(self._end_without_output)
+        # At exit, so that it is the last line, however the run ends.
         atexit.register(self._say_next, os.getpid())
 
     def remember(self, result: Mapping[str, Any]) -> None:
-        """Take note of what a task found out: why it failed, and where the fleet stands."""
-        self._pushes = self._pushes or "driver" in result
+        """Keep what the next step depends on from a task's result: the failure and the states of the hosts."""
+        # Only results of push_run have this key.
+        self._pushes = self._pushes or "tasks_folder" in result
         failure = result.get("failure")
         if isinstance(failure, Mapping) and isinstance(failure.get("code"), str):
             self._code = failure["code"]
@@ -67,18 +68,18 @@ class PlaybookRun:
         if isinstance(result.get("hosts"), Mapping) and "can_move" in result:
             self._info = result
 
-    def end(self, *, is_well: bool) -> None:
-        """Take note that it came to its end by itself.
+    def end(self, *, has_succeeded: bool) -> None:
+        """Record that the run has ended without an interrupt.
 
-        :param is_well: whether nothing failed.
+        :param has_succeeded: whether nothing failed.
         """
-        self._is_over, self._is_well = True, is_well
+        self._is_over, self._has_succeeded = True, has_succeeded
 
     def _say_next(self, process: int) -> None:
         if os.getpid() != process:
             return
         name = self._command.name
-        if self._is_well:
+        if self._has_succeeded:
             step = next_to_admit(name, self._info)
             if step is not None:
                 self._say("Hosts can be admitted now. If no run is in progress, start one.")
@@ -96,15 +97,15 @@ class PlaybookRun:
             self._command.other(step.playbook, step.variables) if step.playbook else self._command.again(step.variables)
         )
 
-    def _end_unread(self) -> None:
+    def _end_without_output(self) -> None:
         if not self._is_over:
             self._say("The output was closed, as by head or a pager, so this run ends as with Ctrl-C.")
             os.kill(os.getpid(), signal.SIGINT)
 
     def check_options(self, extra_vars: Mapping[str, Any]) -> None:
-        """End it where a word on the command line belongs to no variable, or a variable to no playbook.
+        """Exit if ``-e`` has a word without a variable, or a variable that the playbook does not have.
 
-        :param extra_vars: as Ansible has read them.
+        :param extra_vars: the extra variables as Ansible reads them.
         """
         try:
             refuse_leftovers(context.CLIARGS.get("extra_vars") or ())
@@ -115,16 +116,16 @@ class PlaybookRun:
             self._refuse(error, self._command.again(instead=details.get("instead"), renamed=details.get("renamed")))
 
     def check_limit(self, play: Any) -> None:
-        """End it where ``--limit`` takes hosts from a play of the collection that needs them."""
+        """Exit if ``--limit`` leaves out hosts that a play of the collection needs."""
         limit = context.CLIARGS.get("subset")
         file = str(play.get_path()).rpartition(":")[0]
         if not limit or PLAYBOOKS not in Path(file).resolve().parents or honours_limit(file):
             return
         inventory = play.get_variable_manager()._inventory
-        found = inventory.get_hosts(play.hosts, ignore_limits=True, ignore_restrictions=True)
+        needed = inventory.get_hosts(play.hosts, ignore_limits=True, ignore_restrictions=True)
         reached = {host.name for host in inventory.get_hosts(play.hosts, ignore_restrictions=True)}
         named = [host.name for host in inventory.get_hosts("all", ignore_restrictions=True)]
-        left_out = [host.name for host in found if host.name not in reached]
+        left_out = [host.name for host in needed if host.name not in reached]
         try:
             refuse_limit(self._command.playbook, limit, left_out, [name for name in named if name not in reached])
         except UpgradeError as error:
@@ -134,5 +135,5 @@ class PlaybookRun:
         self._say(error.as_text())
         self._say(f"Next: {command}")
         atexit.unregister(self._say_next)
-        # What else is raised in a callback, Ansible only warns of.
+        # Ansible only warns about other exceptions in a callback.
         sys.exit(BAD_OPTIONS)

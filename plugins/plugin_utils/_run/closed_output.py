@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The end of a run whose output no one reads any more, as where ``head`` or a pager ended.
+"""Notice when the reader of the output has ended, such as ``head`` or a pager.
 
-ansible-core ends the thread that takes in the results of its workers when that can't print, and then waits for them for ever.
+If ansible-core can't print, the thread that reads the results of its workers ends, and ansible-core waits for them forever.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _STDOUT, _STDERR = 1, 2
 
 
 def call_when_closed(closed: Callable[[], None]) -> None:
-    """Call a function, in a thread of its own, as soon as the other end of the standard output is closed.
+    """Call a function in a separate thread as soon as the other end of the standard output is closed.
 
-    Whatever is printed from then on goes nowhere, so that no write fails. So does what goes to the standard error once that is closed,
-    and for this nothing is called.
+    Later output is discarded, so that no write fails. If the other end of the standard error is closed, its output is discarded too,
+    but the function is not called.
     """
     files = [file for file in (_STDOUT, _STDERR) if _has_reader(file)]
     if files:
@@ -39,16 +39,16 @@ def _has_reader(file: int) -> bool:
 def _watch(files: list[int], closed: Callable[[], None]) -> None:
     poll = select.poll()
     for file in files:
-        # Errors and hang-ups are told without being asked for.
+        # poll() always reports errors and hang-ups.
         poll.register(file, 0)
     while files:
         ended = [file for file, _events in poll.poll()]
-        # All of them first: one pipe may be both, and what is called may print.
+        # Replace all of them first: both may be the same pipe, and the function may print.
         for file in ended:
             poll.unregister(file)
             files.remove(file)
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, file, inheritable=False)
-            os.close(nothing)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, file, inheritable=False)
+            os.close(null)
         if _STDOUT in ended:
             closed()

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command of this run, and commands like it that an operator can paste; none of them shows a secret."""
+"""The command of this run, and similar commands that an operator can paste. None of them shows a secret."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from ...module_utils._common.sanitize import sanitize
 from .extra_vars import as_option, read_option
 
 _SECRET = re.compile(r"token|passw|secret|credential|private|(^|_)(pw|key)$", re.IGNORECASE)
-# What is taken out for another playbook: it chose tasks, hosts or a mode of the first one.
+# Options that select tasks, hosts or a mode of this playbook. Commands of other playbooks leave them out.
 _WITH_VALUE = ("--limit", "--tags", "--skip-tags", "--start-at-task")
 _SHORT_WITH_VALUE = ("-l", "-t")
 _FLAGS = ("--check", "--diff", "--step", "-C", "-D", "-CD", "-DC")
 _EXTRA = ("--extra-vars", "-e")
-# Variables that say where the fleet is, not what is done to it.
-_WHERE = re.compile(r"(upgrade_consul_|ansible_).*|upgrade_(planner_host|roles|roles_path|notify|become)", re.DOTALL)
+# Variables that describe the fleet. Commands of other playbooks keep them.
+_FLEET_VARIABLES = re.compile(
+    r"(upgrade_consul_|ansible_).*|upgrade_(planner_host|roles|roles_path|notify|become)", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
 class AnsibleCommand:
     """A call of ``ansible-playbook``.
 
-    :param words: as the shell gave them, the program first.
-    :param playbook: the file of the playbook that is run.
+    :param words: the arguments as the shell passed them, the program first.
+    :param playbook: the file of the playbook.
     """
 
     words: tuple[str, ...]
@@ -40,7 +42,7 @@ class AnsibleCommand:
 
     @property
     def name(self) -> str:
-        """The playbook's name, such as ``upgrade``."""
+        """Return the playbook's name, such as ``upgrade``."""
         return Path(self.playbook).stem
 
     def again(
@@ -51,11 +53,11 @@ class AnsibleCommand:
         instead: Mapping[str, str] | None = None,
         renamed: Mapping[str, str] | None = None,
     ) -> str:
-        """Return the same command, with other variables after its own.
+        """Return the same command with further variables.
 
-        :param limit: whether its ``--limit`` stays.
-        :param instead: a value of ``-e`` -> the whole option that takes its place.
-        :param renamed: variable -> the name that it gets, empty to leave it out.
+        :param limit: whether to keep ``--limit``.
+        :param instead: a value of ``-e`` -> the whole option that replaces it.
+        :param renamed: variable -> its new name, empty to leave it out.
         """
         dropped = () if limit else ("--limit", "-l")
         words = []
@@ -82,13 +84,15 @@ class AnsibleCommand:
                 if text.startswith("@"):
                     words.append(f"-e {shlex.quote(text)}")
                     continue
-                words += _options({one: value for one, value in _values(text).items() if _WHERE.fullmatch(one)})
+                words += _options(
+                    {one: value for one, value in _values(text).items() if _FLEET_VARIABLES.fullmatch(one)}
+                )
             else:
                 words.append(shlex.quote(text))
         return sanitize(" ".join([self._program(), *words, *_options(variables or {})]))
 
     def _kept(self, long: Collection[str], short: Collection[str], flags: Collection[str]) -> Iterator[tuple[str, str]]:
-        """Return the words but those of some options, each as a ``word``, the ``playbook``, or the value of an ``extra``."""
+        """Yield the words without some options: each as a ``word``, the ``playbook``, or the value of ``-e`` as ``extra``."""
         words = iter(self.words[1:])
         for word in words:
             name, equals, value = word.partition("=")
@@ -111,7 +115,7 @@ class AnsibleCommand:
                 yield "playbook" if word == self._given() or _is_playbook(word) else "word", word
 
     def _given(self) -> str:
-        """Return how the command names the playbook."""
+        """Return the playbook as the command names it."""
         for word in self.words[1:]:
             if _is_playbook(word) and (Path(word).stem == self.name or word.rpartition(".")[2] == self.name):
                 return word
@@ -123,7 +127,7 @@ class AnsibleCommand:
 
 
 def _is(name: str, options: Sequence[str] | Collection[str]) -> bool:
-    # As argparse takes what is short for only one option.
+    # argparse accepts abbreviations of long options.
     return len(name) > 4 and any(one.startswith(name) for one in options)
 
 
@@ -140,7 +144,7 @@ def _beside(given: str, name: str) -> str:
 
 
 def _given_again(option: str, instead_of: Collection[str]) -> list[str]:
-    """Return the value of an ``-e`` as options again, without variables that are given another value."""
+    """Return options for the value of ``-e``, without the variables that get another value."""
     if option.startswith("@"):
         return [f"-e {shlex.quote(option)}"]
     values = _values(option)
@@ -161,13 +165,13 @@ def _values(option: str) -> dict[str, Any]:
     try:
         found = json.loads(option)
     except ValueError:
-        # YAML, which is not worth its parser here: who pastes the line puts it in again.
+        # YAML is left out, to avoid its parser here. The operator adds it again.
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _options(values: Mapping[str, Any]) -> list[str]:
-    """Return variables as options; the values of secrets come from the shell's own variables."""
+    """Return variables as options ``-e``. The values of secrets are variables of the shell."""
     found = []
     for name, value in values.items():
         if _is_secret(name, value):

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Extra variables as they were given with ``-e``: Ansible reads ``-e reason='two words'`` as "two", and says nothing of "words"."""
+"""Refuse values of ``-e`` with lost quotes: Ansible reads ``-e reason='two words'`` as "two" and ignores "words"."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ansible.parsing.splitter import split_args
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.sanitize import sanitize
 
-# What stands between single quotes within double quotes means itself, to the shell and to Ansible.
+# Values in which neither the shell nor Ansible interprets a character, between single quotes within double quotes.
 _PLAIN = re.compile(r"[\w .,:;@%+=/()\[\]-]*", re.ASCII)
-# Files, YAML and JSON are read whole.
+# Ansible does not split files, YAML and JSON at spaces.
 _WHOLE = ("@", "{", "[", "/", ".")
 
 
 def refuse_leftovers(given: Iterable[str]) -> None:
-    """Refuse words that belong to no variable, because their quotes were the shell's.
+    """Raise an error for words that belong to no variable, because the shell removed their quotes.
 
     :param given: the values of ``-e``, in their order.
-    :raises UpgradeError: ``leftover_words``, with the option as it was meant.
+    :raises UpgradeError: ``leftover_words``. If there is a variable, ``instead`` in its details has the intended option.
     """
     for option in given:
         if not option or option.startswith(_WHOLE):
@@ -43,8 +43,8 @@ def refuse_leftovers(given: Iterable[str]) -> None:
             )
         raise UpgradeError(
             "leftover_words",
-            f"-e {sanitize(shlex.quote(option))}: the value of {sanitize(name)} ends before {words!r}, as the shell takes quotes away "
-            f"before Ansible sees them. Nothing is done: write {sanitize(as_option(values))}",
+            f"-e {sanitize(shlex.quote(option))}: the value of {sanitize(name)} ends before {words!r}, because the shell removes "
+            f"quotes before Ansible sees them. Nothing was done: write {sanitize(as_option(values))}",
             name=name,
             words=leftovers,
             instead={option: as_option(values)},
@@ -52,7 +52,7 @@ def refuse_leftovers(given: Iterable[str]) -> None:
 
 
 def as_option(values: Mapping[str, str]) -> str:
-    """Return variables as an option ``-e`` that can be pasted into a shell."""
+    """Return variables as one option ``-e``, quoted for a shell."""
     if all(_PLAIN.fullmatch(value) for value in values.values()):
         words = " ".join(
             f"{name}='{value}'" if re.search(r"[^\w.,:@%+/-]", value) or not value else f"{name}={value}"
@@ -63,7 +63,7 @@ def as_option(values: Mapping[str, str]) -> str:
 
 
 def read_option(option: str) -> tuple[str, dict[str, str], list[str]]:
-    """Return the first name with leftovers after it, all variables with these as part of their values, and the leftovers."""
+    """Return the first variable that lost words, all variables with the lost words added to their values, and the lost words."""
     values: dict[str, str] = {}
     leftovers: list[str] = []
     name = last = ""

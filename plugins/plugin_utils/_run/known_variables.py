@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Extra variables that the playbooks don't have, and that look like one of theirs: Ansible ignores ``-e instruction_file=rules.yml``."""
+"""Refuse misspelled extra variables: Ansible would ignore ``-e instruction_file=rules.yml``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.sanitize import sanitize
 from .next_step import MOVES
 
-# Marks variables of the operator's own services that look like one of these.
+# Lists variables of the operator's own services that look like one of these.
 OWN = "upgrade_own_variables"
-# What operators give to playbooks.
+# The variables of the playbooks that operators set.
 VARIABLES = frozenset(
     (
         "allow_unknown",
@@ -73,26 +73,26 @@ VARIABLES = frozenset(
     )
 )
 _PREFIX = "upgrade_"
-# A name that is less like one of ours is more likely one of the operator's own.
-_ALIKE = 0.85
-# Playbooks that go on with the whole fleet, whatever these name: variable -> what to give instead.
-_NAMES_NO_ONE = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
+# A name that is less similar is probably one of the operator's own variables.
+_SIMILARITY = 0.85
+# Variables that playbooks for the whole fleet would ignore -> the variable to set instead, empty for none.
+_IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
 
 
 def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
-    """Refuse extra variables that a playbook would ignore though they look like one of those that it has.
+    """Raise an error for extra variables that a playbook would ignore, although they look like variables of a playbook.
 
-    :param playbook: its name, such as ``upgrade``.
-    :param given: extra variables, as Ansible has read them.
-    :raises UpgradeError: ``unknown_variable``; its details have the names to give instead, as ``renamed``.
+    :param playbook: the playbook's name, such as ``upgrade``.
+    :param given: the extra variables as Ansible reads them.
+    :raises UpgradeError: ``unknown_variable``. ``renamed`` in its details has the names to use instead.
     """
     own = given.get(OWN, ())
     marked = {name.strip() for name in own.split(",")} if isinstance(own, str) else {str(name) for name in own or ()}
     for name in given:
         if name in marked:
             continue
-        if playbook in MOVES and name in _NAMES_NO_ONE and name != playbook:
-            instead = _NAMES_NO_ONE[name]
+        if playbook in MOVES and name in _IGNORED and name != playbook:
+            instead = _IGNORED[name]
             raise UpgradeError(
                 "unknown_variable",
                 f"-e {name}: {playbook}.yml has no such variable, and would apply to all of its hosts. Nothing was done: "
@@ -104,7 +104,7 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
         if meant:
             raise UpgradeError(
                 "unknown_variable",
-                f"-e {sanitize(name)}: there is no such variable, and Ansible would ignore it; did you mean '{meant}'? Nothing is done. "
+                f"-e {sanitize(name)}: there is no such variable, and Ansible would ignore it; did you mean '{meant}'? Nothing was done. "
                 f"If it is a variable of your own, mark it with -e {OWN}={sanitize(name)}.",
                 name=name,
                 renamed={name: meant},
@@ -119,5 +119,5 @@ def _nearest(name: str, known: Iterable[str]) -> str:
         return _PREFIX + plain
     if plain.removeprefix(_PREFIX) in known:
         return plain.removeprefix(_PREFIX)
-    found = difflib.get_close_matches(plain, sorted(known), n=1, cutoff=_ALIKE)
+    found = difflib.get_close_matches(plain, sorted(known), n=1, cutoff=_SIMILARITY)
     return found[0] if found else ""

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an operator does after a run that stopped, or where hosts may go and no run may be there to let them."""
+"""The next command after a run that stopped, or after a command that made hosts admissible."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 from ...module_utils._host_states.states import FAILED, LOST, UPGRADED
 from ...module_utils._planner.blockers import ABORT, PAUSE
 
-# Playbooks that move the fleet: after what is in their way is gone, they go on where they were.
+# Playbooks that upgrade the fleet. Once a blocker is removed, the same command continues.
 MOVES = ("upgrade", "controlplane", "dataplane", "role", "rollback", "post_upgrade")
-# Failures of a rollout itself, and not of what it was given.
+# Failures of a rollout itself, not of its options or rules.
 _STOPPED = ("stuck", "paused", "aborted", "budget_spent", "hours", "approval", "role_budget")
-_SOMEBODY_ELSES = ("overtaken", "foreign_version", "rollout_under_way")
+_OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way")
 _MAY_GO = "may_go"
-# More are not named, and all that are broken are tried again.
+# If more hosts are broken, the command retries all broken hosts.
 _MOST_HOSTS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """One command.
+    """The next command.
 
-    :param playbook: its name, empty for the one that was run.
-    :param then_again: whether the one that was run comes after it.
+    :param playbook: the name of its playbook, empty for the one of this run.
+    :param then_again: whether the command of this run follows.
     """
 
     playbook: str = ""
@@ -36,23 +36,23 @@ class NextStep:
 
 
 def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: bool = False) -> NextStep:
-    """Return what comes after a run that did not get to its end.
+    """Return the next command after a run that did not succeed.
 
-    :param playbook: its name, such as ``upgrade``.
-    :param code: of its last failure, empty where it had none or was interrupted.
-    :param info: the last result of ``consul_upgrade_info`` or ``consul_upgrade_plan`` in it, empty without one.
-    :param pushes: whether Ansible upgrades hosts in it.
+    :param playbook: the name of its playbook, such as ``upgrade``.
+    :param code: the code of its last failure, empty if it had none or was interrupted.
+    :param info: its last result of ``consul_upgrade_info`` or ``consul_upgrade_plan``, empty for none.
+    :param pushes: whether Ansible upgrades hosts in this run.
     """
     if playbook not in MOVES:
         return NextStep()
-    if code in _SOMEBODY_ELSES:
+    if code in _OF_OTHER_ROLLOUTS:
         return NextStep("status")
     if code not in _STOPPED:
         return NextStep()
-    stops = (info.get("blocker") or {}).get("code") or code
-    if stops == PAUSE:
+    blocker = (info.get("blocker") or {}).get("code") or code
+    if blocker == PAUSE:
         return NextStep("resume", then_again=True)
-    if stops == ABORT:
+    if blocker == ABORT:
         return NextStep(variables={"restart": "true"})
     if info.get("wants_approval"):
         return NextStep("approve", {"stage": str(info.get("stage"))}, then_again=True)
@@ -64,13 +64,13 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
         return NextStep("retry", {"host": ",".join(broken)} if len(broken) <= _MOST_HOSTS else {}, then_again=True)
     waiting = [host for host, view in hosts.items() if view["state"] != UPGRADED and view.get("cause") != _MAY_GO]
     if code == "stuck" and waiting:
-        # Its story tells who could change what.
+        # The status of a host explains what would change its state.
         return NextStep("status", {"host": waiting[0]}, then_again=True)
     return NextStep()
 
 
 def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
-    """Return what lets hosts go that may go now, where no run does; None where none may, or this run was to."""
+    """Return the command that admits hosts which can be admitted now; None if there are none, or if this playbook admits hosts itself."""
     hosts: Mapping[str, Mapping[str, Any]] = info.get("hosts") or {}
     if playbook in MOVES or not info.get("version") or info.get("blocker"):
         return None

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which hosts a run is for: those that Ansible upgrades, in the order in which they go, and those that do it themselves."""
+"""The hosts of a run: those that Ansible upgrades, in the order of the plan, and those that upgrade themselves."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FIRST, CONTROL, DATA = "dataplane_first", "controlplane", "dataplane"
 class RunScope:
     """The hosts of a run by play.
 
-    :param pushed: play -> the hosts that Ansible upgrades in it, in the order in which they go.
+    :param pushed: play -> the hosts that Ansible upgrades in it, in the order of the plan.
     :param waves: the sizes of the waves of the play ``controlplane``.
     :param validate: the pushed hosts that have not begun.
-    :param plays: play -> all hosts of the run in it, those that upgrade themselves too.
-    :param left_out: the hosts that would be in a play if their route were known.
+    :param plays: play -> all hosts of the run in it, including those that upgrade themselves.
+    :param left_out: the hosts that are in no play because their upgrade paths can't be computed.
     """
 
     pushed: Mapping[str, tuple[str, ...]]
@@ -57,16 +57,18 @@ def run_scope(
 ) -> RunScope:
     """Return which hosts each play of a run upgrades.
 
-    A host of the data plane is upgraded in one of three plays. Those that a host of the control plane waits for, and that wait for
-    none, go before the control plane, as in a rollback. Those between two hosts of the control plane go with its waves, as a
-    canary does. The others go after the control plane.
+    A host of the data plane is upgraded in one of three plays:
+
+    - before the control plane, if hosts of the control plane wait for it and it waits for none, as in a rollback
+    - in the waves of the control plane, if it goes between two hosts of the control plane, as a canary does
+    - after the control plane otherwise
 
     :param plan: a result of ``consul_upgrade_plan``, in check mode.
     :param composition: a result of ``compose_upgrade_tasks``.
-    :param part: all, a plane, or role for one role alone.
+    :param part: ``all``, a plane, ``role`` for one role alone, or ``after`` for no host.
     :param limit: hosts, roles and groups; empty for all.
-    :param retry_failed: whether failed hosts are tried again.
-    :param left_out: hosts whose way can't be worked out: they go in no play, and who has to go after them waits.
+    :param retry_failed: whether failed hosts are retried.
+    :param left_out: hosts whose upgrade paths can't be computed. They are in no play, and hosts that go after them wait.
     :raises UpgradeError: ``unknown_role``, ``control_plane_first``, ``data_plane_first``.
     """
     hosts: Mapping[str, Mapping[str, Any]] = plan["hosts"]
@@ -76,27 +78,29 @@ def run_scope(
             "unknown_role",
             f"role: no host has the role {role!r}{did_you_mean(role, roles) or '.'} The roles are {listing(sorted(roles), 10) or 'none'}.",
         )
-    control = {name for name, what in upgrade_roles.items() if (what or {}).get("plane") == _CONTROL}
+    control = {name for name, data in upgrade_roles.items() if (data or {}).get("plane") == _CONTROL}
     wanted = [host for host, view in hosts.items() if _is_wanted(host, view, control, part, role, limit)]
-    # A host that the plan would admit has not begun yet.
+    # Hosts that the plan would admit have not begun.
     fresh = {one["host"] for one in plan["transitions"] if one["from"] == PENDING}
     order = _Order(plan)
     outside = [host for host, view in hosts.items() if not _is_wanted(host, view, control, part, role, ())]
     wanted = _without_blocked(hosts, wanted, outside, order, part, fresh)
-    open_to = {UPGRADED, HELD} | (set() if retry_failed else {FAILED, LOST})
+    skipped_states = {UPGRADED, HELD} | (set() if retry_failed else {FAILED, LOST})
     missed = [host for host in wanted if host in left_out and hosts[host]["state"] not in (UPGRADED, HELD)]
     out = set(missed)
     wanted = [host for host in wanted if host not in out]
     pushed = [
-        host for host in wanted if hosts[host]["role"] in composition["roles"] and hosts[host]["state"] not in open_to
+        host
+        for host in wanted
+        if hosts[host]["role"] in composition["roles"] and hosts[host]["state"] not in skipped_states
     ]
     chosen = set(pushed)
     begun = [host for host in pushed if hosts[host]["state"] in (UPGRADING, FAILED, LOST) and host not in fresh]
-    going = set(begun)
-    waves = [[host for host in wave if host in chosen and host not in going] for wave in plan["waves"]]
+    resumed = set(begun)
+    waves = [[host for host in wave if host in chosen and host not in resumed] for wave in plan["waves"]]
     expected = {host for wave in waves for host in wave}
-    # Those that no one expects to be let through ask all the same, and are told why not.
-    rest = [host for host in pushed if host not in expected and host not in going]
+    # Hosts that the plan does not expect to admit ask too, so that the run prints why they are not admitted.
+    rest = [host for host in pushed if host not in expected and host not in resumed]
     groups = [wave for wave in [begun, *waves, rest] if wave]
     play = _plays(hosts, wanted, control, order)
     control_waves = [found for wave in groups if (found := [host for host in wave if play[host] == CONTROL])]
@@ -107,14 +111,14 @@ def run_scope(
             DATA: tuple(host for wave in groups for host in wave if play[host] == DATA),
         },
         waves=tuple(len(wave) for wave in control_waves),
-        validate=tuple(host for host in pushed if host not in going),
+        validate=tuple(host for host in pushed if host not in resumed),
         plays={name: tuple(host for host in wanted if play[host] == name) for name in (FIRST, CONTROL, DATA)},
         left_out=tuple(missed),
     )
 
 
 class _Order:
-    """Which hosts go before which: by their stages, and within a stage by their roles."""
+    """The order of hosts: by their stages, and within a stage by their roles."""
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
         """Read the order from a result of ``consul_upgrade_plan``."""
@@ -131,16 +135,16 @@ class _Order:
             self._firsts[role] = found
 
     def place(self, host: str) -> tuple[int, str]:
-        """Return what the place of a host depends on: the number of its stage, and its role."""
+        """Return the place of a host: the number of its stage, and its role."""
         view = self._hosts[host]
         return view.get("stage", 0), view["role"]
 
     def comes_before(self, one: tuple[int, str], other: tuple[int, str]) -> bool:
-        """Return whether the hosts of one place go before those of another one."""
+        """Return whether the hosts of one place go before those of another."""
         return one[0] < other[0] or (one[0] == other[0] and one[1] in self._firsts.get(other[1], ()))
 
     def blocking(self, hosts: Iterable[str]) -> dict[tuple[int, str], list[str]]:
-        """Return place -> its hosts for which those that come later wait."""
+        """Return place -> those of its hosts that block later places."""
         found: dict[tuple[int, str], list[str]] = {}
         for host in hosts:
             view = self._hosts[host]
@@ -152,7 +156,7 @@ class _Order:
 def _plays(
     hosts: Mapping[str, Mapping[str, Any]], wanted: Collection[str], control: Collection[str], order: _Order
 ) -> dict[str, str]:
-    """Return host -> the play in which it goes."""
+    """Return host -> the play that upgrades it."""
     places = order.blocking(host for host in wanted if hosts[host]["role"] in control)
     found = {}
     for host in wanted:
@@ -172,10 +176,10 @@ def _without_blocked(
     part: str,
     fresh: Collection[str],
 ) -> list[str]:
-    """Return the hosts of a part without those that wait for hosts outside of it: a later run of it is for these.
+    """Return the hosts of a part without those that wait for hosts of other parts. A later run upgrades those.
 
     :param outside: the hosts of the other parts.
-    :raises UpgradeError: ``control_plane_first``, ``data_plane_first`` where no other is left to be upgraded.
+    :raises UpgradeError: ``control_plane_first``, ``data_plane_first`` if only such hosts are left to upgrade.
     """
     others = order.blocking(outside)
     places = {order.place(host) for host in wanted}
@@ -188,7 +192,7 @@ def _without_blocked(
         return wanted
     stage = min(order.place(host)[0] for host in waiting)
     firsts = {one for place in blocked if place[0] == stage for one in blocked[place]}
-    behind = [
+    unfinished = [
         f"{host} ({PENDING if host in fresh else hosts[host]['state']})"
         for place, found in others.items()
         if place in firsts
@@ -197,12 +201,12 @@ def _without_blocked(
     if part == _CONTROL:
         raise UpgradeError(
             "data_plane_first",
-            f"The control plane waits for hosts of the data plane that are not upgraded: {listing(behind)}. Run "
+            f"The control plane waits for hosts of the data plane that are not upgraded: {listing(unfinished)}. Run "
             "playbooks/dataplane.yml first, or playbooks/upgrade.yml for both.",
         )
     raise UpgradeError(
         "control_plane_first",
-        f"The data plane waits for hosts of the control plane that are not upgraded: {listing(behind)}. Run "
+        f"The data plane waits for hosts of the control plane that are not upgraded: {listing(unfinished)}. Run "
         "playbooks/controlplane.yml first, or playbooks/upgrade.yml for both.",
     )
 
@@ -210,12 +214,12 @@ def _without_blocked(
 def post_upgrade_hosts(
     plan: Mapping[str, Any], composition: Mapping[str, Any], upgrade_roles: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the hosts that have tasks after the upgrade, in the order in which they go."""
-    control = {name for name, what in upgrade_roles.items() if (what or {}).get("plane") == _CONTROL}
-    roles = {name for name, what in composition["roles"].items() if any(unit["step"] == POST for unit in what["units"])}
-    having = [host for host, view in plan["hosts"].items() if view["role"] in roles]
+    """Return the hosts that have tasks after the upgrade, ordered by plane."""
+    control = {name for name, data in upgrade_roles.items() if (data or {}).get("plane") == _CONTROL}
+    roles = {name for name, data in composition["roles"].items() if any(one["step"] == POST for one in data["units"])}
+    with_tasks = [host for host, view in plan["hosts"].items() if view["role"] in roles]
     is_reversed = plan.get("rollback_order") == REVERSED
-    return tuple(sorted(having, key=lambda host: (plan["hosts"][host]["role"] in control) == is_reversed))
+    return tuple(sorted(with_tasks, key=lambda host: (plan["hosts"][host]["role"] in control) == is_reversed))
 
 
 def _is_wanted(

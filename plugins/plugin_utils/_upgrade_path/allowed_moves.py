@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who may not go where a rollout goes: the services of the hosts say from which version they can."""
+"""Check that each host may go to the target: its services declare from which versions that is allowed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MOST_HOSTS = 20
 class ForbiddenMoves:
     """The hosts that may not go to a version.
 
-    :param reasons: a sentence for all hosts that have the same one, and one for each provider that may not go there.
-    :param left_out: host -> why its version can't be compared, where other hosts go all the same.
+    :param reasons: a sentence for all hosts with the same reason, and one for each provider that may not go there.
+    :param left_out: host -> why its version can't be compared, if other hosts can still go.
     """
 
     hosts: tuple[str, ...] = ()
@@ -38,69 +38,69 @@ def forbidden_moves(
     declared: Mapping[str, object] | None = None,
     providers: Mapping[str, object] | None = None,
 ) -> ForbiddenMoves:
-    """Return the hosts of the fleet that may not go to a version, all of them, and why.
+    """Return all hosts of the fleet that may not go to a version, and why.
 
-    A host that is midway counts from where it came, and from where it was going, as it may have some of either. Those that are held
-    do not go, and those without services bring themselves there. A host whose version can't be compared is left out, and keeps no
-    other from going; where that leaves none that goes, all of these are forbidden.
+    - If a host has an unfinished upgrade, both its origin and the target of that upgrade must be allowed.
+    - Held hosts, and hosts that upgrade themselves, are not checked.
+    - A host whose version can't be compared is left out, and the others go. If no other host goes, all these hosts are forbidden.
 
     :param progress: a result of ``consul_upgrade_plan`` or ``consul_upgrade_info``.
     :param composition: a result of ``compose_upgrade_tasks``.
-    :param declared: host -> the version that an operator says it has, where it reported none.
+    :param declared: host -> the version that an operator declares, for hosts that reported none.
     :param providers: the same for providers.
     """
     roles = {
-        role: {name: (ways, ways.order()) for name, ways in _ways(what) if not _is_provider(what, name)}
-        for role, what in composition["roles"].items()
+        role: {name: (rules, rules.order()) for name, rules in _version_rules(data) if not _is_provider(data, name)}
+        for role, data in composition["roles"].items()
     }
-    said = declared_versions(declared or {})
+    declared_hosts = declared_versions(declared or {})
     found: dict[tuple[str, str | None, str], tuple[dict[str, None], dict[str, None]]] = {}
     known: dict[tuple[str, str | None], list[_Refusal]] = {}
-    odd: dict[str, str] = {}
-    going = False
+    incomparable: dict[str, str] = {}
+    any_goes = False
     for host, view in progress["hosts"].items():
         role = view["role"]
         if view["held"] or role not in roles:
             continue
-        came = origin_of(view, said.get(host)) or None
-        starts = list(dict.fromkeys((came, *([view["begun"]] if view["begun"] else ()))))
+        origin = origin_of(view, declared_hosts.get(host)) or None
+        starts = list(dict.fromkeys((origin, *([view["begun"]] if view["begun"] else ()))))
         for start in starts:
             if (role, start) not in known:
                 known[role, start] = _refusals(roles[role], start, version)
-            for service, why, is_odd in known[role, start]:
+            for service, why, is_incomparable in known[role, start]:
                 services, hosts = found.setdefault((role, start, why), ({}, {}))
                 services[service] = hosts[host] = None
-                if is_odd:
-                    odd.setdefault(host, f"{service} of the role {role}: {why}")
-        going = going or (host not in odd and starts != [version])
-    left_out = odd if going else {}
-    told = {
-        what: (services, [host for host in hosts if host not in left_out]) for what, (services, hosts) in found.items()
+                if is_incomparable:
+                    incomparable.setdefault(host, f"{service} of the role {role}: {why}")
+        any_goes = any_goes or (host not in incomparable and starts != [version])
+    left_out = incomparable if any_goes else {}
+    forbidden = {
+        key: (services, [host for host in hosts if host not in left_out]) for key, (services, hosts) in found.items()
     }
     reasons = [
         f"{listing(hosts, _MOST_HOSTS)} ({start or 'never reported'}): {', '.join(services)} of the role {role}: {why}."
         + ("" if start else f" Declare it in the host's variable {HOST_VARIABLE}.")
-        for (role, start, why), (services, hosts) in told.items()
+        for (role, start, why), (services, hosts) in forbidden.items()
         if hosts
     ]
     reasons += _of_providers(progress, composition, version, declared_versions(providers or {}, PROVIDER_VARIABLE))
-    every = dict.fromkeys(host for _services, hosts in told.values() for host in hosts)
+    every = dict.fromkeys(host for _services, hosts in forbidden.values() for host in hosts)
     return ForbiddenMoves(tuple(every), tuple(reasons), left_out)
 
 
 class _Refusal(NamedTuple):
-    """Why a service does not let a host go.
+    """Why a service does not allow a move.
 
-    :param is_odd: whether that is because its version can't be compared.
+    :param is_incomparable: whether the versions can't be compared.
     """
 
     service: str
     why: str
-    is_odd: bool
+    is_incomparable: bool
 
 
-def _ways(role: Mapping[str, Any]) -> Iterator[tuple[str, VersionRules]]:
-    # A composition of an older release has none.
+def _version_rules(role: Mapping[str, Any]) -> Iterator[tuple[str, VersionRules]]:
+    # A composition of an older release has no "ways".
     return ((name, version_rules_from(one)) for name, one in role.get("ways", {}).items())
 
 
@@ -111,20 +111,20 @@ def _is_provider(role: Mapping[str, Any], service: str) -> bool:
 def _of_providers(
     progress: Mapping[str, Any], composition: Mapping[str, Any], version: str, declared: Mapping[str, str]
 ) -> list[str]:
-    """Return why providers may not go to a version: each counts from where it came, and from where it was going.
+    """Return why providers may not go to a version, from their origins and the targets of unfinished upgrades.
 
-    Those whose hosts are all held do not go either.
+    A provider whose hosts are all held is not checked.
     """
-    going = {view["role"] for view in progress["hosts"].values() if not view["held"]}
+    roles_that_go = {view["role"] for view in progress["hosts"].values() if not view["held"]}
     found: dict[tuple[str, str | None, str], dict[str, None]] = {}
-    for role, what in composition["roles"].items():
-        for name, ways in _ways(what):
-            if role not in going or not _is_provider(what, name):
+    for role, data in composition["roles"].items():
+        for name, rules in _version_rules(data):
+            if role not in roles_that_go or not _is_provider(data, name):
                 continue
-            told = (progress.get("providers") or {}).get(name, {})
-            came = told.get("version") or declared.get(name)
-            for start in dict.fromkeys((came, *([told["target"]] if told.get("target") else ()))):
-                why = ways.refusal(start, version, ways.order())
+            state = (progress.get("providers") or {}).get(name, {})
+            origin = state.get("version") or declared.get(name)
+            for start in dict.fromkeys((origin, *([state["target"]] if state.get("target") else ()))):
+                why = rules.refusal(start, version, rules.order())
                 if why:
                     found.setdefault((name, start, why), {})[role] = None
     return [
@@ -142,11 +142,11 @@ def _refusals(
     services: Mapping[str, tuple[VersionRules, VersionOrder]], start: str | None, version: str
 ) -> list[_Refusal]:
     found = []
-    for name, (ways, order) in services.items():
+    for name, (rules, order) in services.items():
         try:
-            why, is_odd = ways.comparison(start, version, order), False
+            why, is_incomparable = rules.comparison(start, version, order), False
         except UpgradeError as error:
-            why, is_odd = error.message.removesuffix("."), True
+            why, is_incomparable = error.message.removesuffix("."), True
         if why:
-            found.append(_Refusal(name, why, is_odd))
+            found.append(_Refusal(name, why, is_incomparable))
     return found

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Of which points hosts are asked the checks before an upgrade: those that are still before them.
+"""The checkpoints whose checks run on a host before its upgrade: those that it has not finished.
 
-A point stays on the way of a host that is beyond it and has not reported since; but its check may ask for what it has changed.
+A finished checkpoint stays on the upgrade path until the host reports a version. Its check could fail on what it has changed.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from .._services.steps import STEPS
 
 
 def preflight_checkpoints(
-    ways: Mapping[str, Sequence[str]],
+    checkpoints: Mapping[str, Sequence[str]],
     plan: Mapping[str, Any],
     composition: Mapping[str, Any],
     providers: Collection[str],
 ) -> dict[str, list[str]]:
-    """Return host -> the points on its way without those that are behind it, or of a provider behind that.
+    """Return host -> the checkpoints on its upgrade path without those that the host, or the provider, has finished.
 
-    :param ways: host -> points such as ``nginx@2.4``.
+    :param checkpoints: host -> checkpoints such as ``nginx@2.4``.
     :param plan: a result of ``consul_upgrade_plan``.
     :param composition: a result of ``compose_upgrade_tasks``.
-    :param providers: the services that are providers. What a host's record says of them does not count, as they may have gone
-        elsewhere since.
+    :param providers: the services that are providers. Their progress is in their own keys. A host's record does not count, because
+        the version of the provider may have changed since.
     """
-    units = {role: _units(what) for role, what in composition["roles"].items()}
-    finished = {unit for told in (plan.get("providers") or {}).values() for unit in told.get("done", ())}
-    found = {}
-    for host, way in ways.items():
+    task_groups = {role: _task_groups(data) for role, data in composition["roles"].items()}
+    of_providers = {one for data in (plan.get("providers") or {}).values() for one in data.get("done", ())}
+    ahead = {}
+    for host, path in checkpoints.items():
         view = plan["hosts"][host]
-        mine = set(view.get("done", ()))
-        recorded = units[view["role"]]
-        found[host] = [
-            point
-            for point in way
-            # One that has nothing but a check is recorded nowhere.
-            if point not in recorded
-            or not recorded[point] <= (finished if point.partition("@")[0] in providers else mine)
+        of_host = set(view.get("done", ()))
+        recorded = task_groups[view["role"]]
+        ahead[host] = [
+            checkpoint
+            for checkpoint in path
+            # A checkpoint that has only checks is not recorded.
+            if checkpoint not in recorded
+            or not recorded[checkpoint] <= (of_providers if checkpoint.partition("@")[0] in providers else of_host)
         ]
-    return found
+    return ahead
 
 
-def _units(role: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Return point -> the units that are recorded of it; the step validate is not."""
+def _task_groups(role: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Return checkpoint -> its recorded task groups. Those of the step ``validate`` are not recorded."""
     found: dict[str, set[str]] = {}
-    for unit in role.get("units", ()):
-        if unit["point"] and unit["step"] != STEPS[0]:
-            found.setdefault(checkpoint_name(unit["service"], unit["point"]), set()).add(unit["name"])
+    for one in role.get("units", ()):
+        if one["point"] and one["step"] != STEPS[0]:
+            found.setdefault(checkpoint_name(one["service"], one["point"]), set()).add(one["name"])
     return found

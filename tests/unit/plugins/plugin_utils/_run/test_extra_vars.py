@@ -44,7 +44,7 @@ def test_leftovers_are_refused_with_the_quoting_that_ansible_reads(given: str, w
     with pytest.raises(UpgradeError) as refused:
         refuse_leftovers(["version=2.0", given])
     assert refused.value.code == "leftover_words"
-    assert refused.value.message.endswith(f"Nothing is done: write {write}")
+    assert refused.value.message.endswith(f"Nothing was done: write {write}")
 
 
 def test_words_before_any_variable_are_refused_too() -> None:

@@ -96,7 +96,10 @@ def test_the_data_plane_waits_for_the_control_plane_even_if_it_is_held() -> None
     with pytest.raises(UpgradeError) as caught:
         run_scope(fleet, ROLES, COMPOSITION, part="dataplane")
     assert caught.value.code == "control_plane_first"
-    assert "before the control plane is done: control1 (held) not upgraded." in caught.value.message
+    assert (
+        "The data plane waits for hosts of the control plane that are not upgraded: control1 (held). Run"
+        in caught.value.message
+    )
     done = run_scope(plan(control1="upgraded", compute1="pending"), ROLES, COMPOSITION, part="dataplane")
     assert done.pushed_hosts == ("compute1",)
 
@@ -168,8 +171,8 @@ def test_a_part_goes_as_far_as_it_does_not_wait_for_the_other(
 @pytest.mark.parametrize(
     ("upgraded", "part", "code", "names"),
     [
-        ((), "dataplane", "control_plane_first", "control1 (pending) not upgraded"),
-        (("control1",), "controlplane", "data_plane_first", "compute1 (pending) not upgraded"),
+        ((), "dataplane", "control_plane_first", "control1 (pending). Run"),
+        (("control1",), "controlplane", "data_plane_first", "compute1 (pending). Run"),
     ],
 )
 def test_a_part_that_only_waits_for_the_other_is_refused(

@@ -163,7 +163,7 @@ def test_a_version_that_a_host_had_begun_to_go_to_and_nobody_can_compare_is_told
     assert "xenial" in error.message
 
 
-def test_hosts_of_unknown_version_are_told_all_at_once_where_a_path_asks_for_it() -> None:
+def test_all_hosts_of_unknown_version_are_named_if_a_path_needs_it() -> None:
     found = plan(db1=None, db2="2.2", db3=None, web1=None, lib1=None)
     asking = VersionRules("m", allowed_from=parse_allowed_from("*"), where={"allowed_from": "m:1"})
     composition = {
@@ -173,9 +173,8 @@ def test_hosts_of_unknown_version_are_told_all_at_once_where_a_path_asks_for_it(
     assert (error.code, error.details) == ("unknown_version", {"hosts": ["db1", "db3"]})
     assert error.message == (
         "Nothing was touched: 2 hosts never reported a version, but the upgrade path of db depends on it: db1, db3. "
-        "Declare which one each runs in its variable upgrade_version_from, or for all of these by -e upgrade_version_from=X; "
-        "for a new host, which has nothing to be brought along, that is 2.10. Or hold these hosts, or leave them out with "
-        "upgrade_limit."
+        "Declare which one each runs in its variable upgrade_version_from, or for all of them with -e upgrade_version_from=X. "
+        "For a new host without data, declare 2.10. Or hold these hosts, or leave them out with upgrade_limit."
     )
     assert unknown_hosts(found, composition) == ["db1", "db3", "lib1"]
 
