@@ -91,7 +91,7 @@ class ActionModule(ActionBase):
             left = deadline - time.monotonic()
             if left <= 0:
                 return total.failed(
-                    latest, "timeout", "The time to wait is up, and the rollout goes on without this call"
+                    latest, "timeout", "The wait timeout has passed, and the rollout continues without this call"
                 )
             longest = min(left, _SHOW_EVERY, latest["wake_at"] - time.time() + 1 if latest["wake_at"] else left)
             options |= {name: latest[name] for name in ("epoch", "commit")}

@@ -208,7 +208,7 @@ def _unsettled(settlement: Settlement) -> dict[str, Any]:
     result = {"done": False, "partial": list(settlement.partial), "obstacles": obstacles}
     if settlement.partial and settlement.partial == settlement.unfinished:
         return result
-    why = "The time to wait is up" if settlement.can_move else "No host can continue without an operator"
+    why = "The wait timeout has passed" if settlement.can_move else "No host can continue without an operator"
     message = f"{why}. {settlement.count}. " + " | ".join(obstacles)
     error = UpgradeError("timeout" if settlement.can_move else "stuck", message, obstacles=obstacles)
     return {**result, **error.as_result()}

@@ -66,7 +66,7 @@ def test_a_pause_outlasts_the_last_host(store: Store, consul: RawKV, run: Runner
 
     # Who waits is told what for.
     waited = run([plan(fleet=FLEET, wait=True, wait_timeout=1)], check=False)[0]
-    assert "The time to wait is up" in waited["msg"]
+    assert "The wait timeout has passed" in waited["msg"]
     assert "paused by ann" in waited["msg"]
 
     assert consul.delete("running/versions/1/compute5")

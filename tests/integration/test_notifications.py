@@ -174,7 +174,7 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     failed = play("pause", upgrade_notify=file, **MORE)
     assert (failed.returncode, ledger(consul)["state"]) == (0, "paused"), failed.stdout
     assert re.search(
-        rf"\[WARNING\]: {file} was called with the event pause of \S+Z, and failed: no bot pause. The rollout goes on, and "
+        rf"\[WARNING\]: {file} was called with the event pause of \S+Z, and failed: no bot pause. The rollout continues, but "
         "this event is not sent again. Fix the file.",
         words(failed.stdout),
     )

@@ -107,7 +107,7 @@ def test_it_ends_when_the_time_is_up_and_the_rollout_stays(run: Runner, consul: 
         assert result["failed"]
         assert result["failure"]["code"] == "timeout"
         assert result["failure"]["message"].startswith(
-            "The time to wait is up, and the rollout goes on without this call. 2: compute 0/2"
+            "The wait timeout has passed, and the rollout continues without this call. 2: compute 0/2"
         )
         assert "compute1 (upgrading): " in result["msg"]
     assert [one["host"] for one in up["transitions"]] == ["compute1"]

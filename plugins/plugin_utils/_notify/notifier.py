@@ -131,7 +131,7 @@ class Notifier:
             if why is not None:
                 self._warnings.append(
                     f"{hook.file} was called with the event {notification.event} of {event['at']}, and failed: "
-                    f"{why.rstrip('.')}. The rollout goes on, and this event is not sent again. Fix the file."
+                    f"{why.rstrip('.')}. The rollout continues, but this event is not sent again. Fix the file."
                 )
             self._store_sent(notification.after)
             if not self._has_lock:

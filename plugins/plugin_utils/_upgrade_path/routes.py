@@ -23,7 +23,7 @@ HOST_VARIABLE, PROVIDER_VARIABLE = "upgrade_version_from", "upgrade_provider_ver
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Where the hosts of a run come from, and which checkpoints are on their way.
+    """Where the hosts of a run come from, and which checkpoints are on their upgrade paths.
 
     :param origins: host -> the version that it comes from; empty if it is neither known nor needed.
     :param checkpoints: host -> checkpoints such as ``nginx@2.4``, for hosts whose role has an upgrade path.
@@ -79,7 +79,7 @@ def routes_of(
     declared: Mapping[str, object] | None = None,
     providers: Mapping[str, object] | None = None,
 ) -> Routes:
-    """Return where the hosts of a run come from, and which checkpoints are on their way.
+    """Return where the hosts of a run come from, and which checkpoints are on their upgrade paths.
 
     A host comes from the version that it reported, else the one declared when it began, else the one declared now. If it has begun
     an upgrade to another version, it may already be there. Its path then begins at the oldest of these versions.

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What every run of a playbook of the collection loads, a node's every turn among them."""
+"""The modules that every run of a playbook imports, also each agent run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a hook is given arrives as it is, whatever hosts have put into it."""
+"""A hook gets the texts of an event unchanged, also texts that look like templates."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_yaml_gives_it_back(value: Any) -> None:
+def test_a_value_survives_yaml(value: Any) -> None:
     assert DataLoader().load(f"event: {as_data(value)}") == {"event": value}
 
 
-def test_texts_stay_texts_and_are_no_templates() -> None:
+def test_texts_are_not_templates() -> None:
     event = {
         "version": "2",
         "stage": "",

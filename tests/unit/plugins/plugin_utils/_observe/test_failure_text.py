@@ -1,14 +1,14 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What of a failed task's result explains the failure."""
+"""The error of a failed task, from its result."""
 
 from __future__ import annotations
 
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.failure_text import failure_text
 
 
-def test_the_message_is_enough_where_there_is_nothing_else() -> None:
+def test_without_output_the_message_is_the_text() -> None:
     assert failure_text({"msg": " no space left \n", "stdout": ""}) == "no space left"
     assert failure_text({}) == "it failed without a message"
 
@@ -19,13 +19,13 @@ def test_the_last_lines_of_the_output_follow_unless_the_message_has_them() -> No
     assert text.splitlines() == ["apt failed: line 19", *(f"line {number}" for number in range(10, 19)), "E: broken"]
 
 
-def test_of_a_loop_the_first_item_that_failed_counts() -> None:
+def test_of_a_loop_the_first_failed_item_counts() -> None:
     items = [{"msg": "fine"}, {"failed": True, "msg": "second"}, {"failed": True, "msg": "third"}]
     assert failure_text({"msg": "One or more items failed", "results": items}) == "second"
     assert failure_text({"msg": "all of it", "results": [{"msg": "fine"}]}) == "all of it"
 
 
-def test_what_no_log_hides_is_not_told() -> None:
+def test_what_no_log_hides_is_not_shown() -> None:
     result = {"msg": "s3cret", "stdout": "s3cret", "results": [{"failed": True, "msg": "s3cret"}]}
     for told in (failure_text(result, True), failure_text({**result, "_ansible_no_log": True})):
         assert told.startswith("it failed, and no_log hides why")

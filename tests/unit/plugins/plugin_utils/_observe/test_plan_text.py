@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A plan in plain text."""
+"""A plan as text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def result(hosts: dict[str, Any], waves: list[list[str]], **more: Any) -> dict[s
     return {**found, "instructions": {}, **more}
 
 
-def test_a_plan_shows_its_rules_its_waves_and_what_is_not_expected_to_go() -> None:
+def test_a_plan_shows_its_rules_its_waves_and_blocked_hosts() -> None:
     hosts = {"c1": view("upgrading", "open"), "c2": view("pending"), "c3": view("held", "held by ann")}
     rules = {"rolling_rules": {"global": 1, "roles": {"compute": "10%"}}, "stages": [{"name": "canary"}]}
     assert plan_lines(result(hosts, [["c1"], ["c2"]], instructions=rules)) == [
@@ -48,7 +48,7 @@ def test_a_plan_shows_its_rules_its_waves_and_what_is_not_expected_to_go() -> No
     ]
 
 
-def test_each_rule_stands_with_where_it_came_from() -> None:
+def test_each_rule_has_its_source() -> None:
     rules = {"rolling_rules": {"global": 1}, "role_order": {"web": ["db"]}}
     sources = {"rolling_rules.global": "rules.yml", "role_order.web": "upgrade_roles"}
     assert plan_lines(result({}, [], instructions=rules, sources=sources))[1:4] == [
@@ -58,14 +58,14 @@ def test_each_rule_stands_with_where_it_came_from() -> None:
     ]
 
 
-def test_a_plan_says_which_rollout_it_replaces() -> None:
+def test_a_plan_names_the_rollout_that_it_replaces() -> None:
     replaces = {"version": "v0", "state": "paused", "who": "ann@admin1", "since": 7}
     assert plan_lines(result({}, [], replaces=replaces))[1] == (
         "It replaces the rollout to v0, which ann@admin1 began and which is paused. Its stages, approvals and failure budgets end with it."
     )
 
 
-def test_times_are_shown_where_hosts_have_told_how_long_they_took() -> None:
+def test_times_are_shown_if_durations_are_known() -> None:
     hosts = {f"c{number}": view("pending") for number in range(1, 4)}
     assert plan_lines(result(hosts, [["c1"], ["c2"], ["c3"]], wave_seconds=[90.0, 3700.0, 45.0]))[2:] == [
         "",
@@ -77,7 +77,7 @@ def test_times_are_shown_where_hosts_have_told_how_long_they_took() -> None:
     ]
 
 
-def test_a_long_plan_is_cut_and_says_what_is_left() -> None:
+def test_a_long_plan_is_truncated() -> None:
     waves: list[list[str]] = [[], *([f"c{number}"] for number in range(20))]
     lines = plan_lines(result({f"c{number}": view("pending") for number in range(20)}, waves))
     assert lines[1] == "Rules: none"
@@ -85,11 +85,11 @@ def test_a_long_plan_is_cut_and_says_what_is_left() -> None:
     assert lines[-1] == "and 9 waves more with 9 hosts"
 
 
-def test_a_finished_plan_says_so() -> None:
+def test_a_finished_plan_admits_no_host() -> None:
     assert plan_lines(result({"c1": view("upgraded")}, []))[-1] == "No host is left to admit."
 
 
-def test_stage_and_brake_stand_below_the_rules_and_the_brake_says_why_nobody_goes_now() -> None:
+def test_stage_and_blocker_follow_the_rules() -> None:
     shown = plan_lines(
         result({"c1": view("pending")}, [[], ["c1"]], stage="canary", wants_approval=False, blocker=PAUSED)
     )
@@ -105,7 +105,7 @@ def test_stage_and_brake_stand_below_the_rules_and_the_brake_says_why_nobody_goe
     ]
 
 
-def test_what_an_abort_leaves_is_not_expected_to_go() -> None:
+def test_after_an_abort_the_remaining_hosts_are_blocked() -> None:
     reason = "the rollout was aborted by ann; begin another one, or roll back with rollback.yml"
     hosts = {"c1": view("upgrading", "open"), "c2": view("pending", reason)}
     stopped = {"blocker": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "wants_approval": False}
@@ -121,7 +121,7 @@ def test_what_an_abort_leaves_is_not_expected_to_go() -> None:
     ]
 
 
-def test_a_rule_is_shown_under_the_key_by_which_messages_find_it() -> None:
+def test_a_rule_is_shown_with_the_key_of_messages() -> None:
     rules = {
         "role_order": {"compute": ["controller"]},
         "rolling_rules": {"roles": {"a.b": 1}, "complete_sets": True},

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lines that an operator watches."""
+"""The progress of a rollout as lines."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def result(**hosts: str) -> dict[str, Any]:
     }
 
 
-def test_a_fleet_that_only_waits_is_not_worth_a_line() -> None:
+def test_a_fleet_that_only_waits_has_no_line() -> None:
     assert PassProgress().lines(result(compute1="pending", compute2="held")) == []
 
 
-def test_at_first_those_on_their_way_or_in_need_of_a_hand_are_told() -> None:
+def test_the_first_lines_are_of_upgrading_and_failed_hosts() -> None:
     lines = PassProgress().lines(
         result(compute1="upgraded", compute2="upgrading", compute3="failed", compute4="pending")
     )
@@ -37,7 +37,7 @@ def test_at_first_those_on_their_way_or_in_need_of_a_hand_are_told() -> None:
     ]
 
 
-def test_later_only_changes_are_told() -> None:
+def test_later_lines_are_changes_only() -> None:
     progress = PassProgress()
     progress.lines(result(compute1="pending", compute2="upgrading", compute3="pending"))
 
@@ -48,7 +48,7 @@ def test_later_only_changes_are_told() -> None:
     ]
 
 
-def test_a_host_that_goes_back_to_waiting_is_told() -> None:
+def test_a_host_that_waits_again_has_a_line() -> None:
     progress = PassProgress()
     progress.lines(result(compute1="upgrading"))
 
@@ -62,7 +62,7 @@ def test_without_a_change_there_is_no_line() -> None:
     assert progress.lines(result(compute1="upgrading")) == []
 
 
-def test_a_host_that_has_gone_and_comes_back_is_new() -> None:
+def test_a_host_that_was_removed_and_returns_is_new() -> None:
     progress = PassProgress()
     progress.lines(result(compute1="upgrading"))
     assert progress.lines(result()) == []
@@ -70,11 +70,11 @@ def test_a_host_that_has_gone_and_comes_back_is_new() -> None:
     assert progress.lines(result(compute1="upgrading"))[0] == "compute1 is upgrading: because"
 
 
-def test_the_count_goes_by_role_and_takes_lost_hosts_for_failed() -> None:
+def test_the_count_is_by_role_and_counts_lost_hosts_as_failed() -> None:
     found = result(controller1="upgraded", controller2="lost", compute1="held", compute2="failed", compute3="pending")
 
     assert running_count(found) == "-- 2.0: controller 1/2, compute 0/3; 0 upgrading, 2 waiting, 2 failed"
 
 
-def test_the_count_of_nobody() -> None:
+def test_the_count_of_an_empty_fleet() -> None:
     assert running_count(result()) == "-- 2.0: no hosts; 0 upgrading, 0 waiting"

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is drawn: on terminals of many sizes, with signs that they know, and never more than fits."""
+"""The drawing fits on terminals of many sizes, and uses characters that they support."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def drawn(found: RolloutProgress, width: int = 80, height: int = 24, now: float 
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
-def test_bars_hosts_and_what_is_left() -> None:
+def test_bars_hosts_and_remaining_time() -> None:
     assert drawn(FOUND) == [
         "2 from 1: 4 of 10 hosts upgraded, about 5 min left",
         "compute     ██████▓▓▓▓▓▓XXX░░░░░░░░░░░  2/8  2 upgrading  3 waiting  1 failed",
@@ -58,22 +58,22 @@ def test_bars_hosts_and_what_is_left() -> None:
     ]
 
 
-def test_time_goes_on_between_two_looks() -> None:
+def test_times_advance_between_two_updates() -> None:
     lines = drawn(FOUND, now=NOW + 200)
 
     assert lines[0].endswith("about 2 min left")
     assert lines[3].startswith("compute3  4:25")
 
 
-def test_a_terminal_that_knows_no_blocks_gets_letters() -> None:
+def test_a_terminal_without_block_characters_gets_letters() -> None:
     assert "######>>>>>>XXX..........." in drawn(FOUND, signs="#>X.")[1]
 
 
-def test_what_stops_it_is_below() -> None:
+def test_blockers_are_below_the_hosts() -> None:
     assert drawn(replace(FOUND, notes=(NOTE,)))[-1] == NOTE
 
 
-def test_a_consul_that_is_away_is_told_with_the_age_of_what_is_shown() -> None:
+def test_if_consul_is_unreachable_the_age_of_the_state_is_shown() -> None:
     assert (
         drawn(FOUND, now=NOW + 65, away="Consul can't be reached")[-1]
         == "Shown as of 1:05 ago: Consul can't be reached"
@@ -93,7 +93,7 @@ def test_it_fits_on_any_terminal(width: int, height: int) -> None:
     assert all(len(line) <= width for line in lines)
 
 
-def test_roles_that_are_done_give_way_to_others() -> None:
+def test_bars_of_finished_roles_are_left_out_first() -> None:
     bars = tuple(RoleProgress(f"role{number}", 1, int(number < 20), 0, 0, int(number >= 20)) for number in range(25))
     lines = drawn(replace(FOUND, bars=bars), height=24)
 
@@ -103,7 +103,7 @@ def test_roles_that_are_done_give_way_to_others() -> None:
     assert any(line.endswith("more roles") for line in lines)
 
 
-def test_names_are_no_markup() -> None:
+def test_names_are_not_markup() -> None:
     lines = drawn(
         replace(FOUND, bars=(RoleProgress("[red]web[/red]", 1, 0, 1, 0, 0),), notes=("[bold]paused :smile:",))
     )
@@ -117,7 +117,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_where_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_without_a_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert reason_not_to_draw(_Terminal()) is None
@@ -129,7 +129,7 @@ def test_where_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reason_not_to_draw(_Terminal()) == ""
 
 
-def test_without_the_library_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_a_warning_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(screen, "LIBRARY_ERROR", "No module named 'rich'")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A rollout in plain text."""
+"""A rollout as text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_table_counts_each_role_and_the_fleet() -> None:
     ]
 
 
-def test_what_needs_a_hand_comes_first_and_reasons_are_told_once() -> None:
+def test_failed_hosts_come_first_and_each_reason_is_shown_once() -> None:
     hosts = {
         "c10": view("compute", "pending", reason="waits for a slot"),
         "c9": view("compute", "pending", reason="waits for a slot"),
@@ -71,7 +71,7 @@ def test_what_needs_a_hand_comes_first_and_reasons_are_told_once() -> None:
     ]
 
 
-def test_every_hold_is_told_also_over_upgraded_hosts_and_unknown_names() -> None:
+def test_each_hold_is_shown_also_for_upgraded_hosts_and_unknown_names() -> None:
     hosts = {name: view("web", state) for name, state in (("web1", "upgraded"), ("web2", "pending"))}
     hold = {"key": "upgrade/hold/x", "by": "ann", "at": "today", "reason": "its disk"}
     scopes = [("global", ""), ("role", "web"), ("role", "wbe"), ("host", "web1"), ("host", "web9")]
@@ -87,7 +87,7 @@ def test_every_hold_is_told_also_over_upgraded_hosts_and_unknown_names() -> None
     ]
 
 
-def test_providers_stand_at_the_end_of_a_status() -> None:
+def test_providers_are_at_the_end_of_a_status() -> None:
     nothing = {"target": "", "state": "upgraded", "host": "", "unit": "", "done": [], "error": ""}
     way = {
         **nothing,
@@ -117,18 +117,18 @@ def test_providers_stand_at_the_end_of_a_status() -> None:
     ]
 
 
-def test_a_fleet_without_a_version_says_so() -> None:
+def test_the_status_without_a_rollout() -> None:
     assert status_text.status_lines(result({}, version=""))[0] == "No rollout has begun: current_version is not set."
 
 
-def test_the_head_says_who_began_it_and_when() -> None:
+def test_the_headline_has_who_began_the_rollout_and_when() -> None:
     line = status_text.headline(result({}, ledger={"since": 1789000000, "who": "ann@ops"}))
     assert line.startswith("Rollout to v2 from v1, begun 2026-09-")
     assert line.endswith("by ann@ops: 0 of 0 hosts upgraded")
 
 
 @pytest.mark.parametrize(("group", "shown"), [(None, "(role compute)"), ("nodes", "(role compute, group nodes)")])
-def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str | None, shown: str) -> None:
+def test_the_history_of_a_host_is_ordered_by_time_then_by_cause(group: str | None, shown: str) -> None:
     host = {
         **view("compute", "upgraded", "v2", "runs v2"),
         "name": "c1",
@@ -152,7 +152,7 @@ def test_a_story_is_in_the_order_of_time_and_of_cause_within_a_second(group: str
     ]
 
 
-def test_a_host_opened_with_its_role_has_the_roles_reason() -> None:
+def test_a_host_admitted_with_its_role_has_the_reason_of_the_role() -> None:
     host = {
         **view("compute", "upgrading"),
         "name": "c1",
@@ -171,7 +171,7 @@ def test_a_host_opened_with_its_role_has_the_roles_reason() -> None:
     assert status_text.host_lines(host)[-1].endswith("open v2: no cap (epoch 1)")
 
 
-def test_a_composition_is_told_step_by_step() -> None:
+def test_a_composition_is_shown_step_by_step() -> None:
     def unit(step: str, service: str, tasks: int, once: bool = False) -> dict[str, Any]:
         return {"step": step, "service": service, "tasks": tasks, "once": once}
 
@@ -200,7 +200,7 @@ def test_a_composition_is_told_step_by_step() -> None:
     ]
 
 
-# What stands above all hosts
+# The lines above all hosts
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_composition_is_told_step_by_step() -> None:
     [
         ({}, []),
         ({"ledger": {"rollback": True, "state": "running", "word": {"reason": "so"}}}, ["It rolls the fleet back: so"]),
-        # By then, the word is of whoever paused it.
+        # Then the last command is the pause.
         ({"ledger": {"rollback": True, "state": "paused", "word": {"reason": "so"}}}, ["It rolls the fleet back"]),
         ({"stage": "", "wants_approval": False, "blocker": {}}, []),
         ({"stage": "canary", "wants_approval": False, "blocker": {}}, ["Stage canary"]),
@@ -226,12 +226,12 @@ def test_a_composition_is_told_step_by_step() -> None:
         ),
     ],
 )
-def test_stage_and_blocker_stand_right_below_the_head_of_a_status(found: dict[str, Any], lines: list[str]) -> None:
+def test_stage_and_blocker_follow_the_headline_of_a_status(found: dict[str, Any], lines: list[str]) -> None:
     shown = status_text.status_lines(result({"c1": view("compute", "pending")}, **found))
     assert shown[: len(lines) + 2] == ["Rollout to v2 from v1: 0 of 1 host upgraded", *lines, ""]
 
 
-def test_an_exhausted_budget_says_once_that_nothing_opens() -> None:
+def test_an_exhausted_budget_is_shown_once() -> None:
     exhausted = ExhaustedBudget("the fleet", "failure_rules.fleet", 1, ("c1",))
     blocker = rollout_blocker(Snapshot(current_version="v2"), Instructions(), exhausted)
     shown = status_text.status_lines(result({}, **rollout_blockers(Plan(blocker=blocker))))
@@ -264,14 +264,14 @@ def test_lost_hosts_are_counted_and_come_after_the_failed_ones() -> None:
     ]
 
 
-def test_a_story_says_that_there_is_an_older_one() -> None:
+def test_the_history_of_a_host_says_if_older_entries_are_left_out() -> None:
     host = {"name": "a1", "role": "a", "group": None, "state": "pending", "explanation": ["a1 runs 1."], "record": None}
     events = [{"what": "begin", "version": "2", "at": 1, "epoch": 9, "who": "ann"}]
     short, long = (status_text.host_lines({**host, "events": events, "older_events": older}) for older in (False, True))
     assert long == [*short[:3], "  older history entries, of earlier rollouts, are left out", *short[3:]]
 
 
-# An operator's words in a host's story
+# Commands of operators in the history of a host
 
 
 def story(events: list[dict[str, Any]], record: dict[str, Any] | None = None) -> list[str]:
@@ -281,7 +281,7 @@ def story(events: list[dict[str, Any]], record: dict[str, Any] | None = None) ->
     return [line.split("  ")[2] for line in status_text.host_lines(host)[2:]]
 
 
-def test_a_second_full_of_operators_words_is_told_in_the_order_of_cause() -> None:
+def test_commands_of_the_same_second_are_ordered_by_cause() -> None:
     words = ["complete", "abort", "pause", "unhold", "hold", "health", "publish", "open", "stage", "approve", "resume"]
     told = story([{"what": what, "reason": "so"} for what in [*words, "rules", "begin"]])
     assert [line.partition(" ")[0] for line in told] == [
@@ -290,7 +290,7 @@ def test_a_second_full_of_operators_words_is_told_in_the_order_of_cause() -> Non
     ]
 
 
-def test_a_retry_is_the_operators_word_and_not_the_hosts() -> None:
+def test_a_retry_is_shown_as_an_operators_command() -> None:
     told = story(
         [
             {"what": "open", "hosts": {"c1": "a slot was free"}, "at": 11},
@@ -320,5 +320,5 @@ def test_a_retry_is_the_operators_word_and_not_the_hosts() -> None:
         ({"what": "hold", "roles": {"compute": {"reason": "RAM test"}}}, "hold v2: RAM test (epoch 1)"),
     ],
 )
-def test_a_word_says_whose_it_is_and_why(event: dict[str, Any], line: str) -> None:
+def test_a_command_has_its_operator_and_reason(event: dict[str, Any], line: str) -> None:
     assert story([event]) == [line]

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The live view: it shows what the daemon sends, and whatever breaks, the run goes on."""
+"""The live view shows what the daemon sends. If it fails, the run continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FOUND = RolloutProgress(
     "2", "1", "running", (RoleProgress("web", 2, 1, 1, 0, 0),), (), 0, (), 300.0, 1, 0.0, False, False
 )
 Sender = Callable[[Any], bool]
-# A connection that is collected as garbage looks like a daemon that died.
+# If a connection were garbage-collected, the view would take it for the end of the daemon.
 KEPT: list[Any] = []
 
 
@@ -87,7 +87,9 @@ def view(terminal: None) -> Iterator[RunView]:  # noqa: ARG001  it comes first
     KEPT.clear()
 
 
-def test_lines_come_with_the_count_and_the_time_left(view: RunView, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_are_followed_by_the_count_and_the_remaining_time(
+    view: RunView, capsys: pytest.CaptureFixture[str]
+) -> None:
     send = sender_to(view)
     assert send(update("web1 upgrading -> upgraded"))
     lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
@@ -111,7 +113,7 @@ def test_the_end_of_the_rollout_is_a_line(view: RunView, capsys: pytest.CaptureF
     assert "no token" in shown.err
 
 
-def test_a_daemon_that_dies_is_a_warning(view: RunView, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_daemon_that_ends_early_is_a_warning(view: RunView, capsys: pytest.CaptureFixture[str]) -> None:
     daemons, views = Pipe()
     view.open(views)
     daemons.send(update())
@@ -136,7 +138,7 @@ def test_an_update_that_can_not_be_read_ends_the_view(view: RunView, capsys: pyt
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_drawing_gives_the_outputs_back() -> None:
+def test_the_end_of_a_drawing_restores_the_outputs() -> None:
     screen, before = Screen(), sys.stdout
     view = RunView(Display(), screen)
     send = sender_to(view)
@@ -163,14 +165,14 @@ def test_many_lines_cost_one_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_what_breaks_in_one_output_gives_back_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_one_output_restores_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, out, err = Screen(), Screen(), Screen()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
     view = RunView(Display(), screen)
     send = sender_to(view)
     send(update())
-    # No one draws meanwhile.
+    # Nothing is drawn meanwhile.
     with view._lock:
         assert sys.stderr is not err
         sys.stdout.write("no end of line")
@@ -222,7 +224,7 @@ def test_each_playbook_has_a_daemon_and_a_view(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("terminal")
-def test_with_step_it_is_lines() -> None:
+def test_with_step_the_view_prints_lines() -> None:
     screen = Screen()
     view = RunView(Display(), screen)
     view.draw_nothing()
@@ -233,7 +235,7 @@ def test_with_step_it_is_lines() -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_terminal_that_breaks_is_left_alone_and_lines_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_if_drawing_fails_the_view_prints_lines(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen()
     view = RunView(Display(), screen)
     send = sender_to(view)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the view shows of each read."""
+"""The updates of the view for each read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def updates(found: RolloutProgress = FOUND, *warnings: str, **states: str) -> Pr
     return ProgressUpdate(found, hosts, 7, warnings)
 
 
-def test_changes_are_lines_and_the_count_stands_for_itself() -> None:
+def test_changes_are_lines_and_the_count_is_separate() -> None:
     shown = ViewUpdates()
     first = shown.update(updates(web1="upgrading", web2="pending"))
     second = shown.update(updates(web1="upgraded", web2="upgrading"))
@@ -45,7 +45,7 @@ def test_changes_are_lines_and_the_count_stands_for_itself() -> None:
     assert pickle.loads(pickle.dumps(second)).progress == FOUND
 
 
-def test_a_pass_that_was_made_before_the_first_look_is_told_with_it() -> None:
+def test_a_pass_before_the_first_read_is_shown_with_it() -> None:
     view = {"role": "web", "state": "upgrading", "reason": "admitted"}
     shown = ViewUpdates({"version": "2", "hosts": {"web1": view}})
 
@@ -55,7 +55,7 @@ def test_a_pass_that_was_made_before_the_first_look_is_told_with_it() -> None:
     )
 
 
-def test_what_begins_to_stop_it_and_ends_is_told_once() -> None:
+def test_the_beginning_and_end_of_a_blocker_are_shown_once() -> None:
     shown = ViewUpdates()
     stopped = updates(replace(FOUND, notes=(PAUSED,)))
 
@@ -68,7 +68,7 @@ def test_what_begins_to_stop_it_and_ends_is_told_once() -> None:
     ]
 
 
-def test_another_rollout_is_told() -> None:
+def test_another_rollout_is_shown() -> None:
     shown = ViewUpdates()
     shown.update(updates())
 
@@ -77,7 +77,7 @@ def test_another_rollout_is_told() -> None:
     )
 
 
-def test_a_consul_that_is_away_is_told_once_and_so_is_its_return() -> None:
+def test_the_loss_and_return_of_consul_are_shown_once() -> None:
     shown = ViewUpdates()
     away = Unreachable("unreachable", "Consul at http://there can't be reached: refused.")
     first, second = shown.update(away), shown.update(away)
@@ -89,7 +89,7 @@ def test_a_consul_that_is_away_is_told_once_and_so_is_its_return() -> None:
     assert shown.update(updates()).lines == ("Consul is back.",)
 
 
-def test_warnings_are_told_once() -> None:
+def test_warnings_are_shown_once() -> None:
     shown = ViewUpdates()
 
     assert [shown.update(updates(FOUND, "no such host")).lines for _each in range(2)] == [
@@ -98,7 +98,7 @@ def test_warnings_are_told_once() -> None:
     ]
 
 
-def test_nothing_in_it_acts_on_a_terminal() -> None:
+def test_updates_are_sanitized() -> None:
     flight = HostProgress("web\x1b[2J", "web", "ng\x9binx", "st\nop", "upgrading", None)
     message = ViewUpdates().update(updates(replace(FOUND, flights=(flight,), notes=("a\x07b",)), "c\rd", web1="failed"))
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Times, places and ends in words."""
+"""Texts on times, hosts and the end of a rollout."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ FOUND = RolloutProgress(
         (7500, "about 2 h 5 min"),
     ],
 )
-def test_what_is_left_is_no_more_exact_than_it_is_known(seconds: float, expected: str) -> None:
+def test_the_remaining_time_is_rounded(seconds: float, expected: str) -> None:
     assert about_minutes(seconds) == expected
 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(0, "0:00"), (-5, "0:00"), (65.9, "1:05"), (3599, "59:59"), (7265, "2:01:05")]
 )
-def test_how_long_a_host_takes(seconds: float, expected: str) -> None:
+def test_the_duration_of_a_host(seconds: float, expected: str) -> None:
     assert elapsed(seconds) == expected
 
 
@@ -72,7 +72,7 @@ def test_the_headline(found: RolloutProgress, left: float | None, expected: str)
     assert headline(found, left) == expected
 
 
-def test_how_it_ended() -> None:
+def test_the_end_of_a_rollout() -> None:
     flight = HostProgress("web1", "web", "", "", "admitted", None)
 
     assert ending(replace(FOUND, state="complete")) == "The rollout to 2 is complete."

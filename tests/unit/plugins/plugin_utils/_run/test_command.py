@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Commands that an operator can paste: the one of this run, and others for the same fleet."""
+"""Commands that an operator can paste: the command of this run, and others for the same fleet."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_the_same_command_without_limit_and_with_other_variables() -> None:
     )
 
 
-def test_another_playbook_keeps_what_says_where_the_fleet_is_and_drops_the_rest() -> None:
+def test_another_playbook_keeps_the_variables_of_the_fleet_and_drops_the_rest() -> None:
     assert command(LINE).other("approve", {"stage": "canary"}) == (
         "/opt/bin/ansible-playbook -i inv.yml playbooks/approve.yml -e upgrade_consul_host=c1 -vv -e stage=canary"
     )
 
 
-def test_playbooks_of_the_installed_collection_are_named_likewise() -> None:
+def test_playbooks_of_the_installed_collection_keep_their_names() -> None:
     line = "/opt/ansible-playbook convoy.upgrade.upgrade -e @vars.yml"
     assert command(line).other("retry") == "/opt/ansible-playbook convoy.upgrade.retry -e @vars.yml"
 
@@ -54,7 +54,7 @@ def test_no_secret_is_shown(given: str, told: str) -> None:
     assert again == f"/opt/ansible-playbook upgrade.yml {told}".rstrip()
 
 
-def test_limits_are_found_however_they_are_written() -> None:
+def test_limits_are_found_in_each_spelling() -> None:
     for one in ("-l web1", "-lweb1", "--limit web1", "--limit=web1", "--lim web1"):
         assert (
             command(f"/opt/ansible-playbook upgrade.yml {one} -v").again(limit=False)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Words on the command line that belong to no variable, because their quotes were the shell's."""
+"""Words on the command line that belong to no variable, because the shell removed their quotes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.extra_vars imp
         "",
     ],
 )
-def test_what_is_whole_goes_through(given: str) -> None:
+def test_complete_values_are_accepted(given: str) -> None:
     refuse_leftovers([given])
 
 
@@ -52,7 +52,7 @@ def test_words_before_any_variable_are_refused_too() -> None:
         refuse_leftovers(["words"])
 
 
-def test_what_would_act_on_a_terminal_is_not_printed() -> None:
+def test_control_characters_of_leftovers_are_not_printed() -> None:
     with pytest.raises(UpgradeError) as refused:
         refuse_leftovers(["reason=two \x1b[2Jwords"])
     assert refused.value.message.isprintable()

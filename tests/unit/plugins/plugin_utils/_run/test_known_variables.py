@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Extra variables that look like one of those that the playbooks have."""
+"""Extra variables that are probably misspelled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.known_variable
 )
 from devkit.agent import ROOT
 
-# Given by a playbook to what it includes, or by Ansible.
+# Variables that playbooks pass to their tasks, or that Ansible sets.
 _INNER = {"upgrade_hook", "upgrade_hook_why", "upgrade_part", "upgrade_parts", "upgrade_play", "upgrade_rollback"}
 _INNER |= {"upgrade_tasks_folder", "upgrade_planner", "upgrade_pushes"}
 
@@ -35,7 +35,7 @@ _INNER |= {"upgrade_tasks_folder", "upgrade_planner", "upgrade_pushes"}
         ("retry_fail", "retry_failed"),
     ],
 )
-def test_a_variable_that_looks_like_one_of_ours_is_refused_with_that_one(name: str, meant: str) -> None:
+def test_a_misspelled_variable_is_refused_with_the_right_one(name: str, meant: str) -> None:
     with pytest.raises(UpgradeError) as refused:
         refuse_unknown_variables("hold", {name: "x"})
     assert refused.value.code == "unknown_variable"
@@ -49,7 +49,7 @@ def test_a_variable_that_looks_like_one_of_ours_is_refused_with_that_one(name: s
     "name",
     ["shop_version", "db_version", "nginx_packages", "puppet_gate_role", "ansible_user", "env", "storage", "my", "x"],
 )
-def test_variables_of_services_and_of_ansible_go_through(name: str) -> None:
+def test_variables_of_services_and_of_ansible_are_accepted(name: str) -> None:
     refuse_unknown_variables("upgrade", {name: "x"})
 
 
@@ -63,9 +63,7 @@ def test_variables_of_services_and_of_ansible_go_through(name: str) -> None:
         ("upgrade", "stage", "leave stage out"),
     ],
 )
-def test_a_name_that_a_playbook_would_pass_over_is_no_way_to_the_whole_fleet(
-    playbook: str, name: str, instead: str
-) -> None:
+def test_a_variable_that_a_playbook_would_ignore_is_refused(playbook: str, name: str, instead: str) -> None:
     with pytest.raises(UpgradeError, match=re.escape(instead)):
         refuse_unknown_variables(playbook, {"version": "2", name: "x"})
 
@@ -73,7 +71,7 @@ def test_a_name_that_a_playbook_would_pass_over_is_no_way_to_the_whole_fleet(
 @pytest.mark.parametrize(
     ("playbook", "name"), [("role", "role"), ("hold", "host"), ("retry", "host"), ("approve", "stage")]
 )
-def test_those_that_have_it_take_it(playbook: str, name: str) -> None:
+def test_playbooks_with_the_variable_accept_it(playbook: str, name: str) -> None:
     refuse_unknown_variables(playbook, {name: "x"})
 
 
@@ -89,7 +87,7 @@ def test_every_variable_of_the_playbooks_is_known() -> None:
     assert (used | given) - {*VARIABLES, *_INNER, *set_here} - others == set()
 
 
-def test_each_is_known_to_the_playbooks_or_their_roles() -> None:
+def test_every_known_variable_is_used() -> None:
     text = "".join(
         path.read_text() for name in ("playbooks", "roles", "plugins") for path in (ROOT / name).rglob("*.*ml")
     )

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an operator does after a run that stopped, whatever the reason."""
+"""The next command after a run that stopped."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
         ("stuck", {"hosts": FAILED}, NextStep("retry", {"host": "web1"}, True)),
         ("stuck", {"hosts": {f"web{one}": {"state": "lost"} for one in range(11)}}, NextStep("retry", {}, True)),
         ("stuck", {"hosts": HELD}, NextStep("status", {"host": "web2"}, True)),
-        # As in a part, after which the other plane goes.
+        # As in a run of one plane, after which the other can be upgraded.
         ("stuck", {"hosts": {"web1": {"state": "pending", "cause": "may_go"}}}, AGAIN),
         ("overtaken", {}, NextStep("status")),
         ("rollout_under_way", {}, NextStep("status")),
     ],
 )
-def test_each_reason_has_its_step(code: str, info: dict[str, Any], step: NextStep) -> None:
+def test_each_failure_has_its_next_step(code: str, info: dict[str, Any], step: NextStep) -> None:
     assert after_failure("upgrade", code, info) == step
 
 
-def test_where_ansible_upgrades_hosts_the_same_command_tries_failed_ones_again() -> None:
+def test_if_ansible_upgrades_hosts_the_same_command_retries_failed_ones() -> None:
     assert after_failure("upgrade", "stuck", {"hosts": FAILED}, pushes=True) == NextStep(
         variables={"retry_failed": "true"}
     )
@@ -66,7 +66,7 @@ def test_other_playbooks_are_run_again() -> None:
     assert after_failure("hold", "stuck", {"hosts": FAILED}) == AGAIN
 
 
-def test_hosts_that_may_go_now_are_let_go_by_a_run() -> None:
+def test_hosts_that_can_be_admitted_need_a_run() -> None:
     info: dict[str, Any] = {"version": "2", "blocker": {}, "hosts": {"web1": {"state": "pending", "cause": "may_go"}}}
     assert next_to_admit("status", info) == NextStep("upgrade", {"version": "2"})
     assert next_to_admit("upgrade", info) is None

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which hosts a run is for."""
+"""The hosts of a run and its plays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plan(waves: list[list[str]] | None = None, **states: str) -> dict[str, Any]:
     return {"hosts": hosts, "waves": waves or [], "transitions": []}
 
 
-def test_those_that_have_begun_go_first_then_the_waves_then_those_that_nobody_expects() -> None:
+def test_begun_hosts_go_first_then_the_waves_then_all_others() -> None:
     found = run_scope(
         plan(
             [["control2"], ["compute2", "puppet1"], ["control3"]],
@@ -57,7 +57,7 @@ def test_those_that_have_begun_go_first_then_the_waves_then_those_that_nobody_ex
 
 
 @pytest.mark.parametrize(("retry", "pushed"), [(False, ["compute3"]), (True, ["compute1", "compute2", "compute3"])])
-def test_failed_and_lost_hosts_go_when_they_are_tried_again(retry: bool, pushed: list[str]) -> None:
+def test_failed_and_lost_hosts_are_pushed_only_if_retried(retry: bool, pushed: list[str]) -> None:
     fleet = plan([["compute3"]], compute1="failed", compute2="lost", compute3="pending", control1="held")
     found = run_scope(fleet, ROLES, COMPOSITION, retry_failed=retry)
     assert [*found.pushed_hosts] == pushed
@@ -104,14 +104,14 @@ def test_the_data_plane_waits_for_the_control_plane_even_if_it_is_held() -> None
     assert done.pushed_hosts == ("compute1",)
 
 
-def test_hosts_with_tasks_after_the_upgrade_stand_with_the_control_plane_first() -> None:
+def test_tasks_after_the_upgrade_run_on_the_control_plane_first() -> None:
     composition = {"roles": {role: {"units": [{"step": "post_upgrade"}]} for role in ("compute", "control")}}
     fleet = plan(compute1="upgraded", control1="upgraded", control2="lost", puppet1="upgraded")
     assert post_upgrade_hosts(fleet, composition, ROLES) == ("control1", "control2", "compute1")
     assert post_upgrade_hosts(fleet, COMPOSITION, ROLES) == ("control1", "control2")
 
 
-def test_what_the_plan_would_let_through_now_is_checked_first() -> None:
+def test_hosts_that_the_plan_would_admit_are_validated() -> None:
     found = plan([["web1"]], web1="upgrading", web2="upgrading")
     found["transitions"] = [{"host": "web1", "from": "pending"}]
     scope = run_scope(found, {"web": {"plane": "dataplane"}}, {"roles": {"web": {}}})
@@ -146,7 +146,7 @@ def test_in_a_rollback_the_data_plane_goes_first() -> None:
         "controlplane": ("control1",),
         "dataplane": (),
     }
-    # Those of the control plane have their routes first, and no host is left out.
+    # The paths of the control plane are computed first, and no host is left out.
     assert found.pushed_hosts == ("control1", "compute1", "compute2")
 
 
@@ -160,7 +160,7 @@ def test_in_a_rollback_the_data_plane_goes_first() -> None:
         ((), "role", ["control1"]),
     ],
 )
-def test_a_part_goes_as_far_as_it_does_not_wait_for_the_other(
+def test_a_part_has_the_hosts_that_do_not_wait_for_the_other_part(
     upgraded: tuple[str, ...], part: str, hosts: list[str]
 ) -> None:
     states = {host: "upgraded" if host in upgraded else "pending" for host in ALL}
@@ -185,7 +185,7 @@ def test_a_part_that_only_waits_for_the_other_is_refused(
     assert names in caught.value.message
 
 
-def test_hosts_that_are_left_out_go_in_no_play_and_are_named_where_they_would_have_gone() -> None:
+def test_hosts_that_are_left_out_are_in_no_play_and_are_named() -> None:
     there = plan(compute1="pending", compute2="pending", compute3="upgraded", control1="upgraded", puppet1="pending")
     found = run_scope(there, ROLES, COMPOSITION, left_out=["compute2", "compute3", "puppet9"])
     assert found.pushed_hosts == found.validate == ("compute1",)

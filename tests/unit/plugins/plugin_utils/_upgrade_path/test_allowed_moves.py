@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which hosts of a fleet may not go to a version."""
+"""The hosts of a fleet that may not go to a version."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ ODD = (
 )
 
 
-def test_a_host_whose_version_can_not_be_compared_keeps_no_other_from_going() -> None:
+def test_a_host_whose_version_can_not_be_compared_does_not_block_others() -> None:
     found = forbidden_moves(
         progress(web1=host("v673"), web2=host("2.8", begun="v673"), web3=host("2.8")), COMPOSITION, "2.10"
     )
     assert (found.hosts, found.reasons, [*found.left_out]) == ((), (), ["web1", "web2"])
-    # Where all the others are there already, or held, none is left that goes.
+    # If all other hosts are upgraded or held, no host goes.
     done = {"web2": host("2.10"), "web3": host("2.8", held=True)}
     alone = forbidden_moves(progress(web1=host("v673"), **done), COMPOSITION, "2.10")
     assert (alone.hosts, alone.left_out) == (("web1",), {})
     assert [*alone.reasons] == [f"web1 (v673): app, lib of the role web: {ODD}."]
 
 
-def test_all_that_may_not_go_are_told_at_once_those_with_the_same_reason_together() -> None:
+def test_all_forbidden_hosts_are_named_at_once_grouped_by_reason() -> None:
     fleet = progress(
         web1=host("2.2"), web2=host("2.8"), web3=host(None), web4=host("2.2"), web5=host("2.12"), web6=host("v673")
     )
@@ -64,12 +64,12 @@ def test_all_that_may_not_go_are_told_at_once_those_with_the_same_reason_togethe
     )
 
 
-def test_those_that_are_held_there_already_or_without_services_are_left_out() -> None:
+def test_held_upgraded_and_unmanaged_hosts_are_not_checked() -> None:
     fleet = progress(web1=host("2.2", held=True), web2=host("2.10"), puppet1=host("2.2", "puppet"))
     assert forbidden_moves(fleet, COMPOSITION, "2.10") == ForbiddenMoves()
 
 
-def test_a_host_that_is_midway_counts_from_both_ends() -> None:
+def test_of_an_unfinished_upgrade_origin_and_target_are_checked() -> None:
     fleet = progress(web1=host("2.8", begun="2.10"), web2=host("2.8", begun="2.9"), web3=host("2.8"))
     assert [*forbidden_moves(fleet, COMPOSITION, "2.10").hosts] == []
     back = forbidden_moves(fleet, COMPOSITION, "2.8")
@@ -77,30 +77,30 @@ def test_a_host_that_is_midway_counts_from_both_ends() -> None:
     assert back.reasons[0].startswith("web1 (2.10): app of the role web: it can't go back from 2.10 to 2.8")
 
 
-def test_what_is_declared_counts_for_those_that_never_reported() -> None:
+def test_a_declared_version_counts_for_hosts_that_never_reported() -> None:
     fleet = progress(web1=host(None), web2=host(None), web3=host("2.2"))
     declared = {"web1": "2.8", "web2": "2.2", "web3": "2.8"}
     assert [*forbidden_moves(fleet, COMPOSITION, "2.10", declared).hosts] == ["web2", "web3"]
 
 
-def test_what_was_declared_when_a_host_began_counts_until_it_reports() -> None:
+def test_the_version_declared_when_a_host_began_counts_until_it_reports() -> None:
     midway = {**host(None, begun="2.10"), "origin": "2.2"}
     found = forbidden_moves(progress(web1=midway, web2=host(None)), COMPOSITION, "2.10", {"web1": "2.8", "web2": "2.8"})
     assert [*found.hosts] == ["web1"]
 
 
-def test_a_composition_of_an_older_release_says_nothing() -> None:
+def test_a_composition_of_an_older_release_forbids_nothing() -> None:
     assert [*forbidden_moves(progress(web1=host("2.2")), {"roles": {"web": {}}}, "2.10").hosts] == []
 
 
-def test_many_hosts_are_named_up_to_twenty_and_listed_all() -> None:
+def test_a_message_names_at_most_twenty_hosts_and_the_details_all() -> None:
     fleet = progress(**{f"web{number}": host("2.2") for number in range(1, 31)})
     found = forbidden_moves(fleet, COMPOSITION, "2.10")
     assert len(found.hosts) == 30
     assert "web20 and 10 more (2.2): app of the role web" in found.reasons[0]
 
 
-def test_a_provider_counts_from_its_own_version_and_not_from_its_hosts() -> None:
+def test_the_origin_of_a_provider_is_its_own_version() -> None:
     paths = {"app": {"points": [], "provider": True}}
     composition = {"roles": {"web": {"ways": {"app": FROM_24.plain()}, "paths": paths}}}
 
@@ -110,20 +110,20 @@ def test_a_provider_counts_from_its_own_version_and_not_from_its_hosts() -> None
         assert [*found.hosts] == []
         return list(found.reasons)
 
-    mend = " Allow it in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of web."
+    fix = " Allow it in its entry of upgrade_roles (allow_downgrade, allowed_from), or hold all hosts of web."
     assert reasons("2.10", version="2.8", target="") == []
     assert reasons("2.10", version="2.2", target="") == [
-        "The provider app: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4." + mend
+        "The provider app: it can't go from 2.2 to 2.10, as allowed_from (m:1) is >=2.4." + fix
     ]
     assert reasons("2.8", version="2.8", target="2.10") == [
-        "The provider app: it can't go back from 2.10 to 2.8, as allow_downgrade: true is not set (m)." + mend
+        "The provider app: it can't go back from 2.10 to 2.8, as allow_downgrade: true is not set (m)." + fix
     ]
     (unknown,) = reasons("2.10")
     assert unknown.endswith("allows only some versions. Declare it in the variable upgrade_provider_versions.")
     assert reasons("2.10", {"app": "2.8"}) == []
 
 
-def test_a_provider_whose_hosts_are_all_held_is_not_asked() -> None:
+def test_a_provider_whose_hosts_are_all_held_is_not_checked() -> None:
     paths = {"app": {"points": [], "provider": True}}
     role = {"ways": {"app": FROM_24.plain()}, "paths": paths}
     composition = {"roles": {"web": role, "api": role, "idle": role}}

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where hosts come from, and which points are on their way."""
+"""The origins of hosts, and the checkpoints on their upgrade paths."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def refused(found: dict[str, Any], composition: dict[str, Any], **options: Any) 
     return caught.value
 
 
-def test_each_host_goes_its_way_from_where_it_reported_that_it_is() -> None:
+def test_each_path_begins_at_the_reported_version() -> None:
     found = plan(db1="2.2", db2="2.8", db3="2.2", db4="2.9~rc1", web1=None)
     composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "ways": {}}}}
     ways = routes_of(found, run(found), composition, "2.10", {"db1": "2.8"})
@@ -71,7 +71,7 @@ def test_each_host_goes_its_way_from_where_it_reported_that_it_is() -> None:
     )
 
 
-def test_a_host_whose_version_can_not_be_compared_is_left_out_and_the_others_go_their_ways() -> None:
+def test_a_host_whose_version_can_not_be_compared_is_left_out_and_others_have_paths() -> None:
     found = plan(db1="v673", db2="2.8", db3="2.8")
     found["hosts"]["db3"] |= {"origin": "2.8", "begun": "v673"}
     ways = routes_of(found, run(found), {"roles": {"db": role(POINTS)}}, "2.10")
@@ -81,9 +81,9 @@ def test_a_host_whose_version_can_not_be_compared_is_left_out_and_the_others_go_
     assert ways.lines == ("db from 2.8 to 2.10 by db@2.10: db2",)
 
 
-def test_what_is_declared_counts_where_nothing_was_reported_and_nothing_is_remembered() -> None:
+def test_a_declared_version_counts_only_without_a_reported_or_stored_one() -> None:
     found = plan(db1=None, db2=None, db3="2.10", db4=None)
-    # One that failed on its way is remembered; what is declared now, as for all hosts, is of another one.
+    # Of a host that failed midway, the origin is stored. The version that is declared now is meant for other hosts.
     found["hosts"]["db1"] |= {"origin": "2.2", "begun": "2.10"}
     found["hosts"]["db2"] |= {"origin": "2.2", "begun": "2.10"}
     composition = {"roles": {"db": role(POINTS)}}
@@ -94,7 +94,7 @@ def test_what_is_declared_counts_where_nothing_was_reported_and_nothing_is_remem
     assert ways.lines[1] == "db from 2.10 to 2.10 by no checkpoint: db3"
 
 
-def test_points_that_are_behind_a_host_or_a_provider_are_on_its_way_and_not_asked_about() -> None:
+def test_finished_checkpoints_stay_on_the_path_and_are_not_validated() -> None:
     both = {"paths": {}, "ways": {}, "units": []}
     for name, is_provider in (("db", False), ("cloud", True)):
         one = role(["2.4", "2.6"], provider=is_provider, name=name)
@@ -108,10 +108,10 @@ def test_points_that_are_behind_a_host_or_a_provider_are_on_its_way_and_not_aske
         both["units"].append({"name": f"upgrade/{name}", "step": "upgrade", "service": name, "point": ""})
     cloud = {"version": "2.2", "target": "2.6", "state": "upgrading", "done": ["upgrade/cloud@2.4", "start/cloud@2.4"]}
     found = plan({"cloud": cloud}, db1="2.2", db2="2.2", db3="2.4")
-    # What its record says of a provider does not count, as that may have gone elsewhere since.
+    # Task groups of providers in a host's record do not count, as the version of the provider may have changed.
     done = [*("upgrade/db@2.4", "start/db@2.4", "upgrade/db@2.6"), *("upgrade/cloud@2.6", "start/cloud@2.6")]
     found["hosts"]["db1"] |= {"origin": "2.2", "begun": "2.6", "done": done}
-    # This one has some of the point before it.
+    # This host has not finished all task groups of the checkpoint.
     found["hosts"]["db2"] |= {"origin": "2.2", "begun": "2.6", "done": ["upgrade/db@2.4"]}
     ways = routes_of(found, run(found), {"roles": {"db": both}}, "2.6")
     way = ["db@2.4", "db@2.6", "cloud@2.4", "cloud@2.6"]
@@ -121,15 +121,15 @@ def test_points_that_are_behind_a_host_or_a_provider_are_on_its_way_and_not_aske
         "db2": ["db@2.4", "db@2.6", "cloud@2.6"],
         "db3": ["db@2.6", "cloud@2.6"],
     }
-    # A point that has nothing but a check is never behind anybody.
+    # A checkpoint that has only checks is never finished.
     both["units"] = [unit for unit in both["units"] if unit["step"] == "validate"]
     assert routes_of(found, run(found), {"roles": {"db": both}}, "2.6").ahead == ways.checkpoints
 
 
-def test_after_a_way_back_that_did_not_end_all_points_from_there_are_before_a_host_again() -> None:
+def test_after_an_unfinished_rollback_a_host_has_all_checkpoints_from_there_ahead() -> None:
     found = plan(db1="2.10", db2="2.10", db3="2.2", db4="2.10", web1="2.10")
     found["hosts"]["db1"] |= {"origin": "2.10", "begun": "2.6"}
-    # It failed on the way up after that, too: what it reported is long over, and what it comes from is remembered.
+    # The host also failed in the upgrade after that. Its reported version is outdated, and its origin is stored.
     found["hosts"]["db2"] |= {"origin": "2.6", "begun": "2.10"}
     found["hosts"]["db3"] |= {"origin": "2.2", "begun": "2.8"}
     found["hosts"]["db4"] |= {"origin": None, "begun": None}
@@ -143,11 +143,11 @@ def test_after_a_way_back_that_did_not_end_all_points_from_there_are_before_a_ho
         "db3": ["db@2.4", "db@2.6", "db@2.8", "db@2.10"],
         "db4": [],
     }
-    # Back once more, nothing is on the way.
+    # On the way back again, no checkpoint is on the path.
     assert routes_of(found, run(found), composition, "2.6").checkpoints["db1"] == []
 
 
-def test_after_its_way_back_did_not_end_all_points_from_there_are_before_a_provider_again() -> None:
+def test_after_an_unfinished_rollback_a_provider_has_all_checkpoints_from_there_ahead() -> None:
     composition = {"roles": {"db": role(POINTS, provider=True, name="cloud")}}
     found = plan({"cloud": {"version": "2.10", "state": "failed", "target": "2.6", "error": "broken"}}, db1="2.10")
     ways = routes_of(found, run(found), composition, "2.10")
@@ -155,7 +155,7 @@ def test_after_its_way_back_did_not_end_all_points_from_there_are_before_a_provi
     assert routes_of(found, run(found), composition, "2.6").providers == {"cloud": "2.10"}
 
 
-def test_a_version_that_a_host_had_begun_to_go_to_and_nobody_can_compare_is_told() -> None:
+def test_an_incomparable_target_of_an_unfinished_upgrade_is_reported() -> None:
     found = plan(db1="2.10")
     found["hosts"]["db1"] |= {"origin": None, "begun": "xenial"}
     error = refused(found, {"roles": {"db": role(POINTS)}})
@@ -179,7 +179,7 @@ def test_all_hosts_of_unknown_version_are_named_if_a_path_needs_it() -> None:
     assert unknown_hosts(found, composition) == ["db1", "db3", "lib1"]
 
 
-def test_versions_that_can_not_be_compared_are_told_all_at_once_each_once() -> None:
+def test_all_incomparable_versions_are_reported_once() -> None:
     found = plan(db1="v673", db2="v673", db3="jessie")
     error = refused(found, {"roles": {"db": role(POINTS)}})
     assert error.code == "incomparable_versions"
@@ -188,7 +188,7 @@ def test_versions_that_can_not_be_compared_are_told_all_at_once_each_once() -> N
     ]  # fmt: skip
 
 
-def test_a_provider_goes_from_its_own_version() -> None:
+def test_the_path_of_a_provider_begins_at_its_own_version() -> None:
     composition = {"roles": {"db": role(POINTS, provider=True, name="cloud")}}
     known = {"cloud": {"version": "2.6", "state": "upgraded", "target": ""}}
     found = plan(known, db1="2.2", db2=None)
@@ -201,7 +201,7 @@ def test_a_provider_goes_from_its_own_version() -> None:
     assert declared.checkpoints == {"db1": ["cloud@2.10"]}
 
 
-def test_a_provider_of_unknown_version_is_refused_where_it_has_a_path() -> None:
+def test_a_provider_of_unknown_version_is_refused_if_it_has_a_path() -> None:
     found = plan(db1="2.2")
     error = refused(found, {"roles": {"db": role(POINTS, provider=True, name="cloud")}})
     assert (error.code, error.details) == ("unknown_version", {"providers": ["cloud"]})
@@ -226,14 +226,14 @@ def test_a_provider_of_unknown_version_is_refused_where_it_has_a_path() -> None:
         ("true", "upgrade_version_from of db1: the version can't be 'true'"),
     ],
 )
-def test_what_can_not_be_declared(value: object, message: str) -> None:
+def test_bad_declared_versions_are_refused(value: object, message: str) -> None:
     with pytest.raises(UpgradeError) as caught:
         declared_versions({"db1": value})
     assert caught.value.message.startswith(message)
 
 
 @pytest.mark.parametrize("said", ["2.2; reboot", "$(reboot)", "2.2 '", "-rf"])
-def test_what_a_shell_would_act_on_never_reaches_the_variables_of_tasks(said: str) -> None:
+def test_reported_shell_syntax_does_not_reach_the_variables_of_tasks(said: str) -> None:
     found = plan(db1="2.2", db2=said)
     composition = {"roles": {"db": role(POINTS)}}
     assert unknown_hosts(found, composition) == ["db2"]
