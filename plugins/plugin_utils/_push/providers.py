@@ -25,7 +25,7 @@ _LONGEST_QUERY = 600
 
 
 class Providers:
-    """The task groups of providers that the hosts of one run run."""
+    """Lets one host at a time run the task groups of a provider."""
 
     def __init__(self, run: PushRun, pool: StorePool, session: RunSession) -> None:
         """Start without a host that upgrades a provider."""
