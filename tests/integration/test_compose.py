@@ -197,7 +197,7 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(run: Runner, roles
     assert played[0]["failure"]["message"] == (
         f"folder: {other} has files that belong to no composition, such as letter.txt. Give another folder."
     )
-    assert "(node/notes.txt for one)" in played[1]["msg"]
+    assert "such as node/notes.txt." in played[1]["msg"]
     assert f"folder: {tmp_path / 'file'} can't be written: File exists." in played[2]["msg"]
     assert tree(other) == {"letter.txt": b"dear"}
     assert (one / "node/notes.txt").read_text() == "mine"

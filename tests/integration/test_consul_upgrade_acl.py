@@ -212,10 +212,10 @@ def test_a_secret_that_could_not_be_written_is_not_lost_and_the_failure_says_wha
     for failed, why in ((gone[0], "does not exist"), (full[0], "No space left on device")):
         assert (failed["failed"], failed["failure"]["code"]) == (True, "unwritten_token")
         assert failed["failure"]["message"].startswith(
-            f"Consul has the token of convoy-upgrade-cloud--node-compute8 (accessor {made['accessor_id']}), and {file} does not have it, "
+            f"Consul has the token of convoy-upgrade-cloud--node-compute8 (accessor {made['accessor_id']}), but it could not be written to {file}: "
         )
         assert why in failed["msg"]
-        assert failed["msg"].endswith("run this task again, which writes the secret of the same token.")
+        assert failed["msg"].endswith("run this task again: it writes the secret of the same token.")
     secret = file.read_text().strip()
     assert secret == secret_of(guarded, made["accessor_id"])
     assert secret not in gone.stdout + full.stdout

@@ -245,7 +245,7 @@ def test_who_kills_the_follower_stops_nothing(play: Shipped, consul: RawKV, stor
     with closing(play.on_terminal("upgrade", **UPGRADE)) as seen:
         seen.wait_for(has_begun)
         os.kill(daemon_of(seen), signal.SIGKILL)
-        seen.wait_for("the rollout goes on")
+        seen.wait_for("The rollout continues.")
         assert "▓" not in seen.screen
         for host in HOSTS:
             wait_until_open(consul, host)

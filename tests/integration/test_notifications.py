@@ -136,7 +136,7 @@ def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
     given = {**MORE, "upgrade_notify": str(example(play.folder)), "chat_webhook": chat.url}
     shown = play("pause", "--check", reason="logins fail", **given)
     assert shown.returncode == 0, shown.stdout
-    assert f"{given['upgrade_notify']} would be called with the events pause, and is not" in words(shown.stdout)
+    assert f"{given['upgrade_notify']} would be called with the events pause, but is not called" in words(shown.stdout)
     assert (chat.posted, consul.get("upgrade/notified"), ledger(consul)["state"]) == ([], None, "running")
 
     paused = play("pause", reason="logins fail", by="ann", **given)
@@ -219,7 +219,7 @@ def test_a_playbook_without_the_watch_is_told_what_it_lacks(run: Runner, tmp_pat
     }
     refused = run([{"convoy.upgrade.consul_upgrade_notify": given}])[0]
     assert (refused["failed"], refused["failure"]["code"]) == (True, "no_watch")
-    assert "set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to that folder" in refused["msg"]
+    assert "set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to the folder" in refused["msg"]
     watched = run([{"convoy.upgrade.consul_upgrade_notify": given}], check=True, environ=WATCHED)[0]
     assert (watched["failed"], watched["untold"]) == (False, [])
     assert consul.tree() == {}

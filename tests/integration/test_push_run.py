@@ -228,7 +228,7 @@ def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_b
     assert (
         f"{both}it can't be reached (see above). | web2: it can't be reached (see above). Fix that" in played[1]["msg"]
     )
-    assert f"{both}no disk | web2: it can not" in played[3]["msg"]
+    assert f"{both}no disk | web2: it can't" in played[3]["msg"]
     assert not [key for key in consul.tree() if key.startswith(("upgrade/hosts/", "upgrade/drivers/"))]
 
     played = play(run, roles, prepared(FLEET, [HOST]), turn("valid"), push_run(state="validated"))
