@@ -97,7 +97,8 @@ def end_process_tree(process: subprocess.Popen[bytes], seconds: float) -> None:
     _signal(family, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
-    _signal({*family, *_family(family)}, signal.SIGKILL)
+    # Parents first: a shell would report the death of its child in the output.
+    _signal(dict.fromkeys((*family, *_family(family))), signal.SIGKILL)
 
 
 def _signal(pids: Iterable[int], number: int) -> None:
