@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import compose
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import (
@@ -21,6 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder imp
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import refuse_empty
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.role_finder import RoleFinder
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -33,22 +32,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """The action behind the module of the same name."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
+    OPTIONS = _OPTIONS
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Compose the task files and write them to the folder."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec(_OPTIONS)
-        try:
-            return {**result, **self._compose(options, task_vars or {})}
-        except UpgradeError as error:
-            return {**result, **error.as_result()}
-
-    def _compose(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         if options["composed"]:
             return read_composition(Path(options["composed"]).absolute())
         folder = Path(options["folder"]).absolute()

@@ -9,7 +9,6 @@ import os
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import sanitize, truncate_middle
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
@@ -23,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
     revoke,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -35,29 +35,24 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """The action behind the module of the same name."""
 
     TRANSFERS_FILES = True
-    _requires_connection = False
+    OPTIONS = _OPTIONS
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Create or remove the policy, the token and the file with the token."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec(_OPTIONS)
         name = options["name"]
         if options["kind"] == NODE and not name:
-            name = str((task_vars or {}).get("inventory_hostname"))
+            name = str(task_vars.get("inventory_hostname"))
         dry = bool(self._task.check_mode)
-        try:
-            store = Store(read_settings(options.get, os.environ))
-            part = TokenKind(options["kind"], name, options["publishes_health"])
-            granted = (grant if options["state"] == "present" else revoke)(store, part, dry=dry)
-        except UpgradeError as error:
-            return {**result, **error.as_result()}
+        store = Store(read_settings(options.get, os.environ))
+        part = TokenKind(options["kind"], name, options["publishes_health"])
+        granted = (grant if options["state"] == "present" else revoke)(store, part, dry=dry)
         facts = {"policy": granted.policy, "accessor_id": granted.accessor, **changed(granted.changes)}
         if not options["token_file"]:
-            return {**result, **facts}
+            return facts
         try:
             file = self._file(options, granted, task_vars)
         except AnsibleConnectionFailure as error:
@@ -66,11 +61,11 @@ class ActionModule(ActionBase):
             file = {"failed": True, "msg": str(error)}
         if file.get("failed"):
             lost = _lost(options, granted, _reason(file))
-            return {**result, **facts, **lost.as_result()}
+            return {**facts, **lost.as_result()}
         facts["changed"] = facts["changed"] or bool(file.get("changed"))
-        return {**result, **facts, "token_file": options["token_file"]}
+        return {**facts, "token_file": options["token_file"]}
 
-    def _file(self, options: dict[str, Any], granted: GrantedToken, task_vars: dict[str, Any] | None) -> dict[str, Any]:
+    def _file(self, options: dict[str, Any], granted: GrantedToken, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Write or remove the file; return its result without the diff and other texts that could show the token."""
         path = options["token_file"]
         task = self._task.copy()

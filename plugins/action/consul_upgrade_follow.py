@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED
@@ -23,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.clie
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress, WaitForEnd
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_updates import ViewUpdates
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import about_minutes, ending, with_time
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -32,23 +32,17 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 _SHOW_EVERY = 30.0
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """The action behind the module of the same name."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
+    OPTIONS = _OPTIONS
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002  of all actions
         """Follow the rollout, and return how it ended."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec(_OPTIONS)
-        try:
-            found = self._follow(options)
-        except UpgradeError as error:
-            return {**result, "changed": False, **error.as_result()}
+        found = self._follow(options)
         ended = "nothing" if not found.state else "aborted" if found.state == ABORTED else "complete"
         failed = sum(row.failed for row in found.bars)
-        return {**result, "changed": False, "version": found.version, "ended": ended, "failed_hosts": failed}
+        return {"version": found.version, "ended": ended, "failed_hosts": failed}
 
     def _follow(self, options: dict[str, Any]) -> RolloutProgress:
         settings = read_settings(options.get, os.environ)

@@ -11,7 +11,6 @@ from typing import Any
 
 from ansible import context
 from ansible.errors import AnsibleError
-from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
@@ -28,6 +27,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.addr
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import Hook
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messages import StartNotifier
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -39,22 +39,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """The action behind the module of the same name."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
+    OPTIONS = _OPTIONS
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002  of all actions
         """Start the notifier, or in check mode print which events it would send."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec(_OPTIONS)
-        try:
-            return {**result, "changed": False, **self._act(options)}
-        except UpgradeError as error:
-            return {**result, **error.as_result()}
-
-    def _act(self, options: dict[str, Any]) -> dict[str, Any]:
         require_watch()
         hook = self._hook(options)
         settings = read_settings(options.get, os.environ)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     Admit,
@@ -19,6 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     HostAdmission,
     ReportValidation,
 )
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "state": {"type": "str", "choices": ["valid", "invalid", "begun", "ended", "failed"], "required": True},
@@ -27,17 +26,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """The action behind the module of the same name."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
+    OPTIONS = _OPTIONS
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Ask the daemon of the run."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec(_OPTIONS)
-        host = str((task_vars or {}).get("inventory_hostname"))
+        host = str(task_vars.get("inventory_hostname"))
         act = {
             "valid": self._report_valid,
             "invalid": self._report_invalid,
@@ -45,10 +41,7 @@ class ActionModule(ActionBase):
             "ended": self._end,
             "failed": self._fail,
         }
-        try:
-            return {**result, "changed": False, **act[options["state"]](host, options)}
-        except UpgradeError as error:
-            return {**result, **error.as_result()}
+        return act[options["state"]](host, options)
 
     def _report_valid(self, host: str, _options: dict[str, Any]) -> dict[str, Any]:
         ask(ReportValidation(host))

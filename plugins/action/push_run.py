@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible import context
-from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
@@ -36,6 +35,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
     with_post_upgrade,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import HOST_VARIABLE
 
@@ -62,17 +62,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 _LONGEST_WAIT = 10
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """The action behind the module of the same name."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
+    OPTIONS = _OPTIONS
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Do what the option ``state`` asks for."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec(_OPTIONS)
-        self._hostvars: Mapping[str, Any] = (task_vars or {}).get("hostvars") or {}
+        self._hostvars: Mapping[str, Any] = task_vars.get("hostvars") or {}
         act: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "checked": self._check,
             "prepared": self._prepare,
@@ -82,10 +79,7 @@ class ActionModule(ActionBase):
             "finished": self._finish,
             "stopped": self._stop,
         }
-        try:
-            return {**result, "changed": False, **act[options["state"]](options)}
-        except UpgradeError as error:
-            return {**result, **error.as_result()}
+        return act[options["state"]](options)
 
     def _check(self, options: dict[str, Any]) -> dict[str, Any]:
         check_moves(self._request(options))
@@ -129,10 +123,13 @@ class ActionModule(ActionBase):
         return run.as_result()
 
     def _finish(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Start the tasks after the upgrade, once every host is upgraded."""
+        """Start the tasks after the upgrade, once every host is upgraded. In check mode nothing follows."""
+        run = ask(GetRun())
+        if self._task.check_mode:
+            return run.as_result()
         ask(StopPush())
         plan, composition = _needed(options, "plan"), _needed(options, "composition")
-        run = with_post_upgrade(ask(GetRun()), plan, composition, options["upgrade_roles"])
+        run = with_post_upgrade(run, plan, composition, options["upgrade_roles"])
         ask(KeepRun(run))
         if run.post_upgrade:
             self._push(options, AFTER, tuple(run.post_upgrade))

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_selected
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import BeginTaskGroup, FinishTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "unit": {"type": "str", "required": True},
@@ -20,37 +19,30 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """The action behind the module of the same name."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
+    OPTIONS = _OPTIONS
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Ask the daemon; return whether the tasks of the task group run on this host."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec(_OPTIONS)
-        facts = task_vars or {}
-        only, skip = facts.get("ansible_run_tags") or (), facts.get("ansible_skip_tags") or ()
-        host, task_group = str(facts.get("inventory_hostname")), str(options["unit"])
-        try:
-            if options["state"] == "done":
-                ask(FinishTaskGroup(host, task_group))
-                return {**result, "changed": False}
-            selected = [is_selected(tags, only, skip) for tags in options["task_tags"]] or [True]
-            # Tasks with the tag never are not expected to run.
-            expected = [one for one, tags in zip(selected, options["task_tags"], strict=False) if "never" not in tags]
-            only_never = bool(options["task_tags"]) and not expected
-            start = ask(
-                BeginTaskGroup(
-                    host,
-                    task_group,
-                    chosen=any(selected),
-                    whole=all(expected),
-                    # With --skip-tags, the rest counts as the whole task group. With --tags, it does not.
-                    skipped=only_never or (set(only) <= {"all"} and bool(skip)),
-                )
+        only, skip = task_vars.get("ansible_run_tags") or (), task_vars.get("ansible_skip_tags") or ()
+        host, task_group = str(task_vars.get("inventory_hostname")), str(options["unit"])
+        if options["state"] == "done":
+            ask(FinishTaskGroup(host, task_group))
+            return {}
+        selected = [is_selected(tags, only, skip) for tags in options["task_tags"]] or [True]
+        # Tasks with the tag never are not expected to run.
+        expected = [one for one, tags in zip(selected, options["task_tags"], strict=False) if "never" not in tags]
+        only_never = bool(options["task_tags"]) and not expected
+        start = ask(
+            BeginTaskGroup(
+                host,
+                task_group,
+                chosen=any(selected),
+                whole=all(expected),
+                # With --skip-tags, the rest counts as the whole task group. With --tags, it does not.
+                skipped=only_never or (set(only) <= {"all"} and bool(skip)),
             )
-            return {**result, "changed": False, "run": start.run, "why": start.why}
-        except UpgradeError as error:
-            return {**result, **error.as_result()}
+        )
+        return {"run": start.run, "why": start.why}

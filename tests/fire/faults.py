@@ -103,7 +103,7 @@ class Faults:
         try:
             self._sleep(0.5, 1.5)
         finally:
-            node.mend()
+            node.reconnect()
         becomes_whole(self._lab)
 
     def _is_over(self) -> bool:

@@ -224,9 +224,9 @@ def test_who_knows_a_part_of_the_fleet_alone_approves_and_retries_nothing(
 @pytest.mark.parametrize(
     ("text", "by"),
     [
-        ("yes\n", "somebody"),
-        ("ann: looks well", "somebody"),
-        ('"yes"', "somebody"),
+        ("yes\n", "an unknown operator"),
+        ("ann: looks well", "an unknown operator"),
+        ('"yes"', "an unknown operator"),
         ('{"by": "ann"}', "ann"),
         ("no", None),
         ("", None),

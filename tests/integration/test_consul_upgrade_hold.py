@@ -107,7 +107,7 @@ def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
     of_role = hold(hosts=["compute1"], roles=["web"], reason="audit", fleet={"odd9": "web"})
     dry = run([of_role], check=True)[0]
     unknown = hold(roles=["storage"], reason="audit", allow_unknown=True)
-    role, everything, nobody = run([of_role, hold(everything=True, reason="audit"), unknown])
+    role, everything, unknown_role = run([of_role, hold(everything=True, reason="audit"), unknown])
     end = "The current run continues; no further run begins until the hold ends. The slot stays taken until then."
     assert role["remarks"] == [
         f"compute1 has begun its upgrade to 2. {end}",
@@ -115,7 +115,7 @@ def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
     ]
     assert dry["remarks"] == role["remarks"]
     assert everything["remarks"] == [f"compute1, compute2, odd9, web1 had begun to upgrade. {end}"]
-    assert nobody["remarks"] == ["Unknown role storage: it is neither in fleet nor in a report."]
+    assert unknown_role["remarks"] == ["Unknown role storage: it is neither in fleet nor in a report."]
 
 
 def test_a_name_that_is_not_known_is_refused_unless_it_is_meant(run: Runner, consul: RawKV) -> None:
@@ -216,8 +216,8 @@ def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
 
 
 def test_nobody_and_no_reason_are_refused(run: Runner, consul: RawKV) -> None:
-    nobody, no_reason, name = run([hold(reason="x"), hold(everything=True), hold(hosts=["a/b"], reason="x")])
-    assert nobody["failure"]["message"] == "No target is given: give hosts, roles, or everything: true."
+    untargeted, no_reason, name = run([hold(reason="x"), hold(everything=True), hold(hosts=["a/b"], reason="x")])
+    assert untargeted["failure"]["message"] == "No target is given: give hosts, roles, or everything: true."
     assert no_reason["failure"]["message"] == "reason is empty. Give a reason for operators who see the hold later."
     assert name["failure"]["code"] == "bad_name"
     assert consul.tree() == {}

@@ -37,7 +37,7 @@ def begin(store: Store, consul: RawKV) -> None:
 def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: RawKV) -> None:
     begin(store, consul)
     before = consul.tree()
-    view, checked, one, nobody, wrong = run(
+    view, checked, one, unknown, wrong = run(
         [
             info(fleet={"compute6": "compute"}),
             {**info(history=1), "check_mode": True},
@@ -85,10 +85,10 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
         "An operator can change this: give all rules again to upgrade.yml with a higher rolling_rules.global.",
         "Next: if all upgrades succeed, it is admitted in wave 3 of 3, after 1 host of role compute and the hosts in flight.",
     ]
-    assert nobody["failure"]["message"].startswith(
+    assert unknown["failure"]["message"].startswith(
         "name: 'comptue5' is unknown: it is neither in fleet nor in a report; did"
     )
-    assert nobody["failure"]["code"] == "unknown_host"
+    assert unknown["failure"]["code"] == "unknown_host"
     assert wrong["failure"]["code"] == "bad_role_pattern"
 
 

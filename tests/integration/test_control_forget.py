@@ -137,10 +137,10 @@ def test_it_works_without_a_rollout_and_with_a_name_that_tells_no_role(run: Runn
     consul.put("config_state/enable_puppet/host/cache", "False")
     dry = run([control("forget", hosts=["cache"])], check=True)[0]
     assert (dry["changed"], len(consul.tree())) == (True, 2)
-    done, nobody = run([control("forget", hosts=["cache"]), control("forget", hosts=[])])
+    done, without_hosts = run([control("forget", hosts=["cache"]), control("forget", hosts=[])])
     assert (done["hosts"], done["version"], done["state"], done["epoch"]) == (["cache"], None, None, 0)
     assert consul.tree() == {}
-    assert nobody["failure"]["code"] == "no_target"
+    assert without_hosts["failure"]["code"] == "no_target"
 
 
 def test_options_that_do_not_go_with_it_are_refused(run: Runner, begun: Store, consul: RawKV) -> None:

@@ -62,8 +62,8 @@ def test_a_host_that_died_on_the_way_to_another_version_is_put_back_when_it_is_n
     write_report(store, HostReport("compute1", "2", "started"))
     operator.roll_back(store, operator.Command())
     assert make_pass(store, PassRequest()).plan.hosts["compute1"].state == "upgrading"
-    nobody, other = run([control("retry"), control("retry", hosts=["compute2"])])
-    assert (nobody["hosts"], nobody["remarks"], other["hosts"]) == ([], [], [])
+    without_hosts, other = run([control("retry"), control("retry", hosts=["compute2"])])
+    assert (without_hosts["hosts"], without_hosts["remarks"], other["hosts"]) == ([], [], [])
     named = [control("retry", hosts=["compute1"], by="ann", reason="it is off")]
     dry = run(named, check=True)[0]
     assert (dry["changed"], dry["hosts"], record(consul, "compute1")["state"]) == (True, ["compute1"], "started")
@@ -93,9 +93,9 @@ def test_a_host_that_a_run_is_at_work_on_is_not_put_back(store: Store, consul: R
 def test_an_empty_list_of_hosts_is_nobody(run: Runner, begun: Store, consul: RawKV) -> None:
     fail(begun, "controller1")
     before = consul.tree()
-    nobody = run([control("retry", hosts=[])])[0]
-    assert (nobody["changed"], nobody["hosts"]) == (False, [])
-    assert nobody["remarks"] == [
+    without_hosts = run([control("retry", hosts=[])])[0]
+    assert (without_hosts["changed"], without_hosts["hosts"]) == (False, [])
+    assert without_hosts["remarks"] == [
         "hosts is an empty list, so no host is retried. Leave hosts out to retry all failed and lost hosts."
     ]
     assert consul.tree() == before

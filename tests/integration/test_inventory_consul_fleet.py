@@ -334,24 +334,26 @@ def test_the_playbooks_need_no_other_inventory(shelf: Shelf, agent: Agent, consu
     path = shelf.write(upgrade_roles=ROLES, **connection)
     python = ("-e", json.dumps({"ansible_python_interpreter": sys.executable}))
     # What stands in the file is for the playbooks too, so this does no harm.
-    nobody = {"CONSUL_HTTP_ADDR": "127.0.0.1:1"}
-    shared = shelf.read(path, environ=nobody).shared
+    unreachable = {"CONSUL_HTTP_ADDR": "127.0.0.1:1"}
+    shared = shelf.read(path, environ=unreachable).shared
     assert shared == {"upgrade_roles": ROLES, **{f"upgrade_consul_{name}": value for name, value in connection.items()}}
     playbooks = ROOT / "playbooks"
-    stdout, errors, code = shelf.run("ansible-playbook", "-i", path, playbooks / "status.yml", *python, environ=nobody)
+    stdout, errors, code = shelf.run(
+        "ansible-playbook", "-i", path, playbooks / "status.yml", *python, environ=unreachable
+    )
     assert code == 0, stdout + errors
     rows = [line.split() for line in stdout.splitlines()]
     assert ["fleet", "4", "3", "-", "1", "-", "-", "-", "1", "(3),", "never", "reported", "(1)"] in rows, stdout
     given = json.dumps({"version": "2", "instructions": UNLIMITED})
     stdout, errors, code = shelf.run(
-        "ansible-playbook", "-i", path, playbooks / "upgrade.yml", "--check", "-e", given, *python, environ=nobody
+        "ansible-playbook", "-i", path, playbooks / "upgrade.yml", "--check", "-e", given, *python, environ=unreachable
     )
     assert code == 0, stdout + errors
     assert "now 1 controller1" in " ".join(stdout.split())
     assert "2 3 compute1, compute2, compute9" in " ".join(stdout.split())
     assert consul.tree() == before
     stdout, errors, code = shelf.run(
-        "ansible", "-i", path, "compute", "-c", "local", "-m", "ping", *python, environ=nobody
+        "ansible", "-i", path, "compute", "-c", "local", "-m", "ping", *python, environ=unreachable
     )
     assert code == 0, stdout + errors
     assert stdout.count('"pong"') == 3

@@ -187,13 +187,13 @@ def test_a_gate_with_a_version_is_open_while_it_is_the_current_one(store: Store,
 
 
 def test_a_consul_that_cannot_be_reached_is_an_answer_for_who_takes_it_for_one(run: Runner) -> None:
-    nobody = {"host": "127.0.0.1", "port": 1, "timeout": 0.1}
+    nowhere = {"host": "127.0.0.1", "port": 1, "timeout": 0.1}
     played = run(
         [
-            ask("compute1", "compute2", unreachable="closed", **nobody),
-            ask("compute1", unreachable="closed", detail=True, **nobody),
-            ask("compute1", unreachable="closed", default=True, version="2", **nobody),
-            ask("compute1", unreachable="fail", **nobody),
+            ask("compute1", "compute2", unreachable="closed", **nowhere),
+            ask("compute1", unreachable="closed", detail=True, **nowhere),
+            ask("compute1", unreachable="closed", default=True, version="2", **nowhere),
+            ask("compute1", unreachable="fail", **nowhere),
         ]
     )
     assert played[0]["msg"] == [False, False]

@@ -52,9 +52,9 @@ def test_hold_and_unhold(play: Shipped, store: Store, consul: RawKV) -> None:
     assert set(consul.tree("upgrade/hold/")) == {"upgrade/hold/", "upgrade/hold/host/compute2"}
     of_role = play("hold", role="compute", reason="RAM test", **MORE)
     assert "compute3 had begun to upgrade. The current run continues; no further run begins" in words(of_role.stdout)
-    nobody = play("hold", reason="RAM test")
-    assert nobody.returncode == 2
-    assert "No target is given: give hosts, roles, or everything: true." in words(nobody.stdout)
+    untargeted = play("hold", reason="RAM test")
+    assert untargeted.returncode == 2
+    assert "No target is given: give hosts, roles, or everything: true." in words(untargeted.stdout)
 
 
 @pytest.mark.thorough

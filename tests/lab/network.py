@@ -111,7 +111,7 @@ class Network:
         """Pull a node's plug."""
         ip("link", "set", self.interface(number), "down")
 
-    def mend(self, number: int) -> None:
+    def reconnect(self, number: int) -> None:
         """Put the plug back in."""
         ip("link", "set", self.interface(number), "up")
 

@@ -149,9 +149,9 @@ class Node:
         """Cut it off the network."""
         self._network.cut(self.plan.number)
 
-    def mend(self) -> None:
+    def reconnect(self) -> None:
         """Connect it again."""
-        self._network.mend(self.plan.number)
+        self._network.reconnect(self.plan.number)
 
     @property
     def is_cut(self) -> bool:

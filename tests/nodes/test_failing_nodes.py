@@ -77,7 +77,7 @@ def go_wrong_and_be_repaired(fleet: Fleet) -> None:
     nodes["compute1"].run("apt-get", "-q", "update")
     nodes["compute1"].run("apt-get", "-q", "-y", "install", "--reinstall", "fleet-manifests")
     nodes["compute2"].run("rm", "/root/broken")
-    nodes["compute3"].mend()
+    nodes["compute3"].reconnect()
     nodes["compute4"].boot()
     played = upgrade.end(480)
     assert played.code == 0, played.stdout

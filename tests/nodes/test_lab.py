@@ -104,7 +104,7 @@ def test_a_node_that_is_cut_off_is_missed_and_found_again(lab: Lab) -> None:
     assert lab.status()["compute1"]["cut"]
     wait_for(lambda: members(lab)["compute1"] == "critical", "Consul misses it")
     assert node.is_up
-    node.mend()
+    node.reconnect()
     wait_for(lambda: members(lab)["compute1"] == "passing", "Consul finds it")
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -130,3 +132,26 @@ def test_hosts_of_a_run_that_was_killed_here_with_its_driver_are_taken_up_at_onc
     assert site.done("web1") == TASKS
     sessions = {one["ID"] for one in json.loads(site.consul.call("GET", "session/list")[2])}
     assert claim["session"] not in sessions
+
+
+def test_a_run_whose_daemon_is_killed_admits_no_host_and_goes_on_with_the_same_command(site: Site) -> None:
+    site.service("app", STEPS)
+    site.inventory(ROLES, {"web": ["web1", "web2"]})
+    site.sleep(3.0)
+    process = site.start("upgrade", version="v1", instructions=RULES)
+    wait_for(lambda: site.entries("web1"), "web1 has begun")
+    os.kill(json.loads(site.consul.get("upgrade/drivers/web1") or b"")["pid"], signal.SIGKILL)
+    ended = site.end(process)
+    shown = " ".join(ended.stdout.split())
+    assert ended.code != 0, shown
+    assert "[no_daemon] The daemon of this run does not answer" in shown
+    assert "Next: ansible-playbook" in shown
+    assert not site.entries("web2")
+    assert site.consul.get("config_state/enable_puppet/host/web2") != b"True"
+    folder = Path(re.findall(r"\(its log is (\S+)/log\)", shown)[0])
+    assert not folder.exists()
+    site.sleep(0.1)
+    site.play("upgrade", version="v1")
+    # The end of the first step could not be recorded, so it is run again.
+    assert site.done("web1") == [TASKS[0], *TASKS]
+    assert site.reported("v1") == {"web1", "web2"}

@@ -29,7 +29,7 @@ _DEEPEST = 40
 MOST = 2**53
 _LEDGER_LISTS = ("broken", "stopped", "post_upgrade")
 # The name for an approval without one, and the values that do not approve.
-SOMEBODY = "somebody"
+UNKNOWN_OPERATOR = "an unknown operator"
 _NO = ("", "no", "false", "0", "null", "none")
 _LEDGER_FIELDS = [one.name for one in fields(Ledger)]
 
@@ -186,10 +186,14 @@ def decode_approval(value: bytes) -> Approval | None:
     """
     text = (text_of(value) or "").strip(" \t\r\n\"'")
     if not text.startswith(("{", "[")):
-        return Approval(SOMEBODY, 0, truncate_middle(text)) if text.isprintable() and text.lower() not in _NO else None
+        return (
+            Approval(UNKNOWN_OPERATOR, 0, truncate_middle(text))
+            if text.isprintable() and text.lower() not in _NO
+            else None
+        )
     try:
         data = decode_data(value)
-        by, at, reason = data.get("by") or SOMEBODY, data.get("at"), data.get("reason") or ""
+        by, at, reason = data.get("by") or UNKNOWN_OPERATOR, data.get("at"), data.get("reason") or ""
     except (ValueError, AttributeError):
         return None
     return Approval(_short_text(by), at if is_time(at) else 0, _short_text(reason))

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -65,11 +64,9 @@ class ProgressFeed:
 
     def wait_until_shown(self, message: WaitUntilShown) -> None:
         """Answer `WaitUntilShown`."""
-        until = time.monotonic() + message.seconds
         with self._changed:
             self._changed.wait_for(
-                lambda: not self._is_shown or not self._is_following or self._index >= message.index,
-                max(0.0, until - time.monotonic()),
+                lambda: not self._is_shown or not self._is_following or self._index >= message.index, message.seconds
             )
 
     def wait_for_end(self) -> RolloutProgress | None:

@@ -44,16 +44,16 @@ class KeyProblem:
     """A key because of which a step can't run.
 
     :param why: what is wrong with the key.
-    :param mend: a sentence that says how to fix it.
+    :param fix: a sentence that says how to fix it.
     """
 
     key: str
     why: str
-    mend: str
+    fix: str
 
     def __str__(self) -> str:
         """Return it as a sentence."""
-        return f"{self.key} {self.why}. {self.mend}"
+        return f"{self.key} {self.why}. {self.fix}"
 
 
 @dataclass(frozen=True, slots=True)

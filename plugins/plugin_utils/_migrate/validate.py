@@ -31,5 +31,5 @@ def validate(step: MigrationStep, found: KeysFound, *, is_midway: bool) -> None:
     raise UpgradeError(
         "in_the_way",
         f"{len(obstacles)} of the keys can't be migrated to layout {step.number}. {until}: {problems}{more}",
-        obstacles=[{"key": one.key, "why": one.why, "fix": one.mend} for one in obstacles],
+        obstacles=[{"key": one.key, "why": one.why, "fix": one.fix} for one in obstacles],
     )

@@ -32,7 +32,7 @@ def node(name: str, address: str = "10.0.0.1", **meta: str) -> Node:
     return {"Node": name, "Address": address, "Datacenter": "dc1", "TaggedAddresses": None, "Meta": meta or None}
 
 
-def nobody(**ledger: Any) -> Snapshot:
+def no_hosts(**ledger: Any) -> Snapshot:
     """Return a snapshot without reports."""
     return Snapshot(ledger=Ledger(1, NEW, **ledger) if ledger else None)
 
@@ -86,30 +86,30 @@ def test_all_that_is_told_of_a_host() -> None:
 
 def test_the_role_is_the_one_given_else_the_nodes_own_else_the_names() -> None:
     catalog = [node("a1", role="b"), node("c1", role="d"), node("e1"), node("f1", role="")]
-    assert roles(look(nobody(), *catalog, roles={"a1": "given"})) == {"a1": "given", "c1": "d", "e1": "e", "f1": "f"}
-    assert roles(look(nobody(), node("a1", kind="b", role="c"), role_meta="kind")) == {"a1": "b"}
-    assert roles(look(nobody(), node("a1", role="c"), role_meta="")) == {"a1": "a"}
+    assert roles(look(no_hosts(), *catalog, roles={"a1": "given"})) == {"a1": "given", "c1": "d", "e1": "e", "f1": "f"}
+    assert roles(look(no_hosts(), node("a1", kind="b", role="c"), role_meta="kind")) == {"a1": "b"}
+    assert roles(look(no_hosts(), node("a1", role="c"), role_meta="")) == {"a1": "a"}
 
 
 def test_the_pattern_is_the_one_given_else_the_ledgers() -> None:
     catalog = node("x1-compute")
-    assert roles(look(nobody(role_pattern=r"-(\w+)"), catalog)) == {"x1-compute": "compute"}
-    assert roles(look(nobody(role_pattern=r"-(\w+)"), catalog, role_pattern="^(.)")) == {"x1-compute": "x"}
-    assert roles(look(nobody(), catalog)) == {"x1-compute": "x"}
-    assert refusal(nobody(), catalog, role_pattern="x").code == "bad_role_pattern"
+    assert roles(look(no_hosts(role_pattern=r"-(\w+)"), catalog)) == {"x1-compute": "compute"}
+    assert roles(look(no_hosts(role_pattern=r"-(\w+)"), catalog, role_pattern="^(.)")) == {"x1-compute": "x"}
+    assert roles(look(no_hosts(), catalog)) == {"x1-compute": "x"}
+    assert refusal(no_hosts(), catalog, role_pattern="x").code == "bad_role_pattern"
 
 
 def test_a_node_without_a_role_is_ignored_grouped_or_refused() -> None:
     catalog = [node("compute1"), node("consul", rack="7"), node("db")]
-    assert look(nobody(), *catalog).left_out == ["consul", "db"]
-    grouped = look(nobody(), *catalog, unplaced="group")
+    assert look(no_hosts(), *catalog).left_out == ["consul", "db"]
+    grouped = look(no_hosts(), *catalog, unplaced="group")
     assert roles(grouped) == {"compute1": "compute", "consul": None, "db": None}
     assert grouped.left_out == []
     assert grouped.hosts["consul"]["state"] is None
     assert grouped.hosts["consul"]["reason"] == "it has no role, so it is not part of the fleet"
     assert grouped.hosts["consul"]["meta"] == {"rack": "7"}
     assert grouped.hosts["consul"].keys() == grouped.hosts["compute1"].keys()
-    error = refusal(nobody(), *catalog, unplaced="fail")
+    error = refusal(no_hosts(), *catalog, unplaced="fail")
     assert error.code == "unplaced_hosts"
     assert error.details == {"hosts": ["consul", "db"]}
     assert error.message == (
@@ -120,17 +120,17 @@ def test_a_node_without_a_role_is_ignored_grouped_or_refused() -> None:
 
 def test_where_the_roles_are_known_nodes_of_others_are_none_of_the_fleet() -> None:
     catalog = [node("compute1"), node("consul1"), node("gw", role="computer")]
-    found = look(nobody(), *catalog, planes=PLANES)
+    found = look(no_hosts(), *catalog, planes=PLANES)
     assert roles(found) == {"compute1": "compute"}
     assert found.left_out == ["consul1", "gw"]
     assert found.warnings == [
         "The role 'computer' is not in upgrade_roles; did you mean 'compute'? Nodes with that role in the key 'role' of their "
         "metadata are not part of the fleet: gw."
     ]
-    assert roles(look(nobody(), *catalog)) == {"compute1": "compute", "consul1": "consul", "gw": "computer"}
+    assert roles(look(no_hosts(), *catalog)) == {"compute1": "compute", "consul1": "consul", "gw": "computer"}
     assert (
         "gives one that is in upgrade_roles. Name it"
-        in refusal(nobody(), *catalog, planes=PLANES, unplaced="fail").message
+        in refusal(no_hosts(), *catalog, planes=PLANES, unplaced="fail").message
     )
 
 
@@ -152,7 +152,7 @@ def test_a_host_that_reported_is_never_left_out() -> None:
 
 
 def test_a_node_whose_name_can_be_no_key_is_none_of_the_fleet() -> None:
-    assert look(nobody(), node("rack/compute1"), node(" compute1"), node("")).left_out == [
+    assert look(no_hosts(), node("rack/compute1"), node(" compute1"), node("")).left_out == [
         "",
         " compute1",
         "rack/compute1",
@@ -174,7 +174,7 @@ def test_a_node_whose_name_can_be_no_key_is_none_of_the_fleet() -> None:
     ],
 )
 def test_roles_that_cannot_be_right(wanted: dict[str, Any], catalog: Iterable[Node], sentence: str) -> None:
-    assert sentence in refusal(nobody(), *catalog, **wanted).message
+    assert sentence in refusal(no_hosts(), *catalog, **wanted).message
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_roles_that_cannot_be_right(wanted: dict[str, Any], catalog: Iterable[No
 )
 def test_the_address_is_the_one_asked_for(tagged: Any, own: str, addresses: tuple[str | None, ...]) -> None:
     one = {**node("compute1", own), "TaggedAddresses": tagged}
-    found = tuple(look(nobody(), one, address=kind).hosts["compute1"]["address"] for kind in ("lan", "wan", "name"))
+    found = tuple(look(no_hosts(), one, address=kind).hosts["compute1"]["address"] for kind in ("lan", "wan", "name"))
     assert found == addresses
 
 

@@ -384,12 +384,12 @@ def test_an_approval_comes_back_as_it_was(word: dict[str, Any], approval: Approv
 @pytest.mark.parametrize(
     ("value", "approval"),
     [
-        (b"yes", Approval("somebody", 0, "yes")),
-        (b" ann: fine\n", Approval("somebody", 0, "ann: fine")),
-        (b'"yes"', Approval("somebody", 0, "yes")),
-        (b"true", Approval("somebody", 0, "true")),
-        (b"{}", Approval("somebody", 0)),
-        (b'{"at": 7}', Approval("somebody", 7)),
+        (b"yes", Approval("an unknown operator", 0, "yes")),
+        (b" ann: fine\n", Approval("an unknown operator", 0, "ann: fine")),
+        (b'"yes"', Approval("an unknown operator", 0, "yes")),
+        (b"true", Approval("an unknown operator", 0, "true")),
+        (b"{}", Approval("an unknown operator", 0)),
+        (b'{"at": 7}', Approval("an unknown operator", 7)),
         (b'{"by": "ann", "at": "noon"}', Approval("ann", 0)),
     ],
 )
