@@ -137,7 +137,7 @@ def test_the_same_input_gives_the_same_bytes_and_a_second_time_changes_nothing(
         key: shown[key] for key in ("roles", "role_order", "reasons", "lockstep")
     }
     written = (one / "node/services/web/tasks/step3_upgrade.yml").read_text()
-    assert "# tasks/upgrade_tasks.yml:5\n# Why it is said:\n- name: Say what web is\n" in written
+    assert "# from tasks/upgrade_tasks.yml:5\n- name: Say what web is\n" in written
 
 
 def test_every_file_is_yaml_that_ansible_takes(run: Runner, roles: Roles, tmp_path: Path) -> None:

@@ -5,20 +5,22 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from .._common.clock import first_moment, last_moment, local_spans
 from .._common.names import did_you_mean
 from .._common.strict_values import invalid_value, parse_mapping, refuse_unknown_keys
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})")
 _DAY_MINUTES = 24 * 60
+# How far ahead the next window is searched, in seconds. One week is not enough, because the clock may skip a window.
+_SEARCHED = 14 * _DAY_MINUTES * 60
 _WINDOW_KEYS = ("days", "from", "to", "timezone")
 _FREEZE_KEYS = ("from", "to", "reason", "timezone")
 
@@ -46,19 +48,15 @@ class Window:
             "timezone": self.timezone,
         }
 
-    def spans(self, now: float) -> Iterator[tuple[float, float]]:
-        """Yield when the window is open, from yesterday until two weeks after ``now``, as spans of unix seconds.
-
-        One week is not enough, because the clock may skip the window on its next day. The window is open exactly when the
-        zone's clock shows a time in it, see :func:`local_spans`.
-        """
-        zone = ZoneInfo(self.timezone)
-        today = datetime.fromtimestamp(now, zone).date()
-        for offset in range(-1, 15):
-            day = today + timedelta(days=offset)
-            if day.weekday() in self.days:
-                last = day if self.end > self.begin else day + timedelta(days=1)
-                yield from local_spans(_at(day, self.begin), _at(last, self.end), zone)
+    def is_open(self, at: float) -> bool:
+        """Return whether the zone's clock shows a time in the window at ``at`` (unix seconds)."""
+        clock = datetime.fromtimestamp(at, ZoneInfo(self.timezone))
+        minutes = clock.hour * 60 + clock.minute
+        begins_today = clock.weekday() in self.days
+        if self.begin < self.end:
+            return begins_today and self.begin <= minutes < self.end
+        began_yesterday = (clock.weekday() - 1) % 7 in self.days
+        return (begins_today and minutes >= self.begin) or (began_yesterday and minutes < self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +106,15 @@ def outside_hours(windows: Sequence[Window], freezes: Sequence[Freeze], now: flo
             return OutsideHours(f"{frozen}; remove it from freezes to go on earlier", freeze.end, f"freezes[{at}]")
     if not windows:
         return None
-    spans = [span for window in windows for span in window.spans(now)]
-    if any(begin <= now < end for begin, end in spans):
+    if any(one.is_open(now) for one in windows):
         return None
-    later = [begin for begin, _end in spans if begin > now]
-    if not later:
-        return OutsideHours("outside of all windows, and none begins within two weeks; change windows to go on", None)
-    zone = windows[0].timezone
-    opens = datetime.fromtimestamp(min(later), ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M")
-    return OutsideHours(f"outside of all windows; the next one begins {opens} ({zone})", min(later))
+    # The clock is asked minute by minute, because it may skip the begin of a window, or show its end twice.
+    first = math.ceil(now / 60) * 60
+    for until in range(first, first + _SEARCHED, 60):
+        if opened := next((one for one in windows if one.is_open(until)), None):
+            opens = datetime.fromtimestamp(until, ZoneInfo(opened.timezone)).strftime("%a %Y-%m-%d %H:%M")
+            return OutsideHours(f"outside of all windows; the next one begins {opens} ({opened.timezone})", until)
+    return OutsideHours("outside of all windows, and none begins within two weeks; change windows to go on", None)
 
 
 def parse_windows(value: object) -> tuple[Window, ...]:
@@ -150,9 +148,9 @@ def _freeze(value: object, key: str) -> Freeze:
     if not isinstance(reason, str):
         raise invalid_value(f"{key}.reason", reason, "is not a text")
     zone = _timezone(raw, key)
-    # If the clock is put back and shows one of them twice, the freeze is the longer one.
-    begin = _moment(raw.get("from"), f"{key}.from", zone, first_moment)
-    end = _moment(raw.get("to"), f"{key}.to", zone, last_moment)
+    # The clock may show one of them twice, or skip it: then the freeze is the longer one.
+    begin = _moment(raw.get("from"), f"{key}.from", zone, min)
+    end = _moment(raw.get("to"), f"{key}.to", zone, max)
     if end[0] <= begin[0]:
         raise invalid_value(f"{key}.to", end[1], f"does not come after from, which is {begin[1]!r}")
     return Freeze(begin[0], end[0], reason, (begin[1], end[1]), zone)
@@ -219,7 +217,7 @@ def _timezone(raw: Any, key: str) -> str:
         ) from error
 
 
-def _moment(value: object, key: str, zone: str, choose: Callable[[datetime, ZoneInfo], float]) -> tuple[float, str]:
+def _moment(value: object, key: str, zone: str, choose: Callable[[Iterable[float]], float]) -> tuple[float, str]:
     # YAML parses dates without quotes.
     text = value.isoformat() if isinstance(value, (date, datetime)) else value
     try:
@@ -230,11 +228,8 @@ def _moment(value: object, key: str, zone: str, choose: Callable[[datetime, Zone
         raise invalid_value(
             key, value, "is not a date or time: give a date, or date and time as 2026-12-24T18:00"
         ) from error
-    return found.timestamp() if found.tzinfo else choose(found, ZoneInfo(zone)), text.strip()
-
-
-def _at(day: date, minutes: int) -> datetime:
-    return datetime.combine(day, time(minutes // 60, minutes % 60))
+    moments = [found] if found.tzinfo else [found.replace(tzinfo=ZoneInfo(zone), fold=fold) for fold in (0, 1)]
+    return choose(one.timestamp() for one in moments), text.strip()
 
 
 def _with_hour(text: str) -> str:

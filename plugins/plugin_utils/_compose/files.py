@@ -15,6 +15,7 @@ from ...module_utils._fleet.checkpoints import checkpoint_name
 from .._services.refusal import refusal
 from .._services.service import Service, ServiceEntry
 from .._services.steps import POST, STEPS, file_of, tags_of
+from .._services.yaml_text import yaml_of
 from .composition import ComposedRole, Composition
 from .folder import SIGN
 from .task_groups import TaskGroup
@@ -55,7 +56,7 @@ def _playbook(role: ComposedRole, folder: str) -> str:
     ]
     return (
         f"---\n{_HEAD}#\n# ansible-playbook -i INVENTORY {role.name}.yml -e version=X\n#\n"
-        f"# Each admitted host runs these files, in this order:\n{order}{_yaml(play)}"
+        f"# Each admitted host runs these files, in this order:\n{order}{yaml_of(play)}"
     )
 
 
@@ -81,7 +82,9 @@ def _group_text(role: ComposedRole, service: Service, group: TaskGroup) -> str:
         for piece in group.pieces
     )
     at = f" at {group.point}" if group.point else ""
-    return f"\n# {group.service}{at}, of the role {service.role}:\n{sources}{_yaml(_group_tasks(role, service, group))}"
+    return (
+        f"\n# {group.service}{at}, of the role {service.role}:\n{sources}{yaml_of(_group_tasks(role, service, group))}"
+    )
 
 
 def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list[dict[str, Any]]:
@@ -145,19 +148,19 @@ def _service_files(role: ComposedRole, entry: ServiceEntry, service: Service) ->
     for group in role.units:
         if group.service == entry.name:
             head = f"---\n{_HEAD}# {group.name}, of the role {service.role}.\n\n"
-            body = "\n".join(f"# {_source(service, piece.where)}\n{piece.text}" for piece in group.pieces)
+            body = "\n".join(f"# from {_source(service, piece.where)}\n{piece.text}" for piece in group.pieces)
             composed = f"tasks/{_tasks_file(group)}.yml"
             _refuse_taken(service, composed)
             files[f"{folder}/{composed}"] = _text(head + body)
     collection = service.role.rpartition(".")[0]
     meta = {"dependencies": [], **({"collections": [collection]} if collection else {})}
-    files[f"{folder}/meta/main.yml"] = _text(f"---\n{_HEAD}{_yaml(meta)}")
+    files[f"{folder}/meta/main.yml"] = _text(f"---\n{_HEAD}{yaml_of(meta)}")
     if specs is not None:
         # The variables are checked in the step validate, before any host is changed.
         first = file_of(STEPS[0])
         _refuse_taken(service, f"tasks/{first}.yml")
         files.setdefault(f"{folder}/tasks/{first}.yml", _text(f"---\n{_HEAD}# Only the variables are checked.\n[]\n"))
-        files[f"{folder}/meta/argument_specs.yml"] = _text(f"---\n{_HEAD}{_yaml({'argument_specs': {first: specs}})}")
+        files[f"{folder}/meta/argument_specs.yml"] = _text(f"---\n{_HEAD}{yaml_of({'argument_specs': {first: specs}})}")
     return files
 
 
@@ -201,20 +204,3 @@ def _source(service: Service, where: str) -> str:
 
 def _text(text: str) -> bytes:
     return text.encode()
-
-
-class _Dumper(yaml.SafeDumper):
-    """Indents lists in mappings."""
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002  the base's signature
-        """Always indent."""
-        super().increase_indent(flow, False)
-
-
-def _yaml(data: Any) -> str:
-    return yaml.dump(_plain(data), Dumper=_Dumper, sort_keys=False, width=116, allow_unicode=True)
-
-
-def _plain(data: Any) -> Any:
-    """Return data without Ansible's own types for strings and containers."""
-    return json.loads(json.dumps(data, default=str))

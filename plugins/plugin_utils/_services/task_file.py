@@ -1,15 +1,12 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Splits a task file into pieces: the text of each task with its comments, and its file and line."""
+"""Splits a task file into pieces: each task as YAML of its own, and its file and line."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ import yaml
 from ...module_utils._common.names import did_you_mean
 from .refusal import refusal
 from .steps import ONCE, POST, STEPS, no_step, step_of
+from .yaml_text import yaml_of_node
 
 _BLOCKS = ("block", "rescue", "always")
 _INCLUDES = ("import_tasks", "include_tasks", "ansible.builtin.import_tasks", "ansible.builtin.include_tasks")
@@ -25,17 +23,12 @@ _INCLUDES = ("import_tasks", "include_tasks", "ansible.builtin.import_tasks", "a
 # These end a host's tasks without a report, so the host would keep its slot forever.
 _ENDINGS = ("end_host", "end_play", "end_batch", "end_role", "clear_host_errors")
 
-# Values with these YAML tags have the same meaning in JSON.
-_PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "bool", "null", "seq", "map", "merge"))
-
-_DASH = re.compile(r"\s*-(\s|$)")
-
 
 @dataclass(frozen=True, slots=True)
 class TaskPiece:
     """One task or block at the top level of a file.
 
-    :param text: its text in the file with the comments above it, moved to column 0.
+    :param text: a YAML list of this task alone, without the comments in its file.
     :param data: the same as parsed data.
     :param where: file and line.
     :param step: its step.
@@ -68,46 +61,26 @@ def read_pieces(
     root = _root(text, shown)
     if root is None or not root.value:
         return []
-    if root.flow_style:
-        raise refusal(
-            f"{shown}:{root.start_mark.line + 1}",
-            "the tasks are in brackets. Write each task as an item that begins with a dash.",
-        )
-    items = _items(root, shown)
-    lines = _written_out(text, root, shown).splitlines(keepends=True)
-    floors = [0, *(_below(item) for item, _data_of_it in items)]
-    starts = [
-        _start(lines, item.start_mark.line, floor) for (item, _data_of_it), floor in zip(items, floors, strict=False)
-    ]
-    ends = [*starts[1:], _end(lines, root)]
+    # The text comes first, because the construction of data resolves merge keys in the nodes.
+    texts = [yaml_of_node(yaml.SequenceNode(root.tag, [item])) for item in root.value]
     return [
-        _piece(path if top is None else top / path.name, shown, data, _dedented(lines[start:end]), step, default)
-        for (_item, data), start, end in zip(items, starts, ends, strict=True)
+        _piece(path if top is None else top / path.name, shown, _task(item, shown), text, step, default)
+        for item, text in zip(root.value, texts, strict=True)
     ]
 
 
-def _items(root: yaml.SequenceNode, shown: str) -> list[tuple[yaml.Node, dict[str, Any]]]:
-    for one, other in pairwise(root.value):
-        if other.start_mark.index <= one.start_mark.index:
-            raise refusal(
-                f"{shown}:{other.start_mark.line + 1}",
-                "the list repeats a task by an alias. Write the task out.",
-            )
-    items = []
-    for item in root.value:
-        data = _data(item, shown)
-        if not isinstance(data, dict) or not data:
-            raise refusal(
-                f"{shown}:{item.start_mark.line + 1}",
-                f"{data!r} is not a task. A task is a mapping with a name and a module.",
-            )
-        items.append((item, data))
-    return items
+def _task(item: yaml.Node, shown: str) -> dict[str, Any]:
+    data = _data(item, shown)
+    if not isinstance(data, dict) or not data:
+        raise refusal(
+            f"{shown}:{item.start_mark.line + 1}",
+            f"{data!r} is not a task. A task is a mapping with a name and a module.",
+        )
+    return data
 
 
 def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | None, default: str | None) -> TaskPiece:
     where = _at(data, shown)
-    _refuse_other_text(text, data, where)
     tags = _tags(data)
     own = step_of(tags, where)
     if own is None and default is not None:
@@ -266,97 +239,3 @@ def _data(node: yaml.Node, shown: str) -> Any:
         raise refusal(f"{shown}:{line + 1}", f"this can't be read: {why}.{hint}") from error
     finally:
         loader.dispose()
-
-
-def _refuse_other_text(text: str, data: Mapping[str, Any], where: str) -> None:
-    """Refuse a task whose meaning changes outside of its file, such as one with significant blank lines at its end."""
-    for shown in (text, f"{text}\n"):
-        try:
-            root = yaml.compose(shown, _Loader)
-            again = [_data(item, where) for item in root.value] if root is not None else []
-        except yaml.YAMLError:
-            again = []
-        if repr(again) != repr([data]):
-            raise refusal(
-                where,
-                "the task would have another meaning outside of this file. Write it out, without |+ or >+.",
-            )
-
-
-def _start(lines: Sequence[str], line: int, floor: int) -> int:
-    """Return the line where a task begins: its dash, or the comments directly above it.
-
-    :param floor: the line below the task before. Above it, a line that looks like a comment belongs to the text of that task.
-    """
-    while not _DASH.match(lines[line]):
-        line -= 1
-    while line > floor and lines[line - 1].lstrip().startswith("#"):
-        line -= 1
-    return line
-
-
-def _below(node: yaml.Node) -> int:
-    """Return the line below the last line of a node."""
-    if isinstance(node, yaml.MappingNode) and not node.flow_style:
-        return max(_below(part) for pair in node.value for part in pair)
-    if isinstance(node, yaml.SequenceNode) and not node.flow_style:
-        return max(map(_below, node.value))
-    line: int = node.end_mark.line
-    return line + 1 if node.end_mark.column else line
-
-
-def _end(lines: Sequence[str], root: yaml.SequenceNode) -> int:
-    # Without a line break at the end of the file, the end mark is on the last line.
-    return min(root.end_mark.line + bool(root.end_mark.column), len(lines))
-
-
-def _dedented(lines: Sequence[str]) -> str:
-    first = next(line for line in lines if _DASH.match(line))
-    width = len(first) - len(first.lstrip())
-    shifted = [line[width:] if line.startswith(" " * width) else line for line in lines]
-    return "".join(shifted).strip("\n") + "\n"
-
-
-def _written_out(text: str, root: yaml.SequenceNode, shown: str) -> str:
-    """Return the text with the aliases of other tasks' anchors replaced by their values, because the tasks may go to different files.
-
-    :raises UpgradeError: ``bad_service`` for a value that can't be written in one line, such as a vaulted one.
-    """
-    nodes = {node.start_mark.index: node for node in _nodes(root)}
-    anchors: dict[str, int] = {}
-    found: list[tuple[int, int, str]] = []
-    for token in yaml.scan(text, yaml.SafeLoader):
-        if isinstance(token, yaml.AnchorToken):
-            anchors[token.value] = token.start_mark.index
-        elif isinstance(token, yaml.AliasToken):
-            at, origin = token.start_mark.index, anchors[token.value]
-            item = next(one for one in reversed(root.value) if one.start_mark.index <= at)
-            if origin < item.start_mark.index:
-                found.append((at, token.end_mark.index, _in_a_line(nodes[origin], item, shown)))
-    for begin, end, value in reversed(found):
-        text = text[:begin] + value + text[end:]
-    return text
-
-
-def _nodes(root: yaml.Node) -> Iterator[yaml.Node]:
-    stack = [root]
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        yield node
-        if isinstance(node, yaml.SequenceNode):
-            stack.extend(node.value)
-        elif isinstance(node, yaml.MappingNode):
-            stack.extend(part for pair in node.value for part in pair)
-
-
-def _in_a_line(node: yaml.Node, user: yaml.Node, shown: str) -> str:
-    if any(one.tag not in _PLAIN_TAGS for one in _nodes(node)):
-        raise refusal(
-            f"{shown}:{user.start_mark.line + 1}",
-            f"the task uses an anchor of another task (line {node.start_mark.line + 1}) that can't be copied. Write the value out.",
-        )
-    return json.dumps(_data(node, shown), ensure_ascii=False)
