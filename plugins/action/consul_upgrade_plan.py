@@ -174,9 +174,9 @@ class Total:
 
     def failed(self, latest: dict[str, Any], code: Code, why: str) -> dict[str, Any]:
         """Return the result of a wait that stopped before."""
-        obstacles = latest["obstacles"]
-        message = f"{why}. {running_count(latest)[3:]}. " + " | ".join(obstacles)
-        return {**self.ended(latest), **UpgradeError(code, message, obstacles=obstacles).as_result()}
+        blockers = latest["blockers"]
+        message = f"{why}. {running_count(latest)[3:]}. " + " | ".join(blockers)
+        return {**self.ended(latest), **UpgradeError(code, message, blockers=blockers).as_result()}
 
     def broken(self, result: dict[str, Any]) -> dict[str, Any]:
         """Return the result of a wait whose last pass failed."""

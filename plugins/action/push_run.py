@@ -169,7 +169,7 @@ class ActionModule(ControllerAction):
                 break
             if not settlement.can_move or left <= 0:
                 return _unsettled(settlement)
-        return {"done": True, "partial": [], "obstacles": []}
+        return {"done": True, "partial": [], "blockers": []}
 
     def _stop(self, _options: dict[str, Any]) -> dict[str, Any]:
         if is_started():
@@ -201,13 +201,13 @@ class ActionModule(ControllerAction):
 
 
 def _unsettled(settlement: Settlement) -> dict[str, Any]:
-    obstacles = list(settlement.reasons)
-    result = {"done": False, "partial": list(settlement.partial), "obstacles": obstacles}
+    blockers = list(settlement.reasons)
+    result = {"done": False, "partial": list(settlement.partial), "blockers": blockers}
     if settlement.partial and settlement.partial == settlement.unfinished:
         return result
     why = "The wait timeout has passed" if settlement.can_move else "No host can continue without an operator"
-    message = f"{why}. {settlement.count}. " + " | ".join(obstacles)
-    error = UpgradeError("timeout" if settlement.can_move else "stuck", message, obstacles=obstacles)
+    message = f"{why}. {settlement.count}. " + " | ".join(blockers)
+    error = UpgradeError("timeout" if settlement.can_move else "stuck", message, blockers=blockers)
     return {**result, **error.as_result()}
 
 

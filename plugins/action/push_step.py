@@ -13,7 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "unit": {"type": "str", "required": True},
+    "task_group": {"type": "str", "required": True},
     "state": {"type": "str", "choices": ["begun", "done"], "default": "begun"},
     "task_tags": {"type": "list", "elements": "list", "default": []},
 }
@@ -27,7 +27,7 @@ class ActionModule(ControllerAction):
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Ask the daemon; return whether the tasks of the task group run on this host."""
         only, skip = task_vars.get("ansible_run_tags") or (), task_vars.get("ansible_skip_tags") or ()
-        host, task_group = str(task_vars.get("inventory_hostname")), str(options["unit"])
+        host, task_group = str(task_vars.get("inventory_hostname")), str(options["task_group"])
         if options["state"] == "done":
             ask(FinishTaskGroup(host, task_group))
             return {}

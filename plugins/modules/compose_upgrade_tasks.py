@@ -105,8 +105,8 @@ files:
   type: list
   elements: str
 roles:
-  description: Maps roles with services to their C(plane), C(services) in order, C(paths) (checkpoints), C(ways) (allowed versions), C(units) (task
-    groups) and C(dropped) (remarks on duplicate tasks that were left out).
+  description: Maps roles with services to their C(plane), C(services) in order, C(paths) (checkpoints), C(version_rules) (allowed versions), C(task_groups)
+    and C(dropped) (remarks on duplicate tasks that were left out).
   returned: success
   type: dict
   sample:
@@ -116,14 +116,14 @@ roles:
         nginx: convoy.upgrade.nginx
       paths:
         nginx:
-          points: ["2.8", "2.10"]
+          checkpoints: ["2.8", "2.10"]
           provider: false
-      units:
+      task_groups:
         - name: upgrade/nginx
           step: upgrade
           service: nginx
           once: false
-          point: ""
+          checkpoint: ""
           provider: false
           tags: [step3, upgrade, nginx]
           tasks: 2

@@ -219,19 +219,19 @@ def main() -> None:
                     "bad_options",
                     f"{option} goes with action: {' or '.join(actions)}, not with {options['action']}. Leave {option} out.",
                 )
-        word = control.Command(options["reason"], options["by"], options["fleet"])
+        command = control.Command(options["reason"], options["by"], options["fleet"])
         dry = module.check_mode
         simple = {"pause": control.pause, "resume": control.resume, "abort": control.abort}
         if options["action"] in simple:
-            done = simple[options["action"]](store, word, dry=dry)
+            done = simple[options["action"]](store, command, dry=dry)
         elif options["action"] == "retry":
-            done = control.retry(store, word, options["hosts"], dry=dry)
+            done = control.retry(store, command, options["hosts"], dry=dry)
         elif options["action"] == "approve":
-            done = control.approve(store, word, options["stage"], dry=dry)
+            done = control.approve(store, command, options["stage"], dry=dry)
         elif options["action"] == "forget":
-            done = control.forget(store, word, options["hosts"] or [], force=options["force"], dry=dry)
+            done = control.forget(store, command, options["hosts"] or [], force=options["force"], dry=dry)
         else:
-            done = control.roll_back(store, word, options["version"], options["rollback_order"], dry=dry)
+            done = control.roll_back(store, command, options["version"], options["rollback_order"], dry=dry)
         ledger = done.ledger
         facts = {
             "state": ledger.state if ledger else None,

@@ -258,17 +258,17 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        word = HostReport(
+        report = HostReport(
             options["name"],
             *(options[name] for name in ("version", "state", "service", "step", "error", "reason")),
         )
-        word = replace(word, machine=options["machine"] or None)
-        if word.state == STARTED and options["admitted"]:
+        report = replace(report, machine=options["machine"] or None)
+        if report.state == STARTED and options["admitted"]:
             # Before the role, so that an invalid name is reported as such, and not as a name without a role.
-            check_name("host", word.host, "name")
-            role = options["role"] or role_by_host_name(word.host, options["role_pattern"])
-            word = replace(word, role=role, default=options["default"])
-        record, changes = write_report(store, word, dry=module.check_mode)
+            check_name("host", report.host, "name")
+            role = options["role"] or role_by_host_name(report.host, options["role_pattern"])
+            report = replace(report, role=role, default=options["default"])
+        record, changes = write_report(store, report, dry=module.check_mode)
         return {"record": record.plain(), **changed(changes)}
 
     run(module, act)

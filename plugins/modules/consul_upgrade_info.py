@@ -131,7 +131,7 @@ hosts:
       description:
         - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.
         - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
-          V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
+          V(failure_budget), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
       type: str
     rule:
       description: Key of the instructions that makes the host wait, such as V(rolling_rules.global), or empty.
@@ -178,7 +178,7 @@ blocker:
   type: dict
   contains:
     code:
-      description: V(paused), V(aborted), V(budget_spent) or V(hours).
+      description: V(paused), V(aborted), V(failure_budget) or V(hours).
       type: str
     reason:
       description: The reason as a sentence.
@@ -205,7 +205,7 @@ providers:
   description: Maps providers, such as a cloud, to their state. A provider is no host but has a version.
   returned: success
   type: dict
-  sample: {"cloud": {"version": "2.8", "target": "2.10", "state": "upgrading", "host": "controller1", "unit": "upgrade/cloud@2.10",
+  sample: {"cloud": {"version": "2.8", "target": "2.10", "state": "upgrading", "host": "controller1", "task_group": "upgrade/cloud@2.10",
     "done": [], "error": ""}}
 holds:
   description: All holds, including those for unknown hosts and roles.
@@ -231,7 +231,7 @@ holds:
     at:
       description: When it was set, or empty if unknown.
       type: str
-obstacles:
+blockers:
   description: Reasons why hosts are not upgraded, one sentence for each, with the hosts.
   returned: success
   type: list
@@ -293,7 +293,7 @@ host:
       description:
         - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.
         - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
-          V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
+          V(failure_budget), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
       type: str
     rule:
       description: Key of the instructions that makes the host wait, such as V(rolling_rules.global), or empty.
@@ -365,7 +365,7 @@ def as_result(view: FleetView, name: str | None) -> dict[str, Any]:
         **rollout_blockers(plan),
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
         "holds": [{"scope": scope, "name": of, **asdict(one)} for scope, of, one in view.snapshot.holds.every()],
-        "obstacles": blocked_hosts(plan, plan.hosts),
+        "blockers": blocked_hosts(plan, plan.hosts),
         "ledger": asdict(ledger) if ledger else {},
         "history": view.history,
     }

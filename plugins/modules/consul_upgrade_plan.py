@@ -300,7 +300,7 @@ hosts:
       description:
         - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.
         - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
-          V(budget_spent), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
+          V(failure_budget), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
       type: str
     rule:
       description: Key of the instructions that makes the host wait, such as V(rolling_rules.global), or empty.
@@ -374,7 +374,7 @@ blocker:
   type: dict
   contains:
     code:
-      description: V(paused), V(aborted), V(budget_spent) or V(hours).
+      description: V(paused), V(aborted), V(failure_budget) or V(hours).
       type: str
     reason:
       description: The reason as a sentence.
@@ -401,9 +401,9 @@ providers:
   description: Maps providers, such as a cloud, to their state. A provider is no host but has a version.
   returned: success
   type: dict
-  sample: {"cloud": {"version": "2.8", "target": "2.10", "state": "upgrading", "host": "controller1", "unit": "upgrade/cloud@2.10",
+  sample: {"cloud": {"version": "2.8", "target": "2.10", "state": "upgrading", "host": "controller1", "task_group": "upgrade/cloud@2.10",
     "done": [], "error": ""}}
-obstacles:
+blockers:
   description: Reasons why hosts in scope are not upgraded, one sentence for each, with the hosts.
   returned: success
   type: list
@@ -423,7 +423,7 @@ failure:
   contains:
     code:
       description: Stable failure code, such as V(bad_instructions), V(unreachable), V(denied), V(stuck), V(timeout),
-        V(too_slow), V(budget_spent), V(aborted), V(rules_left_out), V(conflicting_rules), V(unknown_names), V(rollout_under_way) or V(went_back).
+        V(too_slow), V(failure_budget), V(aborted), V(rules_left_out), V(conflicting_rules), V(unknown_names), V(rollout_under_way) or V(went_back).
       type: str
     message:
       description: Message of the failure, without the code that RV(ignore:msg) begins with.
@@ -485,7 +485,7 @@ def as_result(
         "can_move": plan.can_move,
         **rollout_blockers(plan),
         "providers": {name: one.plain() for name, one in outcome.snapshot.providers.items()},
-        "obstacles": blocked_hosts(plan, hosts),
+        "blockers": blocked_hosts(plan, hosts),
         "wake_at": plan.wake_at or 0,
         "index": outcome.index,
         **changed(outcome.changes),

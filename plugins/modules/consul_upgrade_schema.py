@@ -128,7 +128,7 @@ failure:
       description: Message of the failure, without the code that RV(ignore:msg) begins with.
       type: str
     details:
-      description: Names, keys and values that the message mentions. For V(in_the_way), C(obstacles) lists all problems, each with
+      description: Names, keys and values that the message mentions. For V(in_the_way), C(problems) lists all problems, each with
         C(key), C(why) and C(fix).
       type: dict
 """

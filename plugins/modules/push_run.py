@@ -228,7 +228,7 @@ partial:
   returned: with V(settled)
   type: list
   elements: str
-obstacles:
+blockers:
   description: The reasons why hosts are not upgraded, each with its hosts.
   returned: with V(settled)
   type: list

@@ -27,7 +27,7 @@ attributes:
     platforms: posix
     support: full
 options:
-  unit:
+  task_group:
     description:
       - Name of the task group, as M(convoy.upgrade.compose_upgrade_tasks) returns it.
     type: str
@@ -55,9 +55,9 @@ seealso:
 EXAMPLES = r"""
 - name: Begin upgrade/nginx
   convoy.upgrade.push_step:
-    unit: upgrade/nginx
+    task_group: upgrade/nginx
     task_tags: [[step3, upgrade, nginx]]
-  register: upgrade_unit
+  register: upgrade_task_group
 """
 
 RETURN = r"""
@@ -75,7 +75,7 @@ failure:
   type: dict
   contains:
     code:
-      description: Stable failure code, such as V(no_daemon), V(no_push), V(once_failed), V(once_gone), V(not_let_through) or V(unknown_unit).
+      description: Stable failure code, such as V(no_daemon), V(no_push), V(once_failed), V(once_gone), V(not_admitted) or V(unknown_task_group).
       type: str
     message:
       description: Message of the failure, without the code that RV(ignore:msg) begins with.

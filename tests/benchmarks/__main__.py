@@ -5,7 +5,7 @@
 
     python tests/benchmarks [--hosts N ...] [--write FILE]
 
-For every size a real Consul is filled with a fleet in the middle of a rollout. Then one pass opens 61 hosts, and
+For every size a real Consul is filled with a fleet in the middle of a rollout. Then one pass admits 61 hosts, and
 requests, seconds and memory are taken. The last column is seconds per host against the smallest fleet: what stays about 1 is
 linear.
 """
@@ -32,7 +32,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent
 
 SIZES = [100, 1_000, 10_000, 100_000]
-OPENINGS = 61
+ADMISSIONS = 61
 ASKED = 99
 PASSES = 3
 OLD_KEYS = ", with both layouts"
@@ -61,9 +61,9 @@ def legacy_keys(size: int) -> Iterator[tuple[str, str]]:
 def measure(agent: Agent, size: int) -> Iterator[tuple[str, int, float, float, int]]:
     """Return operation, requests, seconds, MiB and the hosts that it was for."""
     settings = Settings(port=agent.http_port, timeout=120)
-    make_pass(Store(settings), PassRequest(version="v2", rules={"rolling_rules": {"global": OPENINGS}}))
-    yield "pass that opens nothing", *_passes(settings, opens=0), size
-    yield f"pass that opens {OPENINGS}", *_passes(settings, opens=OPENINGS), size
+    make_pass(Store(settings), PassRequest(version="v2", rules={"rolling_rules": {"global": ADMISSIONS}}))
+    yield "pass that admits nothing", *_passes(settings, admits=0), size
+    yield f"pass that admits {ADMISSIONS}", *_passes(settings, admits=ADMISSIONS), size
     store = Store(settings)
     began = time.perf_counter()
     ask_gate(store, {f"compute{number}": "compute" for number in range(1, ASKED + 1)})
@@ -74,7 +74,7 @@ def measure(agent: Agent, size: int) -> Iterator[tuple[str, int, float, float, i
     write_report(store, HostReport("compute1", "v3", "upgraded"))
     yield "one report", store.client.requests, time.perf_counter() - began, _memory(), size
     agent.kv.load(legacy_keys(size))
-    yield f"pass that opens nothing{OLD_KEYS}", *_passes(settings, opens=0), size
+    yield f"pass that admits nothing{OLD_KEYS}", *_passes(settings, admits=0), size
     store = Store(settings)
     began = time.perf_counter()
     ask_gate(store, {f"compute{number}": "compute" for number in range(1, ASKED + 1)})
@@ -82,18 +82,18 @@ def measure(agent: Agent, size: int) -> Iterator[tuple[str, int, float, float, i
     yield lookup, store.client.requests, time.perf_counter() - began, _memory(), size
 
 
-def _passes(settings: Settings, opens: int) -> tuple[int, float, float]:
+def _passes(settings: Settings, admits: int) -> tuple[int, float, float]:
     """Return requests, seconds and MiB of the quickest of some passes that open so many hosts."""
     times = []
     for _each in range(PASSES):
-        if opens:
+        if admits:
             reset_gates(Store(settings))
         store = Store(settings)
         began = time.perf_counter()
         outcome = make_pass(store, PassRequest())
         times.append((time.perf_counter() - began, store.client.requests))
-        if len(outcome.admissions) != opens:
-            raise RuntimeError(f"a pass opened {len(outcome.admissions)} hosts instead of {opens}")
+        if len(outcome.admissions) != admits:
+            raise RuntimeError(f"a pass admitted {len(outcome.admissions)} hosts instead of {admits}")
     seconds, requests = min(times)
     return requests, seconds, _memory()
 
@@ -140,7 +140,7 @@ def main() -> int:
                 print(lines[-1], flush=True)
                 name = operation.removesuffix(OLD_KEYS)
                 lookup = f"lookup for {ASKED} hosts"
-                allowed = {"pass that opens nothing": 1, f"pass that opens {OPENINGS}": 2, lookup: 1}.get(name)
+                allowed = {"pass that admits nothing": 1, f"pass that admits {ADMISSIONS}": 2, lookup: 1}.get(name)
                 if allowed is not None and requests != allowed:
                     wrong.append(f"{name} over {hosts} hosts took {requests} requests instead of {allowed}")
     if options.write:

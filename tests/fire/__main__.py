@@ -33,7 +33,7 @@ def main() -> int:
     given = parser.parse_args()
     faults: Counter[str] = Counter()
     events: Counter[str] = Counter()
-    openings = writes = views = bad = 0
+    admissions = writes = views = bad = 0
     began = time.monotonic()
     last = given.first + given.runs
     for seed, result in _results(given.first, last):
@@ -43,9 +43,9 @@ def main() -> int:
             continue
         faults += result.faults
         events += result.events
-        openings, writes, views = openings + result.openings, writes + result.writes, views + result.views
+        admissions, writes, views = admissions + result.admissions, writes + result.writes, views + result.views
         bad += bool(result.violations)
-        counts = f"{result.openings} openings, {result.writes} writes, {result.views} views"
+        counts = f"{result.admissions} admissions, {result.writes} writes, {result.views} views"
         found = f"{len(result.violations)} violations" if result.violations else "nothing found"
         print(f"seed {seed} ({result.kind}): {result.seconds:.0f} s, {_listed(result.faults)}; {counts}; {found}")
         for sentence in result.violations:
@@ -55,7 +55,7 @@ def main() -> int:
         f"\n{given.runs} runs in {(time.monotonic() - began) / 60:.0f} minutes, {bad} of them with violations or not judged"
     )
     print(f"{sum(faults.values())} faults: {_listed(faults)}")
-    print(f"{openings} openings, {writes} writes judged, {views} views of the servers compared with them")
+    print(f"{admissions} admissions, {writes} writes judged, {views} views of the servers compared with them")
     print(f"{sum(events.values())} entries of the history: {_listed(events)}")
     return min(bad, 100)
 

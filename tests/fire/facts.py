@@ -150,7 +150,7 @@ class Facts:
         if self.is_excused(host) and (
             self.has_failed(host) or not (is_open(self.state, host) or self.says(host, "started"))
         ):
-            # It was broken before this rollback, and was not let through again.
+            # It was broken before this rollback, and was not admitted again.
             return False
         begun = self.record(host).get("state") == "started" or self.has_failed(host)
         soaks = self.has_reported(host) and not self.has_left(host)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The judge: goes through every write of a run, and says what no rule allowed.
 
-A planner opens what the rules allow by what it has read. So each opening is judged by the keys as that planner was told
+A planner opens what the rules allow by what it has read. So each admission is judged by the keys as that planner was told
 them (what hosts said of themselves), and as they are when it writes (all that goes through the ledger, which no one but
 itself may have written meanwhile). A host that falls back after a planner has looked is no one's fault.
 """
@@ -75,7 +75,7 @@ class Judge:
         self._steady = steady
         self._own: dict[tuple[str, Reading], set[int]] = {}
         self._read: dict[Reading, dict[str, tuple[str, int]]] = {}
-        self.openings = 0
+        self.admissions = 0
         self.events: Counter[str] = Counter()
 
     def judge(self, findings: Findings) -> None:
@@ -133,7 +133,7 @@ class Judge:
         found += _of_gates(event, step, facts)
         found += self._of_marks(event, write, step, rules)
         if event["what"] == "open":
-            self.openings += len(event["hosts"]) + sum(one["hosts"] for one in event["roles"].values())
+            self.admissions += len(event["hosts"]) + sum(one["hosts"] for one in event["roles"].values())
             found += _of_opening(event, before, step, facts)
             found += self._of_freshness(write)
         elif event["what"] == "begin" and after.get("rollback"):

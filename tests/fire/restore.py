@@ -4,7 +4,7 @@
 """A snapshot that is taken on the way and restored later, with all at work.
 
 Everybody is stopped while Consul restores, so that nothing is on its way then; they wake up in the middle of what they
-were at. What was let through since the snapshot is forgotten with it, and hosts that report after that are down or not
+were at. What was admitted since the snapshot is forgotten with it, and hosts that report after that are down or not
 whatever the keys say, so nothing is demanded of caps by the hosts' own state; but of the keys, all that is demanded else.
 A planner that has seen a newer epoch has to stop, and is started again by somebody who knows of the restore.
 """

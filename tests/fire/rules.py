@@ -26,7 +26,7 @@ class Rules:
     """Instructions, and what they mean.
 
     :param caps: roles -> how many of their hosts may be down at once.
-    :param budgets: roles -> how many failed or lost hosts of them stop further opening in these roles.
+    :param budgets: roles -> how many failed or lost hosts of them stop further admissions to these roles.
     :param canary: how many hosts of each role are the first stage; 0 for no stages. It waits for approval.
     :param frozen: whether nothing may be opened at any hour.
     """
@@ -157,8 +157,8 @@ class Schedule:
     restore: bool
 
     @property
-    def least_openings(self) -> int:
-        """How many hosts a run lets through at least: one that goes back takes those back that it had upgraded, and not all."""
+    def least_admissions(self) -> int:
+        """How many hosts a run admits at least: one that goes back takes those back that it had upgraded, and not all."""
         return 20 if self.rollback is None else 2 * self.rollback
 
     @property

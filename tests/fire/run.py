@@ -42,8 +42,8 @@ _PLANNERS, _NODES = 4, 3
 class Result:
     """What a run came to.
 
-    :param least_openings: how many hosts such a run has to let through.
-    :param openings: hosts that were let through, by the events of the history.
+    :param least_admissions: how many hosts such a run has to admit.
+    :param admissions: hosts that were admitted, by the events of the history.
     :param writes: writes that were judged, each with the keys before and after it.
     :param views: states that the servers showed, each compared with what was written.
     :param events: kinds of entries in the history.
@@ -51,10 +51,10 @@ class Result:
 
     seed: int
     kind: str
-    least_openings: int
+    least_admissions: int
     seconds: float = 0
     faults: Counter[str] = field(default_factory=Counter)
-    openings: int = 0
+    admissions: int = 0
     writes: int = 0
     views: int = 0
     events: Counter[str] = field(default_factory=Counter)
@@ -91,7 +91,7 @@ class Run:
     def run(self) -> Result:
         """Begin, be under fire, calm down, and look back."""
         began, plan = time.monotonic(), self._plan
-        result = Result(plan.seed, plan.name, plan.least_openings)
+        result = Result(plan.seed, plan.name, plan.least_admissions)
         prepare(be_planner.__module__)
         base = self._begin()
         planners, others = self._start()
@@ -222,7 +222,7 @@ class Run:
             steady=not result.faults["clock"] and not restores,
         )
         judge.judge(self._findings)
-        result.openings, result.writes, result.events = judge.openings, len(steps), judge.events
+        result.admissions, result.writes, result.events = judge.admissions, len(steps), judge.events
 
 
 def _rules_of(plan: Schedule) -> Any:

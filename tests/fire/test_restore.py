@@ -40,5 +40,5 @@ def test_a_planner_notices_that_the_epoch_went_back(lab: Lab) -> None:
     assert caught.value.code == "went_back"
     assert "Consul was restored to an earlier time" in caught.value.message
     assert lab.kv.texts() == before
-    # Somebody who knows of it goes on: what was let through since then is counted by what its hosts say.
+    # An operator who knows of it continues: what was admitted since then is counted by what its hosts say.
     assert make_pass(store, PassRequest(NEW, fleet=FLEET)).plan.hosts

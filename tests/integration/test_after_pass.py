@@ -53,7 +53,7 @@ def check(consul: RawKV, host: str, status: str) -> None:
 
 
 def tell(consul: RawKV, host: str, post: str) -> None:
-    """Write where a host is with its tasks after the upgrade, as the driver of a run does."""
+    """Write where a host is with its tasks after the upgrade, as the push daemon does."""
     consul.put(f"upgrade/hosts/{host}", json.dumps({**record(consul, host), "post": post}))
 
 
@@ -71,7 +71,7 @@ def test_a_budget_that_lost_health_has_spent_lets_nobody_through(done: Store, co
     outcome = go(done)
     assert opened(outcome) == []
     assert outcome.plan.blocker is not None
-    assert outcome.plan.blocker.code == "budget_spent"
+    assert outcome.plan.blocker.code == "failure_budget"
     assert outcome.plan.hosts["compute3"].reason == "was upgraded, and now its check nova is critical"
     assert consul.tree() == before
     check(consul, "compute3", "passing")

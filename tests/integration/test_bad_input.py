@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whatever stands in rules and keys: a call succeeds, or fails with a sentence and leaves everything as it was.
 
-What can't be read is counted the safe way, so that it never lets anybody through.
+What can't be read is counted the safe way, so that it never admits a host.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def opened(result: dict[str, Any]) -> set[str]:
 
 
 def slots_left(result: dict[str, Any]) -> int:
-    """Return how many computes more a pass might have let through; less than none where it let through too many."""
+    """Return how many computes more a pass might have admitted; less than none where it admitted too many."""
     let_through = {
         one["host"] for one in result["transitions"] if one["role"] == "compute" and one["from"] == "pending"
     }
@@ -242,10 +242,10 @@ def test_records_that_nobody_can_read_are_failed_hosts_with_a_slot(site: Site, r
 @regressions(
     {"ledger": changed(LEDGER, stage={"number": -5}), "call": GO_ON},
     {"ledger": changed(LEDGER, stage={"number": 0, "done_at": 10**400}), "call": GO_ON},
-    {"ledger": changed(LEDGER, state="paused", word={"at": 10**20}), "call": GO_ON},
+    {"ledger": changed(LEDGER, state="paused", command={"at": 10**20}), "call": GO_ON},
     {"ledger": changed(LEDGER, role_pattern="(a){99999999999}"), "call": GO_ON},
     {"ledger": changed(LEDGER, role_pattern="(" * 2000), "call": GO_ON},
-    {"ledger": changed(LEDGER, word={"a": bad_data.deep(450, mapping=True)}), "call": (INFO, {})},
+    {"ledger": changed(LEDGER, command={"a": bad_data.deep(450, mapping=True)}), "call": (INFO, {})},
     {"ledger": changed(LEDGER).replace(b'"epoch": 7', b'"epoch": ' + b"9" * 4300), "call": GO_ON},
 )
 def test_any_ledger(site: Site, ledger: bytes, call: tuple[str, dict[str, Any]]) -> None:

@@ -129,7 +129,7 @@ def test_the_same_input_gives_the_same_bytes_and_a_second_time_changes_nothing(
         or sorted(first["files"]) == first["files"]
     )
     assert first["roles"]["node"]["services"] == {"db": "db", "web": "web", "web-2": "web"}
-    assert [unit["name"] for unit in first["roles"]["node"]["units"]] == [
+    assert [task_group["name"] for task_group in first["roles"]["node"]["task_groups"]] == [
         "stop/web", "stop/web-2", "upgrade/db", "upgrade/web", "upgrade/web-2", "post_upgrade/db",
     ]  # fmt: skip
     shown = json.loads((one / "composition.json").read_text())
@@ -325,12 +325,12 @@ def test_tags_that_choose_nothing_are_an_error(roles: Roles, tmp_path: Path) -> 
 
 
 def run_step(tmp_path: Path, step: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a composed file of the validation, or the tasks of a service, without anything that needs a driver."""
+    """Run a composed file of the validation, or the tasks of a service, without anything that needs a push daemon."""
     folder = tmp_path / "composed"
     play = tmp_path / "play.yml"
     tasks = [{"ansible.builtin.include_tasks": str(folder / step), "tags": ["always"]}]
     play.write_text(json.dumps([{"hosts": "node", "gather_facts": False, "tasks": tasks}]))
-    return ansible(tmp_path, play, *arguments, upgrade_composed=str(folder), upgrade_unit={"run": True})
+    return ansible(tmp_path, play, *arguments, upgrade_composed=str(folder), upgrade_task_group={"run": True})
 
 
 @pytest.mark.thorough
@@ -351,10 +351,10 @@ def test_each_instance_runs_with_its_own_variables_and_files(roles: Roles, tmp_p
     assert by_playbook(tmp_path, roles).returncode == 0
     folder = tmp_path / "composed"
     for step in ("step2_stop", "step3_upgrade"):
-        # What is done around a unit needs the driver of a run.
+        # What is done around a task group needs the push daemon.
         path = folder / f"node/{step}.yml"
-        units = [task for task in yaml.safe_load(path.read_text()) if "convoy.upgrade.push_step" not in task]
-        path.write_text(json.dumps(units))
+        task_groups = [task for task in yaml.safe_load(path.read_text()) if "convoy.upgrade.push_step" not in task]
+        path.write_text(json.dumps(task_groups))
     done = run_step(tmp_path, "node/step3_upgrade.yml")
     assert done.returncode == 0, done.stdout
     said = re.findall(r'"msg": "(.*)"', done.stdout)
@@ -370,4 +370,4 @@ def test_a_service_may_have_either_kind_of_tasks(run: Runner, tmp_path: Path, na
     roles.add("web", {f"tasks/{name}.yml": f"- name: a\n  ansible.builtin.debug:\n{tags}"})
     (found,) = run([compose(tmp_path / "one", roles, upgrade_roles={"node": {"services": ["web"]}})])
     step = "stop" if tags else "post_upgrade"
-    assert [unit["step"] for unit in found["roles"]["node"]["units"]] == [step]
+    assert [task_group["step"] for task_group in found["roles"]["node"]["task_groups"]] == [step]

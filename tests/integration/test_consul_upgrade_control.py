@@ -159,7 +159,7 @@ def test_health_and_deadlines_from_real_checks(run: Runner, store: Store, consul
     consul.call("PUT", "catalog/register", json.dumps(register).encode())
     assert make_pass(store, PassRequest()).plan.hosts[node].reason == "reported 2 and soaks for 1 s more"
     waited = run([plan(wait=True, wait_timeout=20)], seconds=60)[0]
-    # compute2 was let through when compute1 had soaked, was silent, and was lost after a second.
+    # compute2 was admitted when compute1 had soaked, was silent, and was lost after a second.
     assert [one["host"] for one in waited["transitions"]] == ["compute2"]
     assert (waited["failed"], waited["failure"]["code"]) == (True, "stuck")
     assert "compute2 (lost): silent for " in waited["msg"]

@@ -75,7 +75,7 @@ def test_wrong_options_and_what_stands_in_the_way_are_told_and_change_nothing(ru
     assert "there is no layout 99" in beyond["msg"]
     assert "to" in wrong["msg"]
     assert refused["failure"]["code"] == "in_the_way"
-    assert [one["key"] for one in refused["failure"]["details"]["obstacles"]] == [
+    assert [one["key"] for one in refused["failure"]["details"]["problems"]] == [
         "config_state/host/compute1/enable_puppet",
         "running_version/stray",
     ]

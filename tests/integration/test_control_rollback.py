@@ -147,9 +147,9 @@ def test_who_takes_a_rollout_back_and_why_is_in_the_ledger_and_the_history(
 ) -> None:
     taken_back(store, consul)
     assert ledger(consul)["who"] == "ann"
-    assert {**ledger(consul)["word"], "at": 0} == {"by": "ann", "at": 0, "reason": "logins fail"}
+    assert {**ledger(consul)["command"], "at": 0} == {"by": "ann", "at": 0, "reason": "logins fail"}
     seen = run([info(name="compute1")])[0]
-    assert seen["ledger"]["word"]["reason"] == "logins fail"
+    assert seen["ledger"]["command"]["reason"] == "logins fail"
     (told,) = [one for one in seen["host"]["events"] if one["what"] == "begin" and one["version"] == "1"]
     assert (told["by"], told["reason"]) == ("ann", "the fleet is rolled back: logins fail")
 

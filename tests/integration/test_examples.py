@@ -42,7 +42,7 @@ PLUGINS = [
 
 
 def _for_a_run(_roles: Roles) -> list[Task]:
-    """Return what comes before a driver whose hosts upgrade themselves."""
+    """Return what comes before a push daemon whose hosts upgrade themselves."""
     begun = plan(version="2.10", instructions=UNLIMITED, fleet={"web1": "web"}, limit=[])
     nothing: Task = {"ansible.builtin.set_fact": {"composed": {"roles": {}, "run_folder": "/nowhere"}}}
     planned: Task = {**plan(version="2.10", fleet={"web1": "web"}), "check_mode": True, "register": "plan"}
@@ -57,7 +57,7 @@ def _for_a_turn(roles: Roles) -> list[Task]:
 
 
 def _for_a_step(roles: Roles) -> list[Task]:
-    """Return what comes before a unit of a host."""
+    """Return what comes before a task group of a host."""
     return [*_for_a_turn(roles), turn("begun"), step("stop/nginx")]
 
 

@@ -39,7 +39,7 @@ def begin(store: Store, consul: RawKV, rules: dict[str, Any]) -> PassResult:
 
 
 def go_on(store: Store, rules: dict[str, Any] | None = None) -> list[str]:
-    """Make a pass, and return whom it let through."""
+    """Make a pass, and return whom it admitted."""
     return [one.host for one in make_pass(store, PassRequest("2", rules, fleet=FLEET)).admissions]
 
 

@@ -71,7 +71,7 @@ def lines_of(screen: str, *words: str) -> list[str]:
 
 
 def begin(store: Store, version: str = "3") -> None:
-    """Begin a rollout as another machine does; its first host is let through."""
+    """Begin a rollout as another machine does; its first host is admitted."""
     make_pass(store, PassRequest(version=version, fleet=HOSTS, rules=RULES, role_order={"compute": ["controller"]}))
 
 
@@ -93,7 +93,7 @@ def times_of(screen: str) -> list[str]:
 
 
 def has_begun(screen: str) -> bool:
-    """Return whether the first host is drawn as let through."""
+    """Return whether the first host is drawn as admitted."""
     return bool(lines_of(screen, "controller", "0/1", "1 upgrading"))
 
 

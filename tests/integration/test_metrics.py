@@ -89,7 +89,7 @@ def test_the_file_tells_what_consul_has(run: Runner, store: Store, consul: RawKV
         ("hosts", "compute", "pending"): 3,
     }
     assert {key: value for key, value in found.items() if key[0] == "stopped" and value} == {
-        ("stopped", "budget_spent"): 1
+        ("stopped", "failure_budget"): 1
     }
     assert found["opened_hosts", "compute"] == 2
     assert found["opened_hosts", "controller"] == 1

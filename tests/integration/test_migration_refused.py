@@ -60,7 +60,7 @@ def test_all_that_stands_in_the_way_is_told_at_once_and_nothing_is_changed(
     with pytest.raises(UpgradeError) as caught:
         migrated(store, dry=dry)
     assert caught.value.code == "in_the_way"
-    found = {one["key"]: one for one in caught.value.details["obstacles"]}
+    found = {one["key"]: one for one in caught.value.details["problems"]}
     expected = {key: why for key, (_value, why) in BAD.items()}
     # Of two reports the older one is named, as that is likely the one to delete.
     expected["running_version/v673/compute3"] = expected.pop("running_version/v674/compute3")
@@ -81,16 +81,16 @@ def test_bytes_that_are_no_text_stand_in_the_way(store: Store, consul: RawKV) ->
     bad = ["current_version", "running_version/v673/compute1", "config_state/role/compute/enable_puppet"]
     for key in bad:
         consul.put(key, b"\xff")
-    obstacles = refusal(store).details["obstacles"]
-    assert {one["key"] for one in obstacles} == {*bad, "config_state/role/st\ufffdrage/enable_puppet"}
-    assert all("not UTF-8" in one["why"] for one in obstacles)
+    problems = refusal(store).details["problems"]
+    assert {one["key"] for one in problems} == {*bad, "config_state/role/st\ufffdrage/enable_puppet"}
+    assert all("not UTF-8" in one["why"] for one in problems)
 
 
 def test_mended_as_it_is_told_it_goes_on(store: Store, consul: RawKV) -> None:
     load(
         consul, legacy_reports(HOSTS[:3]) | {"running_version/v674/compute3": "1528312400.00", "running_version/x": "1"}
     )
-    for one in refusal(store).details["obstacles"]:
+    for one in refusal(store).details["problems"]:
         assert consul.delete(one["key"])
     migrated(store)
     assert consul.texts("running/versions/")["running/versions/v674/compute3"] == "1528312400.00"
@@ -113,7 +113,7 @@ def test_what_comes_into_the_way_is_told_with_what_was_done_before(store: Store,
 
     around_writes(store, somebody_writes)
     error = refusal(store)
-    assert [one["key"] for one in error.details["obstacles"]] == ["running_version/stray"]
+    assert [one["key"] for one in error.details["problems"]] == ["running_version/stray"]
     copied = consul.tree("running/versions/")
     # Between looking and locking nothing was done yet.
     assert ("Nothing is changed. Fix these" in error.message) is (at == 1) is (not copied)
@@ -133,7 +133,7 @@ def test_what_comes_into_the_way_is_told_with_what_was_done_before(store: Store,
 def test_of_very_many_the_first_are_in_the_sentence_and_all_in_the_details(store: Store, consul: RawKV) -> None:
     load(consul, {f"running_version/v1/compute{number}": "?" for number in range(70)})
     error = refusal(store)
-    assert len(error.details["obstacles"]) == 70
+    assert len(error.details["problems"]) == 70
     assert error.message.endswith(" | And 20 more, in failure.details.")
 
 

@@ -44,7 +44,7 @@ class ToTwo(MigrationStep):
     def folders(self, prefix):
         return (f"{prefix}upgrade/hosts/", f"{prefix}records/", f"{prefix}running/versions/")
 
-    def obstacles(self, found):
+    def problems(self, found):
         bad = [one for one in found.below("running/versions/") if b"{" in one.value]
         return [KeyProblem(one.key, "has braces", "Delete it.") for one in bad]
 
@@ -140,7 +140,7 @@ def test_what_stands_in_the_way_of_a_later_step_is_seen_when_it_is_reached(setti
     for dry in (True, False):
         with pytest.raises(UpgradeError) as caught:
             Migrator(Store(settings)).run(dry=dry)
-        assert caught.value.details["obstacles"] == [
+        assert caught.value.details["problems"] == [
             {"key": "running/versions/v1/web1", "why": "has braces", "fix": "Delete it."}
         ]
         assert "can't be migrated to layout 2" in caught.value.message

@@ -101,7 +101,7 @@ def test_each_event_is_told_once_of_hosts_that_upgrade_themselves(
     said = control.Command("logins fail", "ann", FLEET)
     control.pause(store, said)
     paused = chat.wait_for("pause")
-    assert (paused["by"], paused["reason"], paused["cause"]) == ("ann", "logins fail", "word")
+    assert (paused["by"], paused["reason"], paused["cause"]) == ("ann", "logins fail", "command")
     assert paused["text"] == "The rollout to 2 was paused by ann: logins fail."
     control.resume(store, control.Command("", "ann", FLEET))
     assert chat.wait_for("resume")["text"] == "The rollout to 2 was resumed by ann."

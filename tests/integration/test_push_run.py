@@ -60,7 +60,7 @@ def test_a_host_goes_through_its_units_and_is_upgraded(run: Runner, roles: Roles
     assert (begun["go"], begun["state"], begun["done"]) == (True, "upgrading", [])
     assert [(result["run"], result["why"]) for result in (steps[0], steps[1], steps[3])] == [(True, "")] * 3
     assert ended["state"] == "upgraded"
-    assert (settled["done"], settled["partial"], settled["obstacles"]) == (True, [], [])
+    assert (settled["done"], settled["partial"], settled["blockers"]) == (True, [], [])
     assert consul.get(f"running/versions/v2/{HOST}")
     assert consul.get("running/versions/v2/web2") is None
 
@@ -75,7 +75,7 @@ def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_
     assert (record(consul)["state"], record(consul)["error"], record(consul)["step"]) == ("failed", "no disk", "stop")
     settled = played[4]
     assert (settled["failed"], settled["failure"]["code"], settled["done"]) == (True, "stuck", False)
-    assert any("no disk" in reason for reason in settled["obstacles"])
+    assert any("no disk" in reason for reason in settled["blockers"])
     assert settled["msg"] == f"[stuck] {settled['failure']['message']}"
 
     again = plan(version="v2", fleet=FLEET, limit=[])
@@ -85,7 +85,7 @@ def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_
     retried = started(FLEET, [HOST], retry_failed=True)
     played = play(run, roles, retried, turn("begun"), step("stop/nginx"), begin=again)
     assert (played[1]["go"], played[1]["done"]) == (True, [])
-    # It was at this unit when it failed, so this is where it goes on.
+    # It was at this task_group when it failed, so this is where it goes on.
     assert played[2]["run"]
 
 
@@ -109,7 +109,7 @@ def test_what_goes_on_without_its_driver_or_order_is_refused(run: Runner, roles:
         push_run(state="settled", play="dataplane"),
     )
     codes = [result.get("failure", {}).get("code") for result in played]
-    assert codes == [None, "not_let_through", None, "unknown_unit", None, "no_push", "no_push"]
+    assert codes == [None, "not_admitted", None, "unknown_task_group", None, "no_push", "no_push"]
     for result in played:
         if result["failed"]:
             assert result["msg"] == f"[{result['failure']['code']}] {result['failure']['message']}"
@@ -154,17 +154,17 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
     consul.delete("running/versions/v1/", tree=True)
     seed(consul, FLEET, "2.4")
     task = "- command: x\n  tags: upgrade\n"
-    points = {f"tasks/upgrade_to/{point}.yml": task for point in ("2.4", "2.6")}
+    checkpoints = {f"tasks/upgrade_to/{checkpoint}.yml": task for checkpoint in ("2.4", "2.6")}
     for name, more in (("db", ""), ("cloud", "provider: true\n")):
-        roles.add(name, {TASKS: task, META: f'upgrade_path: ["2.4", "2.6"]\n{more}', **points})
+        roles.add(name, {TASKS: task, META: f'upgrade_path: ["2.4", "2.6"]\n{more}', **checkpoints})
     begin = plan(version="2.6", fleet=FLEET, instructions={"rolling_rules": {"global": 2}}, limit=[])
-    units = ("db@2.4", "cloud@2.4", "db@2.6", "cloud@2.6", "db", "cloud")
+    task_groups = ("db@2.4", "cloud@2.4", "db@2.6", "cloud@2.6", "db", "cloud")
     steps = [
         one
-        for unit in units
+        for task_group in task_groups
         for one in (
-            step(f"upgrade/{unit}"),
-            *([step(f"upgrade/{unit}", state="done")] * (unit not in ("db@2.4", "db"))),
+            step(f"upgrade/{task_group}"),
+            *([step(f"upgrade/{task_group}", state="done")] * (task_group not in ("db@2.4", "db"))),
         )
     ]
     played = run(
@@ -186,7 +186,7 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
         (False, "it is not on the host's upgrade path"),
         *[(True, "")] * 5,
     ]
-    # The run is gone, and what it did stays: the last unit of the provider made it what it should be.
+    # The run is gone, and what it did stays: the last task_group of the provider made it what it should be.
     assert json.loads(consul.get("upgrade/providers/cloud") or b"")["version"] == "2.6"
     found = record(consul)
     assert (found["origin"], found["step"], found["service"]) == ("2.4", "upgrade", "cloud")
@@ -196,8 +196,8 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
 @pytest.mark.thorough
 def test_checkpoints_that_a_host_has_behind_it_are_not_run_again(run: Runner, roles: Roles, consul: RawKV) -> None:
     task = "- command: x\n  tags: upgrade\n"
-    points = {f"tasks/upgrade_to/{point}.yml": task for point in ("2.4", "2.6")}
-    roles.add("db", {TASKS: task, META: 'upgrade_path: ["2.4", "2.6"]\n', **points})
+    checkpoints = {f"tasks/upgrade_to/{checkpoint}.yml": task for checkpoint in ("2.4", "2.6")}
+    roles.add("db", {TASKS: task, META: 'upgrade_path: ["2.4", "2.6"]\n', **checkpoints})
     consul.delete("running/versions/v1/", tree=True)
     midway = {"version": "2.4.1", "state": "failed", "origin": "2.2", "done": ["stop/db", "upgrade/db@2.4"]}
     consul.put(f"upgrade/hosts/{HOST}", json.dumps(midway))

@@ -206,7 +206,7 @@ def test_another_rollout_waits_for_the_current_task_group(
     finish(first, "web1", CLOUD[0].name)
     assert waiting.result(LONG)
     found = entry(consul, "upgrade/providers/cloud")
-    assert (found["target"], found["host"], found["unit"]) == ("3", "web2", CLOUD[0].name)
+    assert (found["target"], found["host"], found["task_group"]) == ("3", "web2", CLOUD[0].name)
 
 
 def test_the_key_of_another_rollout_is_not_overwritten(services: Begin, consul: RawKV) -> None:

@@ -79,7 +79,7 @@ def test_it_ends_when_nothing_can_move_and_says_why(run: Runner, store: Store, c
         assert result["failed"]
         assert result["failure"]["code"] == "stuck"
         assert result["failure"]["message"].startswith("No host can continue without an operator. 2: ")
-        assert result["failure"]["details"]["obstacles"] == result["obstacles"]
+        assert result["failure"]["details"]["blockers"] == result["blockers"]
     assert (
         "compute2 (held): held by ann: disk (ends when the key hold/upgrade/hold/host/compute2 is deleted)"
         in held["msg"]

@@ -102,7 +102,7 @@ class Watchers:
                 raise
             assert "migrate_state" in error.message
         else:
-            self.wrong.append("a planner was let through")
+            self.wrong.append("a planner was not refused")
 
 
 def _old_answers(consul: RawKV) -> dict[str, bool]:

@@ -37,8 +37,8 @@ def test_hosts_at_four_versions_go_their_own_ways(site: Site, plane: str) -> Non
     reports(site, **hosts)
     shown = site.play("upgrade", version="2.10")
     own = {"db1": ("2.4", "2.6", "2.8", "2.10"), "db2": ("2.8", "2.10"), "db3": ("2.10",), "db4": ("2.10",)}
-    for host, points in own.items():
-        assert site.done(host) == ["db/stop", *at(*points), "db/upgrade", "db/start"]
+    for host, checkpoints in own.items():
+        assert site.done(host) == ["db/stop", *at(*checkpoints), "db/upgrade", "db/start"]
         assert {one.version for one in site.entries(host)} == {f"{hosts[host]}>2.10"}
     assert "db from 2.6 to 2.10 by db@2.8, db@2.10: db2" in shown
     assert site.reported("2.10") == set(hosts)
@@ -85,7 +85,7 @@ def test_a_check_of_a_point_that_is_behind_a_host_is_not_asked_again(site: Site)
     site.play("upgrade", version="2.6", code=2)
     broken.unlink()
     before = len(site.done("db1"))
-    # What was there before the point is not there any more.
+    # What was there before the checkpoint is not there any more.
     site.fail("db1", "db@2.4/validate")
     site.play("upgrade", version="2.8", replace="2.6")
     assert site.done("db1")[before:] == ["db@2.6/validate", "db@2.8/validate", *at("2.6", "2.8"), "db/upgrade"]
@@ -170,8 +170,8 @@ def test_hosts_of_unknown_version_are_refused_until_it_is_declared(site: Site) -
     site.inventory(roles, fleet)
     site.play("upgrade", version="2.6", retry_failed=True)
     assert site.reported("2.6") == {"db1", "db2", "db3", "web1"}
-    ways = {host: [task for task in site.done(host) if "@" in task] for host in (*hosts, "web1")}
-    assert ways == {
+    version_rules = {host: [task for task in site.done(host) if "@" in task] for host in (*hosts, "web1")}
+    assert version_rules == {
         "db1": ["db@2.6/validate", *at("2.6")],
         "db2": ["db@2.4/validate", "db@2.6/validate", *at("2.4", "2.6")],
         "db3": ["db@2.6/validate", *at("2.6")],

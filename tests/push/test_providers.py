@@ -89,7 +89,7 @@ def test_one_that_fails_stops_all_who_wait_and_goes_on_after_the_last_point_that
     assert len(tried) == 1
     found, first = provider(site), tried.pop()
     assert (found["version"], found["target"], found["host"]) == ("2.2", "2.6", first)
-    assert (found["unit"], found["done"]) == ("upgrade/cloud@2.6", ["prepare/cloud", "upgrade/cloud@2.4"])
+    assert (found["task_group"], found["done"]) == ("upgrade/cloud@2.6", ["prepare/cloud", "upgrade/cloud@2.4"])
     assert "cloud@2.6-upgrade is broken here" in found["error"]
     assert f"cloud: 2.2, on the way to 2.6, {first} failed at upgrade/cloud@2.6: " in shown
     for host in hosts:

@@ -27,8 +27,8 @@ SCHEMA = """\
     apply:
       delegate_to: "{{ groups.database | first }}"
   vars:
-    upgrade_version: "{{ upgrade_point }}"
-    postgresql_migration_file: "{{ inventory_dir }}/migrations/{{ upgrade_point }}.sql"
+    upgrade_version: "{{ upgrade_checkpoint }}"
+    postgresql_migration_file: "{{ inventory_dir }}/migrations/{{ upgrade_checkpoint }}.sql"
     postgresql_migration_database: shop
 """
 

@@ -35,7 +35,7 @@ class Hold:
     by: str = "unknown"
     at: str = ""
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return a phrase with who set the hold, why, and how it ends."""
         since = f" since {self.at}" if self.at else ""
         ends = f"ends when the key {self.key} is deleted"

@@ -34,7 +34,7 @@ class Ledger:
     :param previous_version: the version that the fleet came from, None if it is not known. Rollouts that were not completed
         do not count.
     :param state: ``running``, ``paused``, ``aborted`` or ``complete``.
-    :param word: the last command of an operator to pause, abort or roll back: ``by``, ``at`` (unix seconds), ``reason``.
+    :param command: the last command of an operator to pause, abort or roll back: ``by``, ``at`` (unix seconds), ``reason``.
     :param rollback: whether it is a rollback: the hosts that changed last go first, and no host waits for those in ``broken``.
     :param broken: hosts that had failed or were lost when the rollback began.
     :param admitted: hosts that were admitted and had started when this rollout began, which removed their gates. Each has the
@@ -61,7 +61,7 @@ class Ledger:
     members: Mapping[str, int] = field(default_factory=dict)
     who: str = "unknown"
     since: int = 0
-    word: Mapping[str, Any] = field(default_factory=dict)
+    command: Mapping[str, Any] = field(default_factory=dict)
     rollback: bool = False
     stage: Mapping[str, int] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Ledger:
             "commit": isinstance(self.commit, str),
             "since": is_time(self.since),
             "begun_index": self.begun_index is None or is_count(self.begun_index),
-            "word": isinstance(self.word, Mapping) and is_time(self.word.get("at", 0)),
+            "command": isinstance(self.command, Mapping) and is_time(self.command.get("at", 0)),
             "rollback": isinstance(self.rollback, bool),
             "broken": _are_texts(self.broken),
             "stopped": _are_texts(self.stopped),

@@ -18,7 +18,7 @@ class Provider:
     :param version: the version that it runs, or the one before the upgrade under way; empty if it is not known.
     :param target: the version of the upgrade under way, or of the one that failed; empty after it.
     :param host: the host that upgrades it, or upgraded it last.
-    :param unit: the task group that is under way, or that failed; empty between two.
+    :param task_group: the task group that is under way, or that failed; empty between two.
     :param done: the finished task groups of this upgrade. Those of checkpoints, such as ``upgrade/cloud@2.4``, stay finished
         when the target changes.
     :param error: why the upgrade failed; empty if it did not.
@@ -29,7 +29,7 @@ class Provider:
     version: str = ""
     target: str = ""
     host: str = ""
-    unit: str = ""
+    task_group: str = ""
     done: tuple[str, ...] = ()
     error: str = ""
     at: int = 0
@@ -51,7 +51,7 @@ class Provider:
             "target": self.target,
             "state": self.state,
             "host": self.host,
-            "unit": self.unit,
+            "task_group": self.task_group,
             "done": list(self.done),
             "error": self.error,
         }

@@ -118,7 +118,7 @@ def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, curre
             for scope, name in (("host", host), ("role", role), ("global", None))
             if snapshot.holds.at(scope, name) is hold
         )
-        return Permission(False, scope, hold.key, True, f"closed: {hold.words()}", version, held)
+        return Permission(False, scope, hold.key, True, f"closed: {hold.text()}", version, held)
     gate = snapshot.gates.answer(host, role, current)
     if gate.is_open is None:
         state = "open" if default else "closed"

@@ -71,7 +71,7 @@ def acquire(store: Store, session: str, host: str) -> str | None:
 
     :raises UpgradeError: ``busy``, or what :meth:`ConsulClient.write` raises.
     """
-    key = store.keys.driver(host)
+    key = store.keys.lease(host)
     for _try in range(10):
         try:
             store.client.write([_lock(store, session, host)])
@@ -93,20 +93,20 @@ def holding_session(store: Store, host: str) -> str:
 
     :raises UpgradeError: what :meth:`ConsulClient.read` raises.
     """
-    entry = store.client.get(store.keys.driver(host))
+    entry = store.client.get(store.keys.lease(host))
     holder = decode_holder(entry.value) if entry is not None else None
     return holder.session if holder is not None else ""
 
 
 def release(store: Store, hosts: Iterable[str]) -> list[Operation]:
     """Return the operations that release the leases of hosts."""
-    return [remove(store.keys.driver(host)) for host in hosts]
+    return [remove(store.keys.lease(host)) for host in hosts]
 
 
 def _lock(store: Store, session: str, host: str) -> Operation:
     pid = os.getpid()
     holder = LeaseHolder(current_user(), int(time.time()), session, boot_id(), pid, start_ticks(pid) or 0)
-    return lock(store.keys.driver(host), json.dumps(asdict(holder), sort_keys=True), session)
+    return lock(store.keys.lease(host), json.dumps(asdict(holder), sort_keys=True), session)
 
 
 def decode_holder(value: bytes) -> LeaseHolder | None:

@@ -172,7 +172,7 @@ class ProviderUpgrade:
             before,
             target=self.version,
             host=self.host,
-            unit=before.unit if error else "",
+            task_group=before.task_group if error else "",
             done=tuple(dict.fromkeys((*self._kept(before), *finished))),
             error=error,
             at=int(time.time()),
@@ -223,7 +223,7 @@ def read_provider(store: Store, version: str, name: str, host: str = "", session
     found, entry, wanted = entries.get(key), entries.get(held), entries.get(current)
     provider = decode_provider(key, found.value) if found is not None else Provider()
     holder = once_for_all.decode(entry, lock_of(name)) if entry is not None else None
-    is_midway = bool(provider.target and provider.unit and not provider.error)
+    is_midway = bool(provider.target and provider.task_group and not provider.error)
     if holder is None and host and is_midway and provider.host not in ("", host):
         lease_session = leases.holding_session(store, provider.host)
         if lease_session not in ("", session):

@@ -69,7 +69,7 @@ class PuppetOptions:
     seconds: float = 3600
     lock_seconds: float = 600
 
-    def words(self) -> list[str]:
+    def command_line(self) -> list[str]:
         """Return the arguments of the command, without the executable."""
         words = [self.kind, "--detailed-exitcodes", "--color=false"]
         if self.kind == "agent":
@@ -106,7 +106,7 @@ def run_puppet(options: PuppetOptions) -> PuppetRun:
     :raises UpgradeError: ``not_runnable``, ``puppet_disabled``, ``bad_lock_file``, ``puppet_locked``; ``puppet_timeout`` and
         ``puppet_failed``, whose details have ``exit_code`` and ``output``.
     """
-    command = [_find(options.executable), *options.words()]
+    command = [_find(options.executable), *options.command_line()]
     refuse_disabled()
     with _alone(options.lock_seconds) as (lock, waited):
         return _run(options, command, lock, waited)

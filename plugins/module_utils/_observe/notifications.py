@@ -79,7 +79,7 @@ class Notification:
     :param at: when it happened (unix seconds).
     :param after: what has been sent once this event is sent.
     :param outcome: how the rollout ended: ``complete`` or ``aborted``; empty for other events.
-    :param cause: what paused or resumed it: ``word`` for an operator's command, or ``budget``; empty for other events.
+    :param cause: what paused or resumed it: ``command`` for an operator's command, or ``budget``; empty for other events.
     :param hosts: the hosts that failed or are lost, for a failure.
     """
 
@@ -187,7 +187,7 @@ def _of_entry(entry: Mapping[str, Any], sent: SentNotifications) -> Notification
     if what == "stage" and (stage := str(entry.get("stage") or "")) not in ("", sent.stage):
         return replace(plain, event=STAGE, stage=stage, reason="", after=replace(sent, stage=stage))
     if what in ("pause", "resume"):
-        return replace(plain, event=PAUSE if what == "pause" else RESUME, cause="word")
+        return replace(plain, event=PAUSE if what == "pause" else RESUME, cause="command")
     if what == "budget":
         return replace(plain, event=PAUSE if entry.get("keys") else RESUME, cause="budget")
     if what == "approve":
@@ -273,9 +273,9 @@ def _text(found: Mapping[str, Any]) -> str:
     if event == STAGE:
         return f"{of}: stage {found['stage']} begins."
     if event == PAUSE:
-        return f"{of} was paused{by}{why}." if found["cause"] == "word" else f"{of} admits no more hosts{why}."
+        return f"{of} was paused{by}{why}." if found["cause"] == "command" else f"{of} admits no more hosts{why}."
     if event == RESUME:
-        return f"{of} was resumed{by}{why}." if found["cause"] == "word" else f"{of} continues{why}."
+        return f"{of} was resumed{by}{why}." if found["cause"] == "command" else f"{of} continues{why}."
     if event == FAILURE:
         first = "; ".join(f"{one['host']} {one['error']}" for one in found["failures"][:_MOST_IN_TEXT])
         count = len(found["failures"]) + found["more_failures"]
@@ -298,7 +298,7 @@ def _next(found: Mapping[str, Any]) -> str:
     if event == PAUSE:
         return (
             "Run resume.yml to continue it, or abort.yml to end it."
-            if found["cause"] == "word"
+            if found["cause"] == "command"
             else "Fix the hosts that failed and run retry.yml, or give all rules again with a higher budget."
         )
     if event == WANTED:

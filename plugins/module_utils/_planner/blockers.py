@@ -16,14 +16,14 @@ from .._rules.windows import outside_hours
 from .fleet_state import FleetState
 from .stage_progress import StageProgress, stage_progress
 
-PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK = "paused", "aborted", "budget_spent", "hours", "approval", "soak"
+PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK = "paused", "aborted", "failure_budget", "hours", "approval", "soak"
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutBlocker:
     """Why no host of the whole rollout is admitted.
 
-    :param code: a stable code: ``paused``, ``aborted``, ``budget_spent`` or ``hours``.
+    :param code: a stable code: ``paused``, ``aborted``, ``failure_budget`` or ``hours``.
     :param until: when it ends without an operator (unix seconds); None if it does not.
     :param is_temporary: whether it is expected to end, by the clock or by a command.
     :param rule: the key in the rules that causes it; empty for an operator's command.
@@ -114,7 +114,7 @@ def rollout_blocker(
 
 def command_text(ledger: Ledger) -> str:
     """Return who paused or aborted a rollout, when and why, as far as the ledger has it: ``by ann at ...: logins fail``."""
-    command = ledger.word
+    command = ledger.command
     text = f" by {command['by']}" if command.get("by") else ""
     if isinstance(command.get("at"), int):
         text += f" at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(command['at']))}"

@@ -169,9 +169,9 @@ def state_reason(host: HostState, version: str | None) -> str:
     :param version: the target version of the rollout.
     """
     text = _of_state(host, version)
-    if host.hold is None or host.hold.words() in text:
+    if host.hold is None or host.hold.text() in text:
         return text
-    return f"{text}; {host.hold.words()}"
+    return f"{text}; {host.hold.text()}"
 
 
 def _of_state(host: HostState, version: str | None) -> str:
@@ -184,7 +184,7 @@ def _of_state(host: HostState, version: str | None) -> str:
         tries = f" (attempt {host.record.attempt})" if host.record.attempt > 1 else ""
         return f"failed{host.record.where()}{tries}: {error}"
     if host.state == states.HELD and host.hold is not None:
-        return host.hold.words()
+        return host.hold.text()
     return _upgrading(host, version)
 
 
@@ -202,7 +202,7 @@ def _upgrading(host: HostState, version: str | None) -> str:
         text = f"admitted by gate {host.gate.key} ({host.gate.value}), not started yet"
     else:
         text = "no gate is set, so every host is admitted; not started yet"
-    return f"{text}: {host.hold.words()}" if host.hold else text
+    return f"{text}: {host.hold.text()}" if host.hold else text
 
 
 def _view(one: HostState, group: str | None, reason: Reason, stage: int) -> HostView:

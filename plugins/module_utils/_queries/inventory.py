@@ -233,7 +233,7 @@ def _facts(plan: Plan, state: HostState, plane: str | None) -> Facts:
         "reason": view.reason,
         "gate": _gate(state.gate),
         "gate_key": state.gate.key,
-        "hold": state.hold.words() if state.hold else None,
+        "hold": state.hold.text() if state.hold else None,
     }
 
 

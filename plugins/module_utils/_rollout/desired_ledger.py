@@ -44,9 +44,9 @@ class PassRequest:
     :param commit: the commit of that epoch; an epoch with another commit is refused too. Empty if the caller does not have it.
     :param restart: whether to begin an aborted rollout again.
     :param replace: target version of a rollout under way that this one may replace; None to replace none.
-    :param takes_back: the rollout that this one rolls back. If another one is the current one by then, the request is refused.
+    :param rolls_back: the rollout that this one rolls back. If another one is the current one by then, the request is refused.
     :param post_upgrade: roles that have tasks after the upgrade; None if the caller does not know.
-    :param word: the rollback command: ``by``, ``at`` (unix seconds) and ``reason``, for the ledger and the history.
+    :param command: the rollback command: ``by``, ``at`` (unix seconds) and ``reason``, for the ledger and the history.
     """
 
     version: str | None = None
@@ -61,8 +61,8 @@ class PassRequest:
     commit: str = ""
     restart: bool = False
     replace: str | None = None
-    takes_back: Ledger | None = None
-    word: Mapping[str, Any] = field(default_factory=dict)
+    rolls_back: Ledger | None = None
+    command: Mapping[str, Any] = field(default_factory=dict)
     post_upgrade: Sequence[str] | None = None
 
 
@@ -116,7 +116,7 @@ def desired_ledger(keys: Keys, request: PassRequest, snapshot: Snapshot, now: in
     if begins:
         check_new_version(version, "version")
     replaces = _replaced(request, snapshot, version)
-    if begins and not begun and not (request.takes_back or request.restart):
+    if begins and not begun and not (request.rolls_back or request.restart):
         _refuse_outstanding(request, snapshot, version)
     same = old if old is not None and old.version == version and not begins else None
     # A rollout without rules of its own begins with those of the last rollout.
@@ -133,7 +133,7 @@ def desired_ledger(keys: Keys, request: PassRequest, snapshot: Snapshot, now: in
     if same is None or plain != same.instructions:
         order = resolve(rules, set(members.values()), members)
         # The rules of a rollback were checked when the first rollout began. Hosts may have been removed since then.
-        if request.takes_back is None or not _are_of(request.takes_back, plain):
+        if request.rolls_back is None or not _are_of(request.rolls_back, plain):
             refuse_unknown(order.unknown, members, request.role_order)
         refuse_uncapped(rules, order, _former_default(snapshot))
     ledger = Ledger(
@@ -144,10 +144,10 @@ def desired_ledger(keys: Keys, request: PassRequest, snapshot: Snapshot, now: in
         instructions=plain,
         role_pattern=pattern if pattern != DEFAULT_ROLE_PATTERN else None,
         members=dict(Counter(members.values())) if request.fleet else dict(old.members if old else {}),
-        who=same.who if same else str(request.word.get("by") or current_user()),
+        who=same.who if same else str(request.command.get("by") or current_user()),
         since=same.since if same else now,
-        word=same.word if same else dict(request.word),
-        rollback=same.rollback if same else request.takes_back is not None,
+        command=same.command if same else dict(request.command),
+        rollback=same.rollback if same else request.rolls_back is not None,
         stage=_stage(same, rules) if same else {},
         begun_index=same.begun_index if same else snapshot.index,
         admitted=same.admitted if same else admitted_and_started(snapshot, members),
@@ -199,7 +199,7 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
         and request.since is None
         and not begun
     )
-    if old is not None and over and not (request.restart or request.takes_back):
+    if old is not None and over and not (request.restart or request.rolls_back):
         raise UpgradeError(
             "aborted",
             f"The rollout to {version} was aborted{command_text(old)}. No host is admitted. Begin it again with restart: true "
@@ -208,7 +208,7 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
     begins = snapshot.current_version != version or over
     if begins and (request.since is not None or begun):
         raise other_rollout(snapshot)
-    if begins and request.takes_back is not None and not is_same_rollout(request.takes_back, old):
+    if begins and request.rolls_back is not None and not is_same_rollout(request.rolls_back, old):
         raise other_rollout(snapshot)
     return begins
 
@@ -222,7 +222,7 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
     :raises UpgradeError: ``rollout_under_way``.
     """
     old = snapshot.ledger
-    if old is None or old.state not in (RUNNING, PAUSED) or old.version == version or request.takes_back is not None:
+    if old is None or old.state not in (RUNNING, PAUSED) or old.version == version or request.rolls_back is not None:
         return None
     if request.replace == old.version:
         return old

@@ -87,7 +87,7 @@ def _why(old: Ledger | None, ledger: Ledger) -> dict[str, Any]:
         if old is None or old.state not in (RUNNING, PAUSED) or old.version == ledger.version:
             return {"reason": reason}
         return {"reason": f"{reason} in place of {old.version}, which was {old.state}", "replaces": old.version}
-    given = ledger.word.get("reason")
+    given = ledger.command.get("reason")
     return {"by": ledger.who, "reason": "the fleet is rolled back" + (f": {given}" if given else "")}
 
 

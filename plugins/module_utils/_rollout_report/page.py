@@ -68,7 +68,7 @@ def html_page(report: Mapping[str, Any]) -> str:
         else "",
         _section("How long hosts took", _took(report)),
         _section(
-            "Who did what when", _table(("when", "who", "what", "why"), [_entry_row(one) for one in report["words"]])
+            "Who did what when", _table(("when", "who", "what", "why"), [_entry_row(one) for one in report["commands"]])
         ),
         _section("Rules", f"<pre>{escape(json.dumps(report['rules'], indent=2, ensure_ascii=False))}</pre>"),
     ]

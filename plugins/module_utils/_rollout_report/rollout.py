@@ -82,7 +82,7 @@ def rollout_report(
         "whole": is_whole,
         "rules": rules,
         "hosts": hosts,
-        "words": [_entry(event) for event in events if event.get("what") not in ("publish", "health")],
+        "commands": [_entry(event) for event in events if event.get("what") not in ("publish", "health")],
         "concurrency": {
             part: concurrency(one for role in roles for one in by_role[role])
             for part, roles in _parts(limits, counts).items()

@@ -88,13 +88,13 @@ class Keys:
         return f"{self.approvals}{stage}"
 
     @property
-    def drivers(self) -> str:
+    def leases(self) -> str:
         """The folder of the leases of hosts."""
         return f"{self.upgrade}drivers/"
 
-    def driver(self, host: str) -> str:
+    def lease(self, host: str) -> str:
         """The lease of one host; locked by the run's session, and deleted when that ends."""
-        return f"{self.drivers}{host}"
+        return f"{self.leases}{host}"
 
     @property
     def onces(self) -> str:

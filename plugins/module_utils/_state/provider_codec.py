@@ -22,7 +22,7 @@ def decode_provider(key: str, value: bytes) -> Provider:
     """Return a provider. One that can't be read has no version and an error, so nothing is begun on it."""
     try:
         data = decode_data(value)
-        texts = {name: data.get(name, "") for name in ("version", "target", "host", "unit", "error")}
+        texts = {name: data.get(name, "") for name in ("version", "target", "host", "task_group", "error")}
         done, at = data.get("done", []), data.get("at", 0)
         if not all(isinstance(text, str) for text in texts.values()):
             raise ValueError(f"{truncated_repr(texts)} are not all texts")
@@ -30,15 +30,15 @@ def decode_provider(key: str, value: bytes) -> Provider:
             # The version may be unknown during an upgrade, but not without a target.
             if texts[name] or (name == "version" and not texts["target"]):
                 check_version(texts[name], name)
-        if not (isinstance(done, list) and all(isinstance(unit, str) for unit in done)):
+        if not (isinstance(done, list) and all(isinstance(task_group, str) for task_group in done)):
             raise ValueError(f"done {truncated_repr(done)}")
         if sum(map(len, done)) > MOST_DONE:
             raise ValueError(f"done has more than {MOST_DONE} characters")
         if not is_time(at):
             raise ValueError(f"at {truncated_repr(at)}")
         error = truncate_middle(sanitize(texts["error"]), _LONGEST_ERROR)
-        host, unit = (truncate_middle(sanitize(texts[name])) for name in ("host", "unit"))
-        return Provider(texts["version"], texts["target"], host, unit, tuple(map(sanitize, done)), error, at)
+        host, task_group = (truncate_middle(sanitize(texts[name])) for name in ("host", "task_group"))
+        return Provider(texts["version"], texts["target"], host, task_group, tuple(map(sanitize, done)), error, at)
     except (ValueError, TypeError, AttributeError, UpgradeError) as error:
         why = truncate_middle(sanitize(error.message if isinstance(error, UpgradeError) else str(error)))
         fix = 'Write the version that it runs, such as {"version": "2.4"}'

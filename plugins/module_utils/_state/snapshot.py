@@ -83,8 +83,8 @@ def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
                 records[host] = replace(decode_record(key, value), index=index)
             elif host and not host.endswith("/"):
                 warnings.append(f"{truncated_repr(key)} is ignored: it is not a record of a host.")
-        elif key.startswith(keys.drivers):
-            leases.add(key[len(keys.drivers) :])
+        elif key.startswith(keys.leases):
+            leases.add(key[len(keys.leases) :])
         elif key.startswith(keys.marks):
             mark = decode_health_mark(value)
             if mark is not None and _is_named(key[len(keys.marks) :]):

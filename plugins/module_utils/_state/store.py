@@ -59,7 +59,7 @@ class Store:
         folders = (keys.reports, keys.gates, keys.records, keys.holds)
         now = time.time()
         single = (keys.current_version, keys.ledger, keys.schema, keys.migration)
-        ours = (keys.drivers, keys.marks, keys.approvals, keys.providers, *folders)
+        ours = (keys.leases, keys.marks, keys.approvals, keys.providers, *folders)
         wanted = (*single, *ours, old.reports, *old.gate_folders)
         try:
             entries = self.client.read(wanted, [keys.event(epoch)] if epoch else [])

@@ -30,19 +30,19 @@ class ComposedRole:
     """A role of the fleet with its tasks.
 
     :param services: pairs of entry and service, in their order within a step.
-    :param units: task groups in the order in which they run: the step validate first, the tasks after the upgrade last.
+    :param task_groups: task groups in the order in which they run: the step validate first, the tasks after the upgrade last.
     :param dropped: sentences on tasks that are left out, because another service of the role has the same task.
     """
 
     name: str
     plane: str | None
     services: tuple[tuple[ServiceEntry, Service], ...]
-    units: tuple[TaskGroup, ...]
+    task_groups: tuple[TaskGroup, ...]
     dropped: tuple[str, ...]
 
     def of_step(self, step: str) -> list[TaskGroup]:
         """Return the task groups of a step."""
-        return [group for group in self.units if group.step == step]
+        return [group for group in self.task_groups if group.step == step]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,12 @@ class Composition:
                     "paths": {
                         entry.name: _path(entry, service)
                         for entry, service in role.services
-                        if service.points or service.meta.provider
+                        if service.checkpoints or service.meta.provider
                     },
-                    "ways": {entry.name: version_rules_of(entry, service).plain() for entry, service in role.services},
-                    "units": [group.plain() for group in role.units],
+                    "version_rules": {
+                        entry.name: version_rules_of(entry, service).plain() for entry, service in role.services
+                    },
+                    "task_groups": [group.plain() for group in role.task_groups],
                     "dropped": list(role.dropped),
                 }
                 for role in self.roles.values()
@@ -87,8 +89,8 @@ class Composition:
 
 
 def _path(entry: ServiceEntry, service: Service) -> dict[str, Any]:
-    points = in_order_of(version_rules_of(entry, service).order(), service.points, service.meta)
-    return {"points": [point.version for point in points], "provider": service.meta.provider}
+    checkpoints = in_order_of(version_rules_of(entry, service).order(), service.checkpoints, service.meta)
+    return {"checkpoints": [checkpoint.version for checkpoint in checkpoints], "provider": service.meta.provider}
 
 
 def compose(
@@ -124,7 +126,7 @@ def compose(
         role: _role(role, needs[role].plane, services, requires.by_use) for role, services in listed.items() if services
     }
     for one in composed.values():
-        if not any(group.step in STEPS[1:] for group in one.units):
+        if not any(group.step in STEPS[1:] for group in one.task_groups):
             names = ", ".join(entry.name for entry, _service in one.services)
             warnings.append(
                 f"upgrade_roles.{one.name}: none of its services ({names}) has a task between {STEPS[1]} and "
@@ -211,20 +213,20 @@ def _role(
 ) -> ComposedRole:
     by_use = {entry.name: (entry, service) for entry, service in services}
     ordered = [by_use[one] for one in order_within_role(list(by_use), requires)]
-    units: list[TaskGroup] = []
+    groups: list[TaskGroup] = []
     dropped: list[str] = []
-    orders = {entry.name: version_rules_of(entry, service).order() for entry, service in ordered if service.points}
+    orders = {entry.name: version_rules_of(entry, service).order() for entry, service in ordered if service.checkpoints}
     on_path = by_version(
         {
-            entry.name: (orders[entry.name], in_order_of(orders[entry.name], service.points, service.meta))
+            entry.name: (orders[entry.name], in_order_of(orders[entry.name], service.checkpoints, service.meta))
             for entry, service in ordered
-            if service.points
+            if service.checkpoints
         }
     )
     for step in (*STEPS, POST):
-        for use, point in on_path:
-            mine = [piece for piece in point.pieces if piece.step == step]
-            units += task_groups(step, use, mine, point=point.version, provider=by_use[use][1].meta.provider)
+        for use, checkpoint in on_path:
+            mine = [piece for piece in checkpoint.pieces if piece.step == step]
+            groups += task_groups(step, use, mine, checkpoint=checkpoint.version, provider=by_use[use][1].meta.provider)
         seen: list[Use] = []
         for entry, service in ordered:
             kept: list[TaskPiece] = []
@@ -246,8 +248,8 @@ def _role(
             # A task that one service has twice is intended.
             if not is_provider:
                 seen += [(entry, service, piece) for piece in kept]
-            units += task_groups(step, entry.name, kept, provider=is_provider and step != POST)
-    return ComposedRole(name, plane, tuple(ordered), tuple(units), tuple(dropped))
+            groups += task_groups(step, entry.name, kept, provider=is_provider and step != POST)
+    return ComposedRole(name, plane, tuple(ordered), tuple(groups), tuple(dropped))
 
 
 def _refuse_too_many(roles: Mapping[str, ComposedRole]) -> None:
@@ -256,8 +258,8 @@ def _refuse_too_many(roles: Mapping[str, ComposedRole]) -> None:
     The task groups of a provider belong to each role that has it.
     """
     for role in roles.values():
-        upgrade = [group.name for group in role.units if group.step in STEPS[1:]]
-        after = [group.name for group in role.units if group.step == POST]
+        upgrade = [group.name for group in role.task_groups if group.step in STEPS[1:]]
+        after = [group.name for group in role.task_groups if group.step == POST]
         for names in (upgrade, after):
             length = sum(map(len, names))
             if length > MOST_DONE:

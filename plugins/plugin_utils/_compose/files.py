@@ -64,10 +64,10 @@ def _step_file(role: ComposedRole, step: str) -> str:
     title = "After the upgrade" if step == POST else f"Step {STEPS.index(step)}, {step},"
     text = f"---\n{_HEAD}# {title} of the role {role.name}.\n"
     groups = role.of_step(step)
-    on_path = [group for group in groups if group.point]
+    on_path = [group for group in groups if group.checkpoint]
     own = []
     for entry, service in role.services:
-        mine = [group for group in groups if group.service == entry.name and not group.point]
+        mine = [group for group in groups if group.service == entry.name and not group.checkpoint]
         if not mine and step == STEPS[0] and _argument_specs(service) is not None:
             # A service without validate tasks still has its variables checked.
             mine = [TaskGroup(f"{step}/{entry.name}", step, entry.name, once=False, tags=(), pieces=())]
@@ -81,7 +81,7 @@ def _group_text(role: ComposedRole, service: Service, group: TaskGroup) -> str:
         f"#   {_source(service, piece.where)} {' '.join(str(piece.data.get('name', '')).split())}".rstrip() + "\n"
         for piece in group.pieces
     )
-    at = f" at {group.point}" if group.point else ""
+    at = f" at {group.checkpoint}" if group.checkpoint else ""
     return (
         f"\n# {group.service}{at}, of the role {service.role}:\n{sources}{yaml_of(_group_tasks(role, service, group))}"
     )
@@ -100,7 +100,7 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
     before = "{{ upgrade_providers['" + group.service + "'] }}"
     variables = {
         **entry.vars,
-        **({"upgrade_point": group.point} if group.point else {}),
+        **({"upgrade_checkpoint": group.checkpoint} if group.checkpoint else {}),
         **({"upgrade_version_before": before} if group.provider else {}),
     }
     if variables:
@@ -108,27 +108,29 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
     if group.step == STEPS[0]:
         # The step validate runs before the upgrade and is not recorded.
         condition = (
-            {"when": f"'{checkpoint_name(group.service, group.point)}' in upgrade_checkpoints"} if group.point else {}
+            {"when": f"'{checkpoint_name(group.service, group.checkpoint)}' in upgrade_checkpoints"}
+            if group.checkpoint
+            else {}
         )
         return [{**tasks, **condition, "tags": tags}]
-    options = {"unit": group.name}
+    options = {"task_group": group.name}
     every = dict.fromkeys(tuple(dict.fromkeys((*tags, *leaf))) for piece in group.pieces for leaf in piece.leaves)
     begin: dict[str, Any] = {
         "name": f"Begin {group.name}",
         "convoy.upgrade.push_step": {**options, "task_tags": [list(one) for one in every]},
-        "register": "upgrade_unit",
+        "register": "upgrade_task_group",
         "tags": ["always"],
     }
-    found = [begin, {**tasks, "when": "upgrade_unit.run", "tags": tags}]
+    found = [begin, {**tasks, "when": "upgrade_task_group.run", "tags": tags}]
     if (service.path / "handlers").is_dir():
         found.append({"name": f"Handlers of {group.service}", "ansible.builtin.meta": "flush_handlers", "tags": tags})
     # Other hosts wait for its end, or a later run must not repeat it.
-    if group.once or group.point or group.provider:
+    if group.once or group.checkpoint or group.provider:
         found.append(
             {
                 "name": f"End {group.name}",
                 "convoy.upgrade.push_step": {**options, "state": "done"},
-                "when": "upgrade_unit.run",
+                "when": "upgrade_task_group.run",
                 "tags": ["always"],
             }
         )
@@ -142,10 +144,14 @@ def _service_files(role: ComposedRole, entry: ServiceEntry, service: Service) ->
         inside = path.relative_to(service.path)
         if path.is_file() and len(inside.parts) > 1 and not _is_left_out(inside):
             files[f"{folder}/{inside}"] = path.read_bytes()
-    for source in ("upgrade_tasks.yml", "post_upgrade_tasks.yml", *(point.file for point in service.points)):
+    for source in (
+        "upgrade_tasks.yml",
+        "post_upgrade_tasks.yml",
+        *(checkpoint.file for checkpoint in service.checkpoints),
+    ):
         files.pop(f"{folder}/tasks/{source}", None)
     specs = _argument_specs(service)
-    for group in role.units:
+    for group in role.task_groups:
         if group.service == entry.name:
             head = f"---\n{_HEAD}# {group.name}, of the role {service.role}.\n\n"
             body = "\n".join(f"# from {_source(service, piece.where)}\n{piece.text}" for piece in group.pieces)
@@ -189,12 +195,12 @@ def _argument_specs(service: Service) -> Any:
 
 
 def _tasks_file(group: TaskGroup) -> str:
-    name = file_of(group.step) + (f"_to_{group.point}" if group.point else "")
+    name = file_of(group.step) + (f"_to_{group.checkpoint}" if group.checkpoint else "")
     return name + (f"_{group.number}" if group.number > 1 else "")
 
 
 def _called(group: TaskGroup) -> str:
-    return f"{group.service} to {group.point}" if group.point else group.service
+    return f"{group.service} to {group.checkpoint}" if group.checkpoint else group.service
 
 
 def _source(service: Service, where: str) -> str:

@@ -44,7 +44,7 @@ def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[s
         return
     known: dict[str, None] = {}
     for role in composition.roles.values():
-        for group in role.units:
+        for group in role.task_groups:
             for leaf in (leaf for piece in group.pieces for leaf in piece.leaves):
                 tags = (*tags_of(group.step), group.service, *leaf)
                 if is_selected(tags, only, skip):

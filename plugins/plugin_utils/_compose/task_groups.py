@@ -24,7 +24,7 @@ class TaskGroup:
     :param tags: the tags of all its tasks.
     :param pieces: its tasks.
     :param number: its number among the service's task groups of this step and checkpoint, from 1.
-    :param point: the checkpoint of an upgrade path that it upgrades to; empty for tasks that every host runs.
+    :param checkpoint: the checkpoint of an upgrade path that it upgrades to; empty for tasks that every host runs.
     :param provider: whether it belongs to a provider, so that one host runs it for the provider's upgrade.
     """
 
@@ -35,7 +35,7 @@ class TaskGroup:
     tags: tuple[str, ...]
     pieces: tuple[TaskPiece, ...]
     number: int = 1
-    point: str = ""
+    checkpoint: str = ""
     provider: bool = False
 
     def plain(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class TaskGroup:
             "step": self.step,
             "service": self.service,
             "once": self.once,
-            "point": self.point,
+            "checkpoint": self.checkpoint,
             "provider": self.provider,
             "tags": list(self.tags),
             "tasks": len(self.pieces),
@@ -53,10 +53,10 @@ class TaskGroup:
 
 
 def task_groups(
-    step: str, service: str, pieces: Sequence[TaskPiece], *, point: str = "", provider: bool = False
+    step: str, service: str, pieces: Sequence[TaskPiece], *, checkpoint: str = "", provider: bool = False
 ) -> list[TaskGroup]:
     """Return a service's task groups of a step: one, or more if tasks with and without ``once`` alternate."""
-    whose = checkpoint_name(service, point) if point else service
+    whose = checkpoint_name(service, checkpoint) if checkpoint else service
     parts: list[list[TaskPiece]] = []
     for piece in pieces:
         if parts and parts[-1][0].once == piece.once:
@@ -67,5 +67,7 @@ def task_groups(
     for number, part in enumerate(parts, 1):
         tags = dict.fromkeys((*tags_of(step), service, *(tag for piece in part for tag in piece.tags)))
         name = f"{step}/{whose}" + (f"/{number}" if number > 1 else "")
-        groups.append(TaskGroup(name, step, service, part[0].once, tuple(tags), tuple(part), number, point, provider))
+        groups.append(
+            TaskGroup(name, step, service, part[0].once, tuple(tags), tuple(part), number, checkpoint, provider)
+        )
     return groups

@@ -88,7 +88,7 @@ class MigrationStep(ABC):
         """Return the folders and keys that it reads, including the ``kv_prefix``."""
 
     @abstractmethod
-    def obstacles(self, found: KeysFound) -> list[KeyProblem]:
+    def problems(self, found: KeysFound) -> list[KeyProblem]:
         """Return the problems because of which it can't run, in the order of the keys."""
 
     @abstractmethod

@@ -16,13 +16,13 @@ def validate(step: MigrationStep, found: KeysFound, *, is_midway: bool) -> None:
     """Refuse to run a step while keys have problems.
 
     :param is_midway: whether some keys have been moved already, so that planners are refused until the migration is complete.
-    :raises UpgradeError: ``in_the_way``; its details have ``obstacles``, each with ``key``, ``why`` and ``fix``.
+    :raises UpgradeError: ``in_the_way``; its details have ``problems``, each with ``key``, ``why`` and ``fix``.
     """
-    obstacles = step.obstacles(found)
-    if not obstacles:
+    problems = step.problems(found)
+    if not problems:
         return
-    problems = " | ".join(str(one) for one in obstacles[:_MOST_SHOWN])
-    more = f" | And {len(obstacles) - _MOST_SHOWN} more, in failure.details." if len(obstacles) > _MOST_SHOWN else ""
+    shown = " | ".join(map(str, problems[:_MOST_SHOWN]))
+    more = f" | And {len(problems) - _MOST_SHOWN} more, in failure.details." if len(problems) > _MOST_SHOWN else ""
     until = (
         "What was copied stays, and planners are refused until the migration is complete. Fix these, then run the same command again"
         if is_midway
@@ -30,6 +30,6 @@ def validate(step: MigrationStep, found: KeysFound, *, is_midway: bool) -> None:
     )
     raise UpgradeError(
         "in_the_way",
-        f"{len(obstacles)} of the keys can't be migrated to layout {step.number}. {until}: {problems}{more}",
-        obstacles=[{"key": one.key, "why": one.why, "fix": one.fix} for one in obstacles],
+        f"{len(problems)} of the keys can't be migrated to layout {step.number}. {until}: {shown}{more}",
+        problems=[{"key": one.key, "why": one.why, "fix": one.fix} for one in problems],
     )

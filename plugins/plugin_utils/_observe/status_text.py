@@ -79,7 +79,7 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     lines = []
     ledger = info.get("ledger") or {}
     if ledger.get("rollback"):
-        command = ledger.get("word") or {}
+        command = ledger.get("command") or {}
         reason = command.get("reason") if ledger.get("state") in (RUNNING, COMPLETE) else ""
         lines.append("It rolls the fleet back" + (f": {reason}" if reason else ""))
     if info.get("rollback_order"):
@@ -135,7 +135,7 @@ def _of_providers(providers: Mapping[str, Mapping[str, Any]]) -> list[str]:
             lines.append(f"  {name}: {one['error']}")
         else:
             verb = "failed" if one["error"] else "is"
-            at = f", {one['host']} {verb} at {one['unit']}" if one["host"] and one["unit"] else ""
+            at = f", {one['host']} {verb} at {one['task_group']}" if one["host"] and one["task_group"] else ""
             why = f": {one['error']}" if one["error"] else ""
             lines.append(f"  {name}: {version}, on the way to {one['target']}{at}{why}")
     return lines
@@ -239,9 +239,9 @@ def composition_lines(result: Mapping[str, Any]) -> list[str]:
         plane = f" ({what['plane']})" if what["plane"] else ""
         lines.append(f"{role}{plane}:")
         steps: dict[str, list[str]] = {}
-        for one in what["units"]:
+        for one in what["task_groups"]:
             once = ", one host for all" if one["once"] or one.get("provider") else ""
-            checkpoint = f" to {one['point']}" if one.get("point") else ""
+            checkpoint = f" to {one['checkpoint']}" if one.get("checkpoint") else ""
             steps.setdefault(one["step"], []).append(
                 f"{one['service']}{checkpoint} ({plural(one['tasks'], 'task')}{once})"
             )

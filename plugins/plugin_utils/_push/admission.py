@@ -52,7 +52,7 @@ class RunAdmission:
         self._acquire = acquire
         keys = Keys(pool.settings.kv_prefix)
         reports = (keys.reports, LegacyKeys(keys.prefix).reports)
-        self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.drivers, *reports), queries)
+        self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.leases, *reports), queries)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         # The hosts that wait -> the decision, None as long as there is none.

@@ -108,7 +108,7 @@ class HostRuns:
         :param chosen: whether the tags on the command line select any of its tasks.
         :param whole: whether they select all of them.
         :param skipped: whether what they do not select was left out on purpose (``--skip-tags``).
-        :raises UpgradeError: ``not_let_through``, ``taken``, ``unknown_unit``; ``once_gone`` or ``once_failed`` if a task group that this
+        :raises UpgradeError: ``not_admitted``, ``taken``, ``unknown_task_group``; ``once_gone`` or ``once_failed`` if a task group that this
             host left to another host did not succeed there; and what :meth:`Providers.begin` and :meth:`Providers.check` raise.
         """
         host_run = self._active(host)
@@ -119,7 +119,7 @@ class HostRuns:
             return False, "it is not on the host's upgrade path"
         if task_group is None:
             raise UpgradeError(
-                "unknown_unit",
+                "unknown_task_group",
                 f"{host} has no task group {name} in this composition. Compose it again, with the same command.",
             )
         if name in host_run.done:
@@ -142,7 +142,7 @@ class HostRuns:
     def finish_task_group(self, host: str, name: str) -> None:
         """Record that a host has finished a task group, if other hosts wait for it or it must not run again.
 
-        :raises UpgradeError: ``not_let_through``, ``taken``, ``once_gone``, ``provider_gone``.
+        :raises UpgradeError: ``not_admitted``, ``taken``, ``once_gone``, ``provider_gone``.
         """
         host_run = self._active(host)
         self._close_current(host_run)
@@ -202,7 +202,7 @@ class HostRuns:
         host_run = self._host_runs.get(host)
         if host_run is None:
             raise UpgradeError(
-                "not_let_through",
+                "not_admitted",
                 f"{host} is not admitted in this run, so none of its tasks run. To upgrade one role, run role.yml -e role=R.",
             )
         self._session.check(host)

@@ -166,7 +166,7 @@ class Providers:
             lock = store.keys.once(self._run.version, provider.lock_of(name))
             keys = [store.keys.provider(name), lock, store.keys.current_version]
             # A holder of another rollout is known only by the lease of its host.
-            return keys if holder is None or holder.index else [*keys, store.keys.driver(holder.host)]
+            return keys if holder is None or holder.index else [*keys, store.keys.lease(holder.host)]
 
     def _read(self, name: str, host: str) -> provider.ProviderState:
         session, version = self._session.name, self._run.version

@@ -101,13 +101,13 @@ class PushRun:
 def task_groups_from(composition: Mapping[str, Any]) -> dict[str, tuple[RunTaskGroup, ...]]:
     """Return role -> task groups from a composition as data, without the step ``validate``, which is not recorded."""
     return {
-        role: tuple(_task_group(one) for one in role_data["units"] if one["step"] != "validate")
+        role: tuple(_task_group(one) for one in role_data["task_groups"] if one["step"] != "validate")
         for role, role_data in composition["roles"].items()
     }
 
 
 def _task_group(data: Mapping[str, Any]) -> RunTaskGroup:
-    checkpoint = checkpoint_name(data["service"], data["point"]) if data.get("point") else ""
+    checkpoint = checkpoint_name(data["service"], data["checkpoint"]) if data.get("checkpoint") else ""
     return RunTaskGroup(
         data["name"], data["step"], data["service"], bool(data["once"]), checkpoint, bool(data.get("provider"))
     )

@@ -15,7 +15,7 @@ from ...module_utils._planner.blockers import ABORT, PAUSE
 # Playbooks that upgrade the fleet. Once a blocker is removed, the same command continues.
 MOVES = ("upgrade", "controlplane", "dataplane", "role", "rollback", "post_upgrade")
 # Failures of a rollout itself, not of its options or rules.
-_STOPPED = ("stuck", "paused", "aborted", "budget_spent", "hours", "approval", "role_budget")
+_STOPPED = ("stuck", "paused", "aborted", "failure_budget", "hours", "approval", "role_budget")
 _OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way")
 _MAY_GO = "may_go"
 # If more hosts are broken, the command retries all broken hosts.

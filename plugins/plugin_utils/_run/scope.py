@@ -216,7 +216,9 @@ def post_upgrade_hosts(
 ) -> tuple[str, ...]:
     """Return the hosts that have tasks after the upgrade, ordered by plane."""
     control = {name for name, data in upgrade_roles.items() if (data or {}).get("plane") == _CONTROL}
-    roles = {name for name, data in composition["roles"].items() if any(one["step"] == POST for one in data["units"])}
+    roles = {
+        name for name, data in composition["roles"].items() if any(one["step"] == POST for one in data["task_groups"])
+    }
     with_tasks = [host for host, view in plan["hosts"].items() if view["role"] in roles]
     is_reversed = plan.get("rollback_order") == REVERSED
     return tuple(sorted(with_tasks, key=lambda host: (plan["hosts"][host]["role"] in control) == is_reversed))

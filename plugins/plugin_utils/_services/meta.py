@@ -32,7 +32,7 @@ class ServiceMeta:
     :param once: steps that one host per version runs for all.
     :param upgrade_path: version -> file below the folder ``tasks`` that upgrades a host to it, in any order.
     :param provider: whether it upgrades something shared with a version of its own, such as a database, which one host upgrades.
-    :param ways: which versions may be upgraded to which.
+    :param version_rules: which versions may be upgraded to which.
     """
 
     file: str
@@ -41,7 +41,7 @@ class ServiceMeta:
     once: Sequence[str] = ()
     upgrade_path: Mapping[str, str] = field(default_factory=dict)
     provider: bool = False
-    ways: VersionRules = field(default_factory=VersionRules)
+    version_rules: VersionRules = field(default_factory=VersionRules)
 
     def at(self, key: str) -> str:
         """Return file and line of a key, for messages."""
@@ -55,7 +55,7 @@ def read_meta(path: Path) -> ServiceMeta:
     """
     file = path / "meta/upgrade.yml"
     if not file.is_file():
-        return ServiceMeta(str(file), ways=VersionRules(str(file)))
+        return ServiceMeta(str(file), version_rules=VersionRules(str(file)))
     try:
         text = file.read_text(encoding="utf-8-sig")
         data = yaml.safe_load(text) or {}
@@ -77,7 +77,7 @@ def read_meta(path: Path) -> ServiceMeta:
         once=_steps(data.get("once"), where.at("once")),
         upgrade_path=read_versions(data.get("upgrade_path"), where.at("upgrade_path")),
         provider=_bool(data.get("provider"), where.at("provider"), "provider"),
-        ways=read_version_rules(data, where.at, where.file),
+        version_rules=read_version_rules(data, where.at, where.file),
     )
 
 

@@ -37,13 +37,13 @@ class ServiceEntry:
     :param role: name of the Ansible role, with or without its collection.
     :param name: name of this use; by default the last part of the role's name.
     :param vars: variables for its tasks.
-    :param ways: version rules that override those of the service.
+    :param version_rules: version rules that override those of the service.
     """
 
     role: str
     name: str
     vars: Mapping[str, Any] = field(default_factory=dict)
-    ways: VersionRules = field(default_factory=VersionRules)
+    version_rules: VersionRules = field(default_factory=VersionRules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Service:
     :param pieces: its upgrade tasks, in the order of the file.
     :param post: its tasks after the upgrade.
     :param meta: its ``meta/upgrade.yml``.
-    :param points: the checkpoints of its upgrade path, in any order.
+    :param checkpoints: the checkpoints of its upgrade path, in any order.
     """
 
     role: str
@@ -63,7 +63,7 @@ class Service:
     pieces: Sequence[TaskPiece]
     post: Sequence[TaskPiece]
     meta: ServiceMeta
-    points: Sequence[Checkpoint] = ()
+    checkpoints: Sequence[Checkpoint] = ()
 
     @property
     def short(self) -> str:
@@ -107,7 +107,7 @@ def version_rules_of(entry: ServiceEntry, service: Service) -> VersionRules:
 
     :raises UpgradeError: ``bad_service``.
     """
-    return merged_version_rules(service.meta.ways, entry.ways)
+    return merged_version_rules(service.meta.version_rules, entry.version_rules)
 
 
 def _name(name: object, where: str) -> str:

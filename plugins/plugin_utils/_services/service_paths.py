@@ -43,13 +43,13 @@ def read_path(role: Path, meta: ServiceMeta) -> tuple[Checkpoint, ...]:
     return tuple(_point(role, version, file, where) for version, file in meta.upgrade_path.items())
 
 
-def in_order_of(order: VersionOrder, points: Sequence[Checkpoint], meta: ServiceMeta) -> list[Checkpoint]:
+def in_order_of(order: VersionOrder, checkpoints: Sequence[Checkpoint], meta: ServiceMeta) -> list[Checkpoint]:
     """Return the checkpoints of a service's upgrade path, from the oldest version to the newest.
 
     :raises UpgradeError: ``bad_service`` for versions that can't be compared.
     """
     where = meta.at("upgrade_path")
-    by_name = {point.version: point for point in points}
+    by_name = {checkpoint.version: checkpoint for checkpoint in checkpoints}
     try:
         found = order.in_order(by_name)
         twice = [one for one, other in pairwise(found) if not order.compare(one, other)]
@@ -89,7 +89,7 @@ def by_version(
 
     :param paths: service -> the order of its versions, and its checkpoints; in the order of services.
     """
-    left = {service: list(points) for service, (_order, points) in paths.items() if points}
+    left = {service: list(checkpoints) for service, (_order, checkpoints) in paths.items() if checkpoints}
     found = []
     while left:
         first = next(iter(left))

@@ -100,8 +100,7 @@ class _Refusal(NamedTuple):
 
 
 def _version_rules(role: Mapping[str, Any]) -> Iterator[tuple[str, VersionRules]]:
-    # A composition of an older release has no "ways".
-    return ((name, version_rules_from(one)) for name, one in role.get("ways", {}).items())
+    return ((name, version_rules_from(one)) for name, one in role.get("version_rules", {}).items())
 
 
 def _is_provider(role: Mapping[str, Any], service: str) -> bool:

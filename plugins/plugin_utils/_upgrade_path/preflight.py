@@ -49,7 +49,7 @@ def preflight_checkpoints(
 def _task_groups(role: Mapping[str, Any]) -> dict[str, set[str]]:
     """Return checkpoint -> its recorded task groups. Those of the step ``validate`` are not recorded."""
     found: dict[str, set[str]] = {}
-    for one in role.get("units", ()):
-        if one["point"] and one["step"] != STEPS[0]:
-            found.setdefault(checkpoint_name(one["service"], one["point"]), set()).add(one["name"])
+    for one in role.get("task_groups", ()):
+        if one["checkpoint"] and one["step"] != STEPS[0]:
+            found.setdefault(checkpoint_name(one["service"], one["checkpoint"]), set()).add(one["name"])
     return found

@@ -64,7 +64,7 @@ def unknown_hosts(plan: Mapping[str, Any], composition: Mapping[str, Any]) -> li
     with_version |= {
         role
         for role, data in composition["roles"].items()
-        if any(one["allowed_from"] is not None for one in data.get("ways", {}).values())
+        if any(one["allowed_from"] is not None for one in data.get("version_rules", {}).values())
     }
     return [
         host for host, view in plan["hosts"].items() if not _plain(view["version"]) and view["role"] in with_version
@@ -189,7 +189,12 @@ def _paths(composition: Mapping[str, Any]) -> dict[str, list[_Path]]:
     """Return role -> the paths of its services, including providers without a path."""
     return {
         role: [
-            _Path(service, path["points"], version_rules_from(data["ways"][service]).order(), path["provider"])
+            _Path(
+                service,
+                path["checkpoints"],
+                version_rules_from(data["version_rules"][service]).order(),
+                path["provider"],
+            )
             for service, path in data["paths"].items()
         ]
         for role, data in composition["roles"].items()

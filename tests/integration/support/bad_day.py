@@ -25,7 +25,7 @@ INSTRUCTIONS = {
 LEDGER = {
     "epoch": 7, "version": "2", "previous_version": "1", "state": "running", "instructions": INSTRUCTIONS,
     "role_pattern": "([a-z]+)", "members": {"compute": 5}, "who": "ann@control", "since": NOW - 9000,
-    "word": {"by": "ann", "at": NOW - 9000, "reason": "go"}, "stage": {"number": 0, "done_at": NOW - 1000},
+    "command": {"by": "ann", "at": NOW - 9000, "reason": "go"}, "stage": {"number": 0, "done_at": NOW - 1000},
 }  # fmt: skip
 RECORD = {
     "version": "2", "state": "started", "service": "nova", "step": "stop", "attempt": 2, "error": "no space left",

@@ -13,7 +13,7 @@ from written_services import Roles
 from .playbook import HERE, Task, plan
 
 _CALLBACKS = (HERE / "callback", HERE.parents[1] / "playbooks/callback_plugins")
-# What lets Ansible find the callback that the driver needs.
+# What lets Ansible find the callback that the push daemon needs.
 WATCHED = {"ANSIBLE_CALLBACK_PLUGINS": ":".join(map(str, _CALLBACKS))}
 
 
@@ -65,6 +65,6 @@ def turn(state: str, **options: Any) -> Task:
     return {"convoy.upgrade.push_host": {"state": state, **options}}
 
 
-def step(unit: str, **options: Any) -> Task:
-    """Return a task of a host's unit."""
-    return {"convoy.upgrade.push_step": {"unit": unit, **options}}
+def step(task_group: str, **options: Any) -> Task:
+    """Return a task of a host's task group."""
+    return {"convoy.upgrade.push_step": {"task_group": task_group, **options}}

@@ -49,7 +49,7 @@ def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult
         if ledger.state != ABORTED:
             refuse_unless(ledger, (RUNNING, PAUSED), "aborted")
             given = command.plain()
-            ledger = replace(ledger, state=ABORTED, word=given)
+            ledger = replace(ledger, state=ABORTED, command=given)
             writer.write(ledger, {"what": "abort", **command_fields(given)})
         for piece in _close_in_turn(keys, gates, writer.places):
             hosts = _closed_hosts(keys, piece)

@@ -40,7 +40,7 @@ def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult
         if ledger.state != PAUSED:
             refuse_unless(ledger, (RUNNING, COMPLETE), "paused")
             given = command.plain()
-            writer.write(replace(ledger, state=PAUSED, word=given), {"what": "pause", **command_fields(given)})
+            writer.write(replace(ledger, state=PAUSED, command=given), {"what": "pause", **command_fields(given)})
         return CommandResult(writer.ledger or ledger)
 
     return write_command(store, act, dry=dry)
@@ -55,7 +55,9 @@ def resume(store: Store, command: Command, *, dry: bool = False) -> CommandResul
     def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> CommandResult:
         if ledger.state != RUNNING:
             refuse_unless(ledger, (PAUSED,), "resumed")
-            writer.write(replace(ledger, state=RUNNING, word={}), {"what": "resume", **command_fields(command.plain())})
+            writer.write(
+                replace(ledger, state=RUNNING, command={}), {"what": "resume", **command_fields(command.plain())}
+            )
         return CommandResult(writer.ledger or ledger)
 
     return write_command(store, act, dry=dry)

@@ -94,7 +94,7 @@ def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[KVEntry]]:
         keys.records,
         keys.holds,
         keys.marks,
-        keys.drivers,
+        keys.leases,
         old.reports,
         *old.gate_folders,
     )
@@ -109,7 +109,7 @@ def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[KVEntry]]:
 def _host_of(keys: Keys, key: str) -> str | None:
     """Return the host that a key belongs to; None for a key that belongs to no single host."""
     old = LegacyKeys(keys.prefix)
-    for folder in (keys.records, keys.marks, keys.drivers, f"{keys.holds}host/", f"{keys.gates}host/"):
+    for folder in (keys.records, keys.marks, keys.leases, f"{keys.holds}host/", f"{keys.gates}host/"):
         if key.startswith(folder):
             return key[len(folder) :]
     for folder in (keys.reports, old.reports):
@@ -169,7 +169,7 @@ def _remove(
     record = snapshot.records.get(host)
     # Fails if the host has written its record since it was read, or if a run has taken a lease on it.
     checks = [compare(keys.record(host), record.index if record is not None else 0)]
-    checks += [] if force else [compare(keys.driver(host), 0)]
+    checks += [] if force else [compare(keys.lease(host), 0)]
     if host in snapshot.holds.hosts:
         checks.append(compare_and_put(keys.holds, uuid.uuid4().hex, snapshot.hold_index))
     fields = command_fields(command.plain())
@@ -211,7 +211,7 @@ def _remarks(snapshot: Snapshot, fleet: Mapping[str, str], host: str, *, is_know
     remarks = [f"{host} is forgotten. If it still runs, stop its agent, or its next run reports it again."]
     hold = snapshot.holds.hosts.get(host)
     if hold is not None:
-        remarks.append(f"{host} was {hold.words()}. That hold is removed too.")
+        remarks.append(f"{host} was {hold.text()}. That hold is removed too.")
     if host in fleet:
         remarks.append(
             f"{host} is in the inventory, so it counts as a host that never reported. Remove it from the inventory."

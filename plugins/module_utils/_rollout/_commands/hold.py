@@ -286,4 +286,4 @@ def _still_held(snapshot: Snapshot, whom: HoldTargets) -> list[str]:
     everywhere = snapshot.holds.everywhere
     if everywhere is None or whom.everything:
         return []
-    return [f"A hold on everything remains: {everywhere.words()}."]
+    return [f"A hold on everything remains: {everywhere.text()}."]

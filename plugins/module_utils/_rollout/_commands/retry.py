@@ -116,7 +116,7 @@ def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str]) -> list[st
             )
         hold = snapshot.holds.covering(host, view.role)
         if hold is not None:
-            remarks.append(f"{host} is {hold.words()}, so it is not admitted before that.")
+            remarks.append(f"{host} is {hold.text()}, so it is not admitted before that.")
     return remarks
 
 

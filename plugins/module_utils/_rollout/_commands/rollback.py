@@ -67,8 +67,8 @@ def roll_back(
         rules={**ledger.instructions, ROLLBACK_ORDER: rollback_order} if rollback_order else ledger.instructions,
         fleet=dict(command.fleet) or None,
         limit=[],
-        takes_back=ledger,
-        word=command.plain(),
+        rolls_back=ledger,
+        command=command.plain(),
     )
     outcome = make_pass(store, request, dry=dry)
     return CommandResult(outcome.ledger or ledger, changes=outcome.changes, remarks=remarks)
@@ -94,7 +94,7 @@ def as_rollback(store: Store, request: PassRequest) -> PassRequest:
     ledger = ledger_of(store.keys, store.snapshot())
     if ledger.rollback and ledger.version == request.version and ledger.state != ABORTED:
         return request
-    return replace(request, takes_back=ledger, rules=ledger.instructions if request.rules is None else request.rules)
+    return replace(request, rolls_back=ledger, rules=ledger.instructions if request.rules is None else request.rules)
 
 
 def _already_rolled_back(ledger: Ledger) -> str:

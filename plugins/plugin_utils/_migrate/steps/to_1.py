@@ -28,7 +28,7 @@ class ToOne(MigrationStep):
         new = (keys.current_version, keys.reports, keys.gates, keys.holds, keys.records, keys.ledger)
         return (*new, old.reports, *old.gate_folders)
 
-    def obstacles(self, found: KeysFound) -> list[KeyProblem]:
+    def problems(self, found: KeysFound) -> list[KeyProblem]:
         """Return the problems because of which it can't run, in the order of the keys."""
         every = chain(version.version_problems(found), reports.report_problems(found), gates.gate_problems(found))
         return sorted(every, key=lambda one: one.key)

@@ -65,6 +65,6 @@ def test_an_exhausted_budget_of_the_fleet_stops_all_roles_and_lets_hosts_finish(
     assert plan.admissions == ()
     assert plan.can_move
     assert plan.blocker is not None
-    assert (plan.blocker.code, plan.blocker.is_temporary) == ("budget_spent", False)
+    assert (plan.blocker.code, plan.blocker.is_temporary) == ("failure_budget", False)
     site.upgraded("web1")
     assert not site.plan({"failure_rules": {"fleet": 1}}).can_move

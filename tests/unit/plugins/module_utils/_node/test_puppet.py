@@ -73,11 +73,11 @@ def test_the_command_has_all_options() -> None:
     apply = PuppetOptions(
         manifest="site.pp", modulepath=["/a", "/b"], environment="canary", arguments=["--tags", "x"], noop=True
     )
-    assert apply.words() == [
+    assert apply.command_line() == [
         *("apply", "--detailed-exitcodes", "--color=false", "--environment=canary", "--modulepath=/a:/b", "--noop"),
         *("--tags", "x", "site.pp"),
     ]
-    agent = PuppetOptions(kind="agent").words()
+    agent = PuppetOptions(kind="agent").command_line()
     assert agent[:3] == ["agent", "--detailed-exitcodes", "--color=false"]
     assert {"--onetime", "--no-daemonize"} <= set(agent)
 

@@ -218,7 +218,7 @@ def test_what_is_remembered_is_read_as_it_was_written() -> None:
 def test_texts_are_one_line_each_and_do_nothing_on_a_terminal() -> None:
     site = rollout(compute=1)
     snapshot, plan = site.snapshot(), site.plan()
-    notification = Notification("pause", 0, NEW, SentNotifications(), by="ann\x1b[31m", reason="a\nb", cause="word")
+    notification = Notification("pause", 0, NEW, SentNotifications(), by="ann\x1b[31m", reason="a\nb", cause="command")
     found = payload(notification, snapshot, plan, watched_hosts(snapshot, plan))
     assert (found["by"], found["reason"]) == ("ann?[31m", "a b")
     assert found["text"] == f"The rollout to {NEW} was paused by ann?[31m: a b."

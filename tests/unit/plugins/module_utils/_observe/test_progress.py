@@ -30,7 +30,7 @@ RULES = {"rolling_rules": {"global": 2}}
 
 def rollout(state: str = "running", **roles: int) -> Fleet:
     site = fleet(**roles)
-    site.ledger = Ledger(3, NEW, OLD, state=state, instructions=RULES, word={"by": "ann", "reason": "logins fail"})
+    site.ledger = Ledger(3, NEW, OLD, state=state, instructions=RULES, command={"by": "ann", "reason": "logins fail"})
     return site
 
 

@@ -25,7 +25,7 @@ ONE = {"rolling_rules": {"global": 1}}
 @pytest.mark.parametrize(("state", "goes_on"), [(PAUSED, True), (ABORTED, False)])
 def test_an_operators_word_stops_all_and_lets_hosts_finish(state: str, goes_on: bool) -> None:
     site = fleet(compute=3).opened("compute1").started("compute1")
-    site.ledger = Ledger(1, NEW, state=state, word=WORD)
+    site.ledger = Ledger(1, NEW, state=state, command=WORD)
     plan = site.plan({})
     assert plan.admissions == ()
     assert plan.can_move
@@ -162,7 +162,7 @@ def test_hosts_that_fail_in_a_rollback_count_as_in_any_rollout() -> None:
     assert rollback(site).plan(ONE).admissions == ()
     plan = site.plan({"rolling_rules": {"global": 2}, "failure_rules": {"fleet": 1}})
     assert plan.blocker is not None
-    assert (plan.blocker.code, plan.exhausted_keys, plan.admissions) == ("budget_spent", ("failure_rules.fleet",), ())
+    assert (plan.blocker.code, plan.exhausted_keys, plan.admissions) == ("failure_budget", ("failure_rules.fleet",), ())
 
 
 def test_a_rollback_that_goes_forward_has_no_stages() -> None:
@@ -206,7 +206,7 @@ def test_without_a_version_nothing_is_admitted_or_forecast() -> None:
     [
         (PAUSED, [], "paused", True),
         (ABORTED, [], "aborted", False),
-        ("", ["compute1"], "budget_spent", False),
+        ("", ["compute1"], "failure_budget", False),
         (PAUSED, ["compute1"], "paused", True),
     ],
 )

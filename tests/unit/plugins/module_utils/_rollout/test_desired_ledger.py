@@ -110,7 +110,7 @@ def test_the_same_command_again_goes_on_with_what_it_began() -> None:
 
 def test_a_rollback_names_nobody() -> None:
     there = fleet(LEDGER)
-    found = wanted(there, OLD, takes_back=LEDGER)
+    found = wanted(there, OLD, rolls_back=LEDGER)
     assert (found.begins, found.replaces) == (True, None)
 
 
@@ -148,10 +148,10 @@ def test_a_rollout_goes_on_and_back_though_a_host_of_its_rules_was_removed() -> 
     }
     ledger = replace(LEDGER, instructions=rules)
     assert wanted(fleet(ledger), NEW, rules).ledger.instructions == rules
-    assert wanted(fleet(ledger), OLD, rules, takes_back=ledger).begins
-    assert wanted(fleet(ledger), OLD, {**rules, "rollback_order": "forward"}, takes_back=ledger).begins
+    assert wanted(fleet(ledger), OLD, rules, rolls_back=ledger).begins
+    assert wanted(fleet(ledger), OLD, {**rules, "rollback_order": "forward"}, rolls_back=ledger).begins
     # Other rules are checked.
-    assert refusal(fleet(ledger), OLD, TYPO, takes_back=ledger).code == "unknown_names"
+    assert refusal(fleet(ledger), OLD, TYPO, rolls_back=ledger).code == "unknown_names"
 
 
 def test_names_are_those_of_the_fleet_that_is_given_too() -> None:

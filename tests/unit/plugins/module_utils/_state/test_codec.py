@@ -70,8 +70,8 @@ def test_a_ledger_is_stored_without_default_values() -> None:
     [
         Ledger(0, "2.0"),
         Ledger(9, "2.0", "1.0", "complete", {"rolling_rules": {"global": 1}}, r"(\w)\d", {"compute": 3}, "ann", 7),
-        Ledger(4, "2.0", state=PAUSED, word={"by": "ann", "at": 7, "reason": "größe"}),
-        Ledger(4, "2.0", state=ABORTED, word={"by": "ann", "at": 7}, stage={"number": 0}),
+        Ledger(4, "2.0", state=PAUSED, command={"by": "ann", "at": 7, "reason": "größe"}),
+        Ledger(4, "2.0", state=ABORTED, command={"by": "ann", "at": 7}, stage={"number": 0}),
         Ledger(4, "1.0", "2.0", rollback=True, stage={"number": 2, "done_at": 0}),
     ],
 )
@@ -102,7 +102,7 @@ def test_any_ledger_comes_back_as_it_was(ledger: Ledger) -> None:
 
 def test_a_paused_rollback_is_stored_with_its_command_and_its_stage() -> None:
     ledger = Ledger(
-        4, "1", "2", PAUSED, who="ann", since=7, word={"by": "bob", "at": 9}, rollback=True, stage={"number": 0}
+        4, "1", "2", PAUSED, who="ann", since=7, command={"by": "bob", "at": 9}, rollback=True, stage={"number": 0}
     )
     assert json.loads(encode_ledger(ledger)) == {
         "epoch": 4,
@@ -111,7 +111,7 @@ def test_a_paused_rollback_is_stored_with_its_command_and_its_stage() -> None:
         "state": "paused",
         "who": "ann",
         "since": 7,
-        "word": {"by": "bob", "at": 9},
+        "command": {"by": "bob", "at": 9},
         "rollback": True,
         "stage": {"number": 0},
     }
@@ -119,7 +119,7 @@ def test_a_paused_rollback_is_stored_with_its_command_and_its_stage() -> None:
 
 def test_a_ledger_without_later_fields_gets_defaults() -> None:
     old = decode_ledger("k", b'{"epoch": 1, "version": "2.0", "state": "running", "who": "ann", "since": 7}')
-    assert (old.word, old.rollback, old.stage) == ({}, False, {})
+    assert (old.command, old.rollback, old.stage) == ({}, False, {})
 
 
 def test_fields_that_a_later_release_added_are_left_alone() -> None:
@@ -136,7 +136,7 @@ def test_fields_that_a_later_release_added_are_left_alone() -> None:
         (b'{"epoch": 1, "version": ""}', "version is ''"),
         (b'{"epoch": 1, "version": "2.0", "state": "lost"}', "state is 'lost'"),
         (b'{"epoch": 1, "version": "2.0", "instructions": null}', "instructions is None"),
-        (b'{"epoch": 1, "version": "2.0", "word": "ann"}', "word is 'ann'"),
+        (b'{"epoch": 1, "version": "2.0", "command": "ann"}', "command is 'ann'"),
         (b'{"epoch": 1, "version": "2.0", "rollback": "yes"}', "rollback is 'yes'"),
         (b'{"epoch": 1, "version": "2.0", "stage": "canary"}', "stage is 'canary'"),
         (b'{"epoch": 1, "version": "2.0", "stage": {"number": true}}', "stage is {'number': True}"),
@@ -145,10 +145,10 @@ def test_fields_that_a_later_release_added_are_left_alone() -> None:
         (b'"epoch"', "it is not a mapping of names to values"),
         (b"7", "it is not a mapping of names to values"),
         (b'{"epoch": 1, "version": "2.0", "stage": {"number": -1}}', "stage is {'number': -1}"),
-        (b'{"epoch": 1, "version": "2.0", "word": {"at": 1%s}}' % (b"0" * 400), "word is {'at': 1000"),
+        (b'{"epoch": 1, "version": "2.0", "command": {"at": 1%s}}' % (b"0" * 400), "command is {'at': 1000"),
         (b'{"epoch": 1, "version": "2.0", "who": ["ann"]}', "who is ['ann']"),
         (b'{"epoch": 1, "version": "2.0", "role_pattern": "(a){99999999999}"}', "role_pattern is '(a){99999999999}'"),
-        (b'{"epoch": 1, "version": "2.0", "word": %s1%s}' % (b'{"a":' * 50, b"}" * 50), "it is nested too deeply"),
+        (b'{"epoch": 1, "version": "2.0", "command": %s1%s}' % (b'{"a":' * 50, b"}" * 50), "it is nested too deeply"),
         (b"[" * 100_000, "it is nested too deeply"),
         (NOT_TEXT, "can't decode byte"),
     ],
@@ -234,9 +234,9 @@ def test_texts_of_operators_are_sanitized() -> None:
     word = json.dumps({"reason": ACTING, "by": ACTING, "at": ACTING}).encode()
     assert decode_hold("k", word) == Hold("k", TAME, TAME, TAME)
     assert decode_approval(word) == Approval(TAME, 0, TAME)
-    ledger = {"epoch": 1, "version": "2", "who": ACTING, "word": {"by": ACTING, "reason": ACTING}}
+    ledger = {"epoch": 1, "version": "2", "who": ACTING, "command": {"by": ACTING, "reason": ACTING}}
     read_back = decode_ledger("k", json.dumps(ledger).encode())
-    assert (read_back.who, read_back.word) == (TAME, {"by": TAME, "reason": TAME})
+    assert (read_back.who, read_back.command) == (TAME, {"by": TAME, "reason": TAME})
 
 
 def test_texts_of_the_history_are_sanitized() -> None:
@@ -368,14 +368,14 @@ def test_a_health_mark_that_can_not_be_read_is_none(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "approval"),
+    ("command", "approval"),
     [
         ({"by": "ann", "at": 7, "reason": "fine"}, Approval("ann", 7, "fine")),
         ({"by": "ann", "at": 7}, Approval("ann", 7)),
     ],
 )
-def test_an_approval_comes_back_as_it_was(word: dict[str, Any], approval: Approval) -> None:
-    value = encode_approval(word).encode()
+def test_an_approval_comes_back_as_it_was(command: dict[str, Any], approval: Approval) -> None:
+    value = encode_approval(command).encode()
 
     assert decode_approval(value) == approval
     assert read({"upgrade/approval/stage 2": value}).approvals == {"stage 2": approval}

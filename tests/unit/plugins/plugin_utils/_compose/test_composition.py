@@ -28,17 +28,17 @@ def refused(roles: Roles, upgrade_roles: dict[str, Any], hosts: dict[str, int] |
 
 
 def commands(role: ComposedRole) -> list[str]:
-    return [piece.data["command"] for unit in role.units for piece in unit.pieces]
+    return [piece.data["command"] for task_group in role.task_groups for piece in task_group.pieces]
 
 
 def test_steps_go_one_after_the_other_and_services_within_them_as_listed(roles: Roles) -> None:
     roles.simple("web", "start", "stop", "validate", "upgrade")
     roles.simple("db", "verify", "stop")
     role = roles.compose({"node": ["web", "db"]}).roles["node"]
-    assert [unit.name for unit in role.units] == [
+    assert [task_group.name for task_group in role.task_groups] == [
         "validate/web", "stop/web", "stop/db", "upgrade/web", "start/web", "verify/db",
     ]  # fmt: skip
-    assert role.units[1].tags == ("step2", "stop", "web")
+    assert role.task_groups[1].tags == ("step2", "stop", "web")
 
 
 def test_what_is_required_goes_first_within_each_step(roles: Roles) -> None:
@@ -56,13 +56,13 @@ def test_tasks_of_a_step_stay_in_the_order_of_their_file(roles: Roles) -> None:
 def test_tasks_after_the_upgrade_come_last(roles: Roles) -> None:
     roles.add("web", {POST: "- command: after\n", TASKS: "- command: it\n  tags: step5\n"})
     role = roles.compose({"node": ["web"]}).roles["node"]
-    assert [unit.name for unit in role.units] == ["verify/web", "post_upgrade/web"]
-    assert role.units[1].plain() == {
+    assert [task_group.name for task_group in role.task_groups] == ["verify/web", "post_upgrade/web"]
+    assert role.task_groups[1].plain() == {
         "name": "post_upgrade/web",
         "step": "post_upgrade",
         "service": "web",
         "once": False,
-        "point": "",
+        "checkpoint": "",
         "provider": False,
         "tags": ["post_upgrade", "web"],
         "tasks": 1,
@@ -74,7 +74,7 @@ def test_tasks_for_one_host_are_units_of_their_own(roles: Roles) -> None:
         "db", "".join(f"- command: c{n}\n  tags: [step3{o}]\n" for n, o in enumerate(["", ", once", ", once", ""]))
     )
     role = roles.compose({"node": ["db"]}).roles["node"]
-    assert [(unit.name, unit.once, len(unit.pieces)) for unit in role.units] == [
+    assert [(task_group.name, task_group.once, len(task_group.pieces)) for task_group in role.task_groups] == [
         ("upgrade/db", False, 1),
         ("upgrade/db/2", True, 2),
         ("upgrade/db/3", False, 1),
@@ -84,7 +84,10 @@ def test_tasks_for_one_host_are_units_of_their_own(roles: Roles) -> None:
 def test_a_whole_step_may_be_for_one_host(roles: Roles) -> None:
     roles.simple("db", "stop", "upgrade", once="step3")
     role = roles.compose({"node": ["db"]}).roles["node"]
-    assert [(unit.name, unit.once) for unit in role.units] == [("stop/db", False), ("upgrade/db", True)]
+    assert [(task_group.name, task_group.once) for task_group in role.task_groups] == [
+        ("stop/db", False),
+        ("upgrade/db", True),
+    ]
 
 
 SAME = "- name: Stop the cluster\n  command: pcs stop\n  tags: [step2{tag}]\n{more}"
@@ -153,7 +156,10 @@ def test_one_role_may_serve_several_services(roles: Roles) -> None:
     roles.add("pkg", "- command: '{{ pkg }}'\n  tags: upgrade\n- command: sync\n  tags: upgrade\n")
     services = [{"service": "pkg", "name": name, "vars": {"pkg": name}} for name in ("cron", "ssh")]
     role = roles.compose({"node": services}).roles["node"]
-    assert [(unit.name, len(unit.pieces)) for unit in role.units] == [("upgrade/cron", 2), ("upgrade/ssh", 1)]
+    assert [(task_group.name, len(task_group.pieces)) for task_group in role.task_groups] == [
+        ("upgrade/cron", 2),
+        ("upgrade/ssh", 1),
+    ]
     assert len(role.dropped) == 1
 
 
@@ -161,7 +167,7 @@ def test_instances_without_a_difference_run_once(roles: Roles) -> None:
     roles.add("pkg", "- command: '{{ pkg }}'\n  notify: x\n  tags: upgrade\n")
     services = [{"service": "pkg", "name": name} for name in ("cron", "ssh")]
     role = roles.compose({"node": services}).roles["node"]
-    assert [unit.name for unit in role.units] == ["upgrade/cron"]
+    assert [task_group.name for task_group in role.task_groups] == ["upgrade/cron"]
 
 
 def test_a_service_that_is_listed_twice_is_one(roles: Roles) -> None:
@@ -341,5 +347,5 @@ def test_every_service_of_the_collection_can_be_composed_beside_all_others() -> 
     assert len(names) > 10
     roles = {"x": {"plane": "controlplane", "services": names}}
     composition = compose(roles, lambda name: folder / name.rpartition(".")[2], [str(folder)], {"x": 1})
-    assert {unit.service for unit in composition.roles["x"].units} == set(names)
+    assert {task_group.service for task_group in composition.roles["x"].task_groups} == set(names)
     assert composition.warnings == ()

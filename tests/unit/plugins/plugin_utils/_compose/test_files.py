@@ -43,10 +43,10 @@ def test_a_step_tells_the_driver_of_every_task_by_its_tags(roles: Roles) -> None
     roles.add("web", "- tags: [stop, x]\n  block:\n    - {tags: inner, x: 1}\n    - {x: 2}\n    - {x: 3}\n")
     begin, tasks = yaml.safe_load(files(roles, "web")["node/step2_stop.yml"])
     assert begin["convoy.upgrade.push_step"] == {
-        "unit": "stop/web",
+        "task_group": "stop/web",
         "task_tags": [["step2", "stop", "web", "x", "inner"], ["step2", "stop", "web", "x"]],
     }
-    assert (tasks["when"], tasks["tags"]) == ("upgrade_unit.run", ["step2", "stop", "web"])
+    assert (tasks["when"], tasks["tags"]) == ("upgrade_task_group.run", ["step2", "stop", "web"])
 
 
 def test_handlers_run_at_the_end_of_their_unit_and_what_runs_once_is_ended(roles: Roles) -> None:

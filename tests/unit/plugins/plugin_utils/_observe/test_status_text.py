@@ -88,14 +88,14 @@ def test_each_hold_is_shown_also_for_upgraded_hosts_and_unknown_names() -> None:
 
 
 def test_providers_are_at_the_end_of_a_status() -> None:
-    nothing = {"target": "", "state": "upgraded", "host": "", "unit": "", "done": [], "error": ""}
+    nothing = {"target": "", "state": "upgraded", "host": "", "task_group": "", "done": [], "error": ""}
     way = {
         **nothing,
         "version": "2.4",
         "target": "2.6",
         "state": "upgrading",
         "host": "c1",
-        "unit": "upgrade/cloud@2.6",
+        "task_group": "upgrade/cloud@2.6",
     }
     providers = {
         "cloud": way,
@@ -103,7 +103,7 @@ def test_providers_are_at_the_end_of_a_status() -> None:
         "ready": {**nothing, "version": "2.6", "host": "c1"},
         "odd": {**nothing, "version": "", "state": "failed", "error": "the key can't be read"},
         "new": {**way, "version": "", "host": ""},
-        "next": {**way, "unit": ""},
+        "next": {**way, "task_group": ""},
     }
     assert status_text.status_lines(result({}, providers=providers))[-8:] == [
         "",
@@ -172,15 +172,19 @@ def test_a_host_admitted_with_its_role_has_the_reason_of_the_role() -> None:
 
 
 def test_a_composition_is_shown_step_by_step() -> None:
-    def unit(step: str, service: str, tasks: int, once: bool = False) -> dict[str, Any]:
+    def task_group(step: str, service: str, tasks: int, once: bool = False) -> dict[str, Any]:
         return {"step": step, "service": service, "tasks": tasks, "once": once}
 
-    units = [unit("stop", "web", 2), unit("upgrade", "web", 1), unit("upgrade", "db", 1, once=True)]
+    task_groups = [
+        task_group("stop", "web", 2),
+        task_group("upgrade", "web", 1),
+        task_group("upgrade", "db", 1, once=True),
+    ]
     found = {
         "folder": "/composed",
         "roles": {
-            "node": {"plane": "dataplane", "units": units, "dropped": ["x: left out."]},
-            "empty": {"plane": None, "units": [], "dropped": []},
+            "node": {"plane": "dataplane", "task_groups": task_groups, "dropped": ["x: left out."]},
+            "empty": {"plane": None, "task_groups": [], "dropped": []},
         },
         "reasons": {"node": {"core": "web requires db, which core has"}},
         "lockstep": [["a", "b"]],
@@ -207,9 +211,12 @@ def test_a_composition_is_shown_step_by_step() -> None:
     ("found", "lines"),
     [
         ({}, []),
-        ({"ledger": {"rollback": True, "state": "running", "word": {"reason": "so"}}}, ["It rolls the fleet back: so"]),
+        (
+            {"ledger": {"rollback": True, "state": "running", "command": {"reason": "so"}}},
+            ["It rolls the fleet back: so"],
+        ),
         # Then the last command is the pause.
-        ({"ledger": {"rollback": True, "state": "paused", "word": {"reason": "so"}}}, ["It rolls the fleet back"]),
+        ({"ledger": {"rollback": True, "state": "paused", "command": {"reason": "so"}}}, ["It rolls the fleet back"]),
         ({"stage": "", "wants_approval": False, "blocker": {}}, []),
         ({"stage": "canary", "wants_approval": False, "blocker": {}}, ["Stage canary"]),
         ({"stage": "canary", "wants_approval": True, "blocker": {}}, ["Stage canary; it waits for approval"]),

@@ -39,8 +39,8 @@ HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
         ),
         # Failures and budgets, holds, caps.
         (
-            "budget_spent",
-            {"blocker": {"code": "budget_spent"}, "hosts": FAILED},
+            "failure_budget",
+            {"blocker": {"code": "failure_budget"}, "hosts": FAILED},
             NextStep("retry", {"host": "web1"}, True),
         ),
         ("stuck", {"hosts": FAILED}, NextStep("retry", {"host": "web1"}, True)),

@@ -12,7 +12,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import RunScope, post_upgrade_hosts, run_scope
 
 ROLES: dict[str, Any] = {"control": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}, "puppet": None}
-COMPOSITION = {"roles": {"control": {"units": [{"step": "post_upgrade"}]}, "compute": {"units": [{"step": "stop"}]}}}
+COMPOSITION = {
+    "roles": {"control": {"task_groups": [{"step": "post_upgrade"}]}, "compute": {"task_groups": [{"step": "stop"}]}}
+}
 
 
 def plan(waves: list[list[str]] | None = None, **states: str) -> dict[str, Any]:
@@ -105,7 +107,7 @@ def test_the_data_plane_waits_for_the_control_plane_even_if_it_is_held() -> None
 
 
 def test_tasks_after_the_upgrade_run_on_the_control_plane_first() -> None:
-    composition = {"roles": {role: {"units": [{"step": "post_upgrade"}]} for role in ("compute", "control")}}
+    composition = {"roles": {role: {"task_groups": [{"step": "post_upgrade"}]} for role in ("compute", "control")}}
     fleet = plan(compute1="upgraded", control1="upgraded", control2="lost", puppet1="upgraded")
     assert post_upgrade_hosts(fleet, composition, ROLES) == ("control1", "control2", "compute1")
     assert post_upgrade_hosts(fleet, COMPOSITION, ROLES) == ("control1", "control2")

@@ -29,15 +29,15 @@ def roles(tmp_path: Path) -> Roles:
     return Roles(tmp_path / "roles")
 
 
-def add(roles: Roles, name: str, points: dict[str, str], meta: str = "", tasks: str = TASK) -> None:
+def add(roles: Roles, name: str, checkpoints: dict[str, str], meta: str = "", tasks: str = TASK) -> None:
     """Write a service with a file for each version."""
-    versions = ", ".join(f'"{version}"' for version in points)
-    texts = {f"tasks/upgrade_to/{version}.yml": text for version, text in points.items()}
+    versions = ", ".join(f'"{version}"' for version in checkpoints)
+    texts = {f"tasks/upgrade_to/{version}.yml": text for version, text in checkpoints.items()}
     roles.add(name, {TASKS: tasks, META: meta or f"upgrade_path: [{versions}]\n", **texts})
 
 
-def units(roles: Roles, *services: str) -> list[str]:
-    return [unit.name for unit in roles.compose({"node": [*services]}).roles["node"].units]
+def task_groups(roles: Roles, *services: str) -> list[str]:
+    return [task_group.name for task_group in roles.compose({"node": [*services]}).roles["node"].task_groups]
 
 
 def refused(roles: Roles, *services: str) -> str:
@@ -51,7 +51,7 @@ def test_points_come_before_a_services_own_tasks_of_their_step_the_oldest_first(
     both = "- command: a\n  tags: start\n- command: b\n"
     own = "- command: x\n  tags: upgrade\n- command: y\n  tags: start\n"
     add(roles, "db", {"2.10": both, "2.9": "- command: c\n", "2.10-rc1": both}, tasks=own)
-    assert units(roles, "db") == [
+    assert task_groups(roles, "db") == [
         *("upgrade/db@2.9", "upgrade/db@2.10-rc1", "upgrade/db@2.10", "upgrade/db"),
         *("start/db@2.10-rc1", "start/db@2.10", "start/db"),
     ]
@@ -62,7 +62,7 @@ def test_within_a_step_all_services_come_to_a_version_before_any_goes_further(ro
         versions = ("v7", "v9") if name == "lib" else ("2.4", "2.6")
         meta = f"upgrade_path: [{', '.join(repr(version) for version in versions)}]\nrequires: {requires}\n"
         add(roles, name, dict.fromkeys(versions, TASK), meta, f"- command: {name}\n  tags: upgrade\n")
-    assert units(roles, "app", "db", "lib") == [
+    assert task_groups(roles, "app", "db", "lib") == [
         *("upgrade/db@2.4", "upgrade/app@2.4", "upgrade/db@2.6", "upgrade/app@2.6"),
         *("upgrade/lib@v7", "upgrade/lib@v9", "upgrade/db", "upgrade/app", "upgrade/lib"),
     ]
@@ -72,18 +72,23 @@ def test_where_a_use_lists_its_versions_their_order_counts(roles: Roles) -> None
     add(roles, "db", {"jessie": TASK, "buster": TASK, "bullseye": TASK})
     listed = {"service": "db", "versions": ["jessie", "buster", "bullseye"]}
     found = roles.compose({"node": {"services": [listed]}})
-    assert [unit.point for unit in found.roles["node"].units] == ["jessie", "buster", "bullseye", ""]
+    assert [task_group.checkpoint for task_group in found.roles["node"].task_groups] == [
+        "jessie",
+        "buster",
+        "bullseye",
+        "",
+    ]
     assert found.plain()["roles"]["node"]["paths"] == {
-        "db": {"points": ["jessie", "buster", "bullseye"], "provider": False}
+        "db": {"checkpoints": ["jessie", "buster", "bullseye"], "provider": False}
     }
     assert refused(roles, "db").startswith("R/db/meta/upgrade.yml:1: upgrade_path: ")
 
 
 def test_a_service_may_have_a_path_and_nothing_else(roles: Roles) -> None:
     roles.add("db", {META: 'upgrade_path: {"2.4": way/to24.yml}\n', "tasks/way/to24.yml": "- command: x\n"})
-    (unit,) = roles.compose({"node": ["db"]}).roles["node"].units
-    assert unit.plain() == {
-        "name": "upgrade/db@2.4", "step": "upgrade", "service": "db", "once": False, "point": "2.4", "provider": False,
+    (task_group,) = roles.compose({"node": ["db"]}).roles["node"].task_groups
+    assert task_group.plain() == {
+        "name": "upgrade/db@2.4", "step": "upgrade", "service": "db", "once": False, "checkpoint": "2.4", "provider": False,
         "tags": ["step3", "upgrade", "db"], "tasks": 1,
     }  # fmt: skip
 
@@ -92,13 +97,13 @@ def test_what_a_point_runs_knows_its_version_and_is_ended_so_that_it_is_not_run_
     add(roles, "db", {"2.4": "- command: look\n  tags: validate\n- command: x\n"})
     found = files_of(roles.compose({"node": ["db"]}), "/composed")
     (check,) = yaml.safe_load(found["node/step0_validate.yml"])
-    assert (check["when"], check["vars"]) == ("'db@2.4' in upgrade_checkpoints", {"upgrade_point": "2.4"})
+    assert (check["when"], check["vars"]) == ("'db@2.4' in upgrade_checkpoints", {"upgrade_checkpoint": "2.4"})
     begin, tasks, end = yaml.safe_load(found["node/step3_upgrade.yml"])[:3]
-    assert begin["convoy.upgrade.push_step"]["unit"] == "upgrade/db@2.4"
+    assert begin["convoy.upgrade.push_step"]["task_group"] == "upgrade/db@2.4"
     assert tasks["ansible.builtin.import_role"]["tasks_from"] == "step3_upgrade_to_2.4"
-    assert (tasks["name"], tasks["vars"]) == ("Upgrade db to 2.4", {"upgrade_point": "2.4"})
+    assert (tasks["name"], tasks["vars"]) == ("Upgrade db to 2.4", {"upgrade_checkpoint": "2.4"})
     assert end["convoy.upgrade.push_step"] == {
-        "unit": "upgrade/db@2.4",
+        "task_group": "upgrade/db@2.4",
         "state": "done",
     }
     below = "node/services/db/tasks/"
@@ -158,7 +163,7 @@ def test_the_tasks_of_a_provider_are_run_by_one_host_and_for_it_alone(roles: Rol
     roles.add("cloud", {TASKS: tasks, POST: "- command: y\n", META: "provider: true\n"})
     roles.add("web", tasks)
     role = roles.compose({"node": ["cloud", "web"]}).roles["node"]
-    assert [(unit.name, unit.provider, unit.once) for unit in role.units] == [
+    assert [(task_group.name, task_group.provider, task_group.once) for task_group in role.task_groups] == [
         ("upgrade/cloud", True, False),
         # An identical task of a provider is not a duplicate.
         ("upgrade/web", False, False),
@@ -201,7 +206,7 @@ def test_more_points_than_a_record_can_say_are_refused(roles: Roles, more: str) 
     name, most = "s" * 200, [f"2.{at}" for at in range(101, 193)]
     path = "upgrade_path: [{}]\n" + more
     add(roles, name, dict.fromkeys(most, TASK), path.format(", ".join(map(repr, most))))
-    found = tuple(units(roles, name))
+    found = tuple(task_groups(roles, name))
     assert sum(map(len, found)) == 92 * 214 + 208
     there = decode_record("k", encode_record(HostRecord("2", "started", done=found)).encode())
     assert (there.readable, there.done) == (True, found)
@@ -222,5 +227,9 @@ def test_checks_and_what_comes_after_the_upgrade_are_counted_apart(roles: Roles)
     versions = [f"2.{at}" for at in range(101, 141)]
     tasks = "".join(f"- command: x\n  tags: {step}\n" for step in ("validate", "upgrade", "start"))
     add(roles, name, dict.fromkeys(versions, tasks), tasks=tasks)
-    found = units(roles, name)
-    assert sum(map(len, found)) > 20_000 > sum(len(unit) for unit in found if not unit.startswith("validate/"))
+    found = task_groups(roles, name)
+    assert (
+        sum(map(len, found))
+        > 20_000
+        > sum(len(task_group) for task_group in found if not task_group.startswith("validate/"))
+    )

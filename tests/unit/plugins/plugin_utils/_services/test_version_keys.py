@@ -26,7 +26,7 @@ def composed(roles: Roles, meta: str, **entry: Any) -> VersionRules:
     """Return the version rules of a service with this file, in a role."""
     roles.add("web", {TASKS: "- command: x\n  tags: start\n", **({META: meta} if meta else {})})
     plain = roles.compose({"x": [{"service": "web", **entry}]}).plain()
-    return version_rules_from(plain["roles"]["x"]["ways"]["web"])
+    return version_rules_from(plain["roles"]["x"]["version_rules"]["web"])
 
 
 def test_a_service_that_says_nothing_may_go_up_and_not_back(roles: Roles) -> None:
@@ -53,7 +53,7 @@ def test_what_a_role_says_of_it_wins_key_by_key(roles: Roles) -> None:
 def test_two_uses_of_a_service_may_have_ways_of_their_own(roles: Roles) -> None:
     roles.simple("web", "start")
     services = ["web", {"service": "web", "name": "shop", "allow_downgrade": True}]
-    plain = roles.compose({"x": services}).plain()["roles"]["x"]["ways"]
+    plain = roles.compose({"x": services}).plain()["roles"]["x"]["version_rules"]
     assert {name: one["allow_downgrade"] for name, one in plain.items()} == {"web": False, "shop": True}
 
 

@@ -26,7 +26,7 @@ def progress(**hosts: dict[str, Any]) -> dict[str, Any]:
 
 
 FROM_24 = VersionRules("m", allowed_from=parse_allowed_from(">=2.4"), where={"allowed_from": "m:1"})
-COMPOSITION = {"roles": {"web": {"ways": {"app": FROM_24.plain(), "lib": VersionRules("l").plain()}}}}
+COMPOSITION = {"roles": {"web": {"version_rules": {"app": FROM_24.plain(), "lib": VersionRules("l").plain()}}}}
 
 
 ODD = (
@@ -101,8 +101,8 @@ def test_a_message_names_at_most_twenty_hosts_and_the_details_all() -> None:
 
 
 def test_the_origin_of_a_provider_is_its_own_version() -> None:
-    paths = {"app": {"points": [], "provider": True}}
-    composition = {"roles": {"web": {"ways": {"app": FROM_24.plain()}, "paths": paths}}}
+    paths = {"app": {"checkpoints": [], "provider": True}}
+    composition = {"roles": {"web": {"version_rules": {"app": FROM_24.plain()}, "paths": paths}}}
 
     def reasons(goal: str, declared: dict[str, object] | None = None, **told: str) -> list[str]:
         there = {"hosts": {"web1": host("2.2")}, "providers": {"app": told} if told else {}}
@@ -124,8 +124,8 @@ def test_the_origin_of_a_provider_is_its_own_version() -> None:
 
 
 def test_a_provider_whose_hosts_are_all_held_is_not_checked() -> None:
-    paths = {"app": {"points": [], "provider": True}}
-    role = {"ways": {"app": FROM_24.plain()}, "paths": paths}
+    paths = {"app": {"checkpoints": [], "provider": True}}
+    role = {"version_rules": {"app": FROM_24.plain()}, "paths": paths}
     composition = {"roles": {"web": role, "api": role, "idle": role}}
     providers = {"app": {"version": "2.2", "target": ""}}
 

@@ -24,10 +24,13 @@ POINTS = ["2.4", "2.6", "2.8", "2.10"]
 
 
 def role(
-    points: list[str], *, provider: bool = False, ways: VersionRules | None = None, name: str = "db"
+    checkpoints: list[str], *, provider: bool = False, version_rules: VersionRules | None = None, name: str = "db"
 ) -> dict[str, Any]:
-    ways = ways or VersionRules("m")
-    return {"paths": {name: {"points": points, "provider": provider}}, "ways": {name: ways.plain()}}
+    version_rules = version_rules or VersionRules("m")
+    return {
+        "paths": {name: {"checkpoints": checkpoints, "provider": provider}},
+        "version_rules": {name: version_rules.plain()},
+    }
 
 
 def plan(providers: dict[str, Any] | None = None, **versions: str | None) -> dict[str, Any]:
@@ -50,11 +53,11 @@ def refused(found: dict[str, Any], composition: dict[str, Any], **options: Any) 
 
 def test_each_path_begins_at_the_reported_version() -> None:
     found = plan(db1="2.2", db2="2.8", db3="2.2", db4="2.9~rc1", web1=None)
-    composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "ways": {}}}}
-    ways = routes_of(found, run(found), composition, "2.10", {"db1": "2.8"})
-    assert ways == Routes(
+    composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "version_rules": {}}}}
+    version_rules = routes_of(found, run(found), composition, "2.10", {"db1": "2.8"})
+    assert version_rules == Routes(
         origins={"db1": "2.2", "db2": "2.8", "db3": "2.2", "db4": "2.9~rc1", "web1": ""},
-        checkpoints=ways.ahead,
+        checkpoints=version_rules.ahead,
         ahead={
             "db1": ["db@2.4", "db@2.6", "db@2.8", "db@2.10"],
             "db2": ["db@2.10"],
@@ -74,11 +77,11 @@ def test_each_path_begins_at_the_reported_version() -> None:
 def test_a_host_whose_version_can_not_be_compared_is_left_out_and_others_have_paths() -> None:
     found = plan(db1="v673", db2="2.8", db3="2.8")
     found["hosts"]["db3"] |= {"origin": "2.8", "begun": "v673"}
-    ways = routes_of(found, run(found), {"roles": {"db": role(POINTS)}}, "2.10")
-    assert (ways.origins, ways.checkpoints) == ({"db2": "2.8"}, {"db2": ["db@2.10"]})
-    assert [*ways.left_out] == ["db1", "db3"]
-    assert ways.left_out["db1"].startswith("db: 'v673' and '2.4' can't be compared as versions: ")
-    assert ways.lines == ("db from 2.8 to 2.10 by db@2.10: db2",)
+    version_rules = routes_of(found, run(found), {"roles": {"db": role(POINTS)}}, "2.10")
+    assert (version_rules.origins, version_rules.checkpoints) == ({"db2": "2.8"}, {"db2": ["db@2.10"]})
+    assert [*version_rules.left_out] == ["db1", "db3"]
+    assert version_rules.left_out["db1"].startswith("db: 'v673' and '2.4' can't be compared as versions: ")
+    assert version_rules.lines == ("db from 2.8 to 2.10 by db@2.10: db2",)
 
 
 def test_a_declared_version_counts_only_without_a_reported_or_stored_one() -> None:
@@ -87,25 +90,25 @@ def test_a_declared_version_counts_only_without_a_reported_or_stored_one() -> No
     found["hosts"]["db1"] |= {"origin": "2.2", "begun": "2.10"}
     found["hosts"]["db2"] |= {"origin": "2.2", "begun": "2.10"}
     composition = {"roles": {"db": role(POINTS)}}
-    ways = routes_of(found, run(found), composition, "2.10", {"db1": "2.8", "db2": "", "db4": " 2.8 "})
-    assert ways.origins == {"db1": "2.2", "db2": "2.2", "db3": "2.10", "db4": "2.8"}
-    assert ways.checkpoints["db1"] == ["db@2.4", "db@2.6", "db@2.8", "db@2.10"]
-    assert ways.checkpoints["db3"] == []
-    assert ways.lines[1] == "db from 2.10 to 2.10 by no checkpoint: db3"
+    version_rules = routes_of(found, run(found), composition, "2.10", {"db1": "2.8", "db2": "", "db4": " 2.8 "})
+    assert version_rules.origins == {"db1": "2.2", "db2": "2.2", "db3": "2.10", "db4": "2.8"}
+    assert version_rules.checkpoints["db1"] == ["db@2.4", "db@2.6", "db@2.8", "db@2.10"]
+    assert version_rules.checkpoints["db3"] == []
+    assert version_rules.lines[1] == "db from 2.10 to 2.10 by no checkpoint: db3"
 
 
 def test_finished_checkpoints_stay_on_the_path_and_are_not_validated() -> None:
-    both = {"paths": {}, "ways": {}, "units": []}
+    both = {"paths": {}, "version_rules": {}, "task_groups": []}
     for name, is_provider in (("db", False), ("cloud", True)):
         one = role(["2.4", "2.6"], provider=is_provider, name=name)
         both["paths"] |= one["paths"]
-        both["ways"] |= one["ways"]
-        both["units"] += [
-            {"name": f"{step}/{name}@{point}", "step": step, "service": name, "point": point}
-            for point in ("2.4", "2.6")
+        both["version_rules"] |= one["version_rules"]
+        both["task_groups"] += [
+            {"name": f"{step}/{name}@{checkpoint}", "step": step, "service": name, "checkpoint": checkpoint}
+            for checkpoint in ("2.4", "2.6")
             for step in ("validate", "upgrade", "start")
         ]
-        both["units"].append({"name": f"upgrade/{name}", "step": "upgrade", "service": name, "point": ""})
+        both["task_groups"].append({"name": f"upgrade/{name}", "step": "upgrade", "service": name, "checkpoint": ""})
     cloud = {"version": "2.2", "target": "2.6", "state": "upgrading", "done": ["upgrade/cloud@2.4", "start/cloud@2.4"]}
     found = plan({"cloud": cloud}, db1="2.2", db2="2.2", db3="2.4")
     # Task groups of providers in a host's record do not count, as the version of the provider may have changed.
@@ -113,17 +116,17 @@ def test_finished_checkpoints_stay_on_the_path_and_are_not_validated() -> None:
     found["hosts"]["db1"] |= {"origin": "2.2", "begun": "2.6", "done": done}
     # This host has not finished all task groups of the checkpoint.
     found["hosts"]["db2"] |= {"origin": "2.2", "begun": "2.6", "done": ["upgrade/db@2.4"]}
-    ways = routes_of(found, run(found), {"roles": {"db": both}}, "2.6")
+    version_rules = routes_of(found, run(found), {"roles": {"db": both}}, "2.6")
     way = ["db@2.4", "db@2.6", "cloud@2.4", "cloud@2.6"]
-    assert ways.checkpoints == {"db1": way, "db2": way, "db3": ["db@2.6", "cloud@2.4", "cloud@2.6"]}
-    assert ways.ahead == {
+    assert version_rules.checkpoints == {"db1": way, "db2": way, "db3": ["db@2.6", "cloud@2.4", "cloud@2.6"]}
+    assert version_rules.ahead == {
         "db1": ["db@2.6", "cloud@2.6"],
         "db2": ["db@2.4", "db@2.6", "cloud@2.6"],
         "db3": ["db@2.6", "cloud@2.6"],
     }
     # A checkpoint that has only checks is never finished.
-    both["units"] = [unit for unit in both["units"] if unit["step"] == "validate"]
-    assert routes_of(found, run(found), {"roles": {"db": both}}, "2.6").ahead == ways.checkpoints
+    both["task_groups"] = [task_group for task_group in both["task_groups"] if task_group["step"] == "validate"]
+    assert routes_of(found, run(found), {"roles": {"db": both}}, "2.6").ahead == version_rules.checkpoints
 
 
 def test_after_an_unfinished_rollback_a_host_has_all_checkpoints_from_there_ahead() -> None:
@@ -134,10 +137,10 @@ def test_after_an_unfinished_rollback_a_host_has_all_checkpoints_from_there_ahea
     found["hosts"]["db3"] |= {"origin": "2.2", "begun": "2.8"}
     found["hosts"]["db4"] |= {"origin": None, "begun": None}
     found["hosts"]["web1"] |= {"origin": "2.10", "begun": "2.6"}
-    composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "ways": {}}}}
-    ways = routes_of(found, run(found), composition, "2.10")
-    assert ways.origins == {"db1": "2.6", "db2": "2.6", "db3": "2.2", "db4": "2.10", "web1": "2.10"}
-    assert ways.checkpoints == {
+    composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "version_rules": {}}}}
+    version_rules = routes_of(found, run(found), composition, "2.10")
+    assert version_rules.origins == {"db1": "2.6", "db2": "2.6", "db3": "2.2", "db4": "2.10", "web1": "2.10"}
+    assert version_rules.checkpoints == {
         "db1": ["db@2.8", "db@2.10"],
         "db2": ["db@2.8", "db@2.10"],
         "db3": ["db@2.4", "db@2.6", "db@2.8", "db@2.10"],
@@ -150,8 +153,11 @@ def test_after_an_unfinished_rollback_a_host_has_all_checkpoints_from_there_ahea
 def test_after_an_unfinished_rollback_a_provider_has_all_checkpoints_from_there_ahead() -> None:
     composition = {"roles": {"db": role(POINTS, provider=True, name="cloud")}}
     found = plan({"cloud": {"version": "2.10", "state": "failed", "target": "2.6", "error": "broken"}}, db1="2.10")
-    ways = routes_of(found, run(found), composition, "2.10")
-    assert (ways.providers, ways.checkpoints) == ({"cloud": "2.6"}, {"db1": ["cloud@2.8", "cloud@2.10"]})
+    version_rules = routes_of(found, run(found), composition, "2.10")
+    assert (version_rules.providers, version_rules.checkpoints) == (
+        {"cloud": "2.6"},
+        {"db1": ["cloud@2.8", "cloud@2.10"]},
+    )
     assert routes_of(found, run(found), composition, "2.6").providers == {"cloud": "2.10"}
 
 
@@ -167,7 +173,11 @@ def test_all_hosts_of_unknown_version_are_named_if_a_path_needs_it() -> None:
     found = plan(db1=None, db2="2.2", db3=None, web1=None, lib1=None)
     asking = VersionRules("m", allowed_from=parse_allowed_from("*"), where={"allowed_from": "m:1"})
     composition = {
-        "roles": {"db": role(POINTS), "web": {"paths": {}, "ways": {}}, "lib": {"ways": {"lib": asking.plain()}}}
+        "roles": {
+            "db": role(POINTS),
+            "web": {"paths": {}, "version_rules": {}},
+            "lib": {"version_rules": {"lib": asking.plain()}},
+        }
     }
     error = refused(found, composition)
     assert (error.code, error.details) == ("unknown_version", {"hosts": ["db1", "db3"]})
@@ -192,10 +202,10 @@ def test_the_path_of_a_provider_begins_at_its_own_version() -> None:
     composition = {"roles": {"db": role(POINTS, provider=True, name="cloud")}}
     known = {"cloud": {"version": "2.6", "state": "upgraded", "target": ""}}
     found = plan(known, db1="2.2", db2=None)
-    ways = routes_of(found, run(found), composition, "2.10", providers={"cloud": "2.2"})
-    assert ways.providers == {"cloud": "2.6"}
-    assert ways.checkpoints == {host: ["cloud@2.8", "cloud@2.10"] for host in ("db1", "db2")}
-    assert ways.lines == ("provider cloud from 2.6 to 2.10 by cloud@2.8, cloud@2.10",)
+    version_rules = routes_of(found, run(found), composition, "2.10", providers={"cloud": "2.2"})
+    assert version_rules.providers == {"cloud": "2.6"}
+    assert version_rules.checkpoints == {host: ["cloud@2.8", "cloud@2.10"] for host in ("db1", "db2")}
+    assert version_rules.lines == ("provider cloud from 2.6 to 2.10 by cloud@2.8, cloud@2.10",)
     assert unknown_hosts(found, composition) == []
     declared = routes_of(plan(db1="2.2"), run(plan(db1="2.2")), composition, "2.10", providers={"cloud": "2.8"})
     assert declared.checkpoints == {"db1": ["cloud@2.10"]}

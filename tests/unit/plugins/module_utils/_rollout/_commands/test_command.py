@@ -29,7 +29,7 @@ def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one()
         assert isinstance(said["at"], int)
         assert before <= said["at"] <= time.time()
         # A ledger accepts it.
-        assert Ledger(1, "2", state=PAUSED, word=said).word == said
+        assert Ledger(1, "2", state=PAUSED, command=said).command == said
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def changes(keys: Mapping[str, str | bytes], **options: Any) -> dict[str, str | 
 
 
 def wrong(keys: Mapping[str, str | bytes], **options: Any) -> list[str]:
-    return [one.key for one in STEP.obstacles(found(keys, **options))]
+    return [one.key for one in STEP.problems(found(keys, **options))]
 
 
 def test_of_a_host_at_two_versions_the_later_word_counts_once_it_has_begun() -> None:
@@ -216,7 +216,7 @@ def test_whatever_it_finds_it_comes_to_an_end_that_has_no_work_left(
     for (is_legacy, place), value in gates.items():
         keys[f"config_state/{place}/enable_puppet" if is_legacy else f"config_state/enable_puppet/{place}"] = value
     now = found(keys, begun=begun)
-    if STEP.obstacles(now):
+    if STEP.problems(now):
         return
     for _turn in range(5):
         moves = STEP.moves(now)
