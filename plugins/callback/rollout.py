@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 name: rollout
 type: stdout
 short_description: Show the progress of a rollout instead of a line for each task
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - On a terminal, it draws a bar for each role, the remaining time, and the upgrading hosts with their service, step and duration. Events
     scroll above.

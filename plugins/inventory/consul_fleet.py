@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: consul_fleet
 short_description: Read the hosts of a fleet from Consul
-version_added: 0.2.0
+version_added: 0.1.0
 author: The convoy.upgrade authors (@convoy-upgrade)
 description:
   - The hosts are the nodes of Consul's catalog, and all hosts with a report or record in Consul. So a node must report under its name in the

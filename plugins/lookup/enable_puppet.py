@@ -51,7 +51,7 @@ options:
     type: str
     choices: [fail, closed]
     default: fail
-    version_added: 0.2.0
+    version_added: 0.1.0
   detail:
     description:
       - Return a dictionary for each host instead of a boolean.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: check_instructions
 short_description: Find all mistakes in instructions, without Consul
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Reads instructions as M(convoy.upgrade.consul_upgrade_plan) does, and fails with a list of all mistakes. M(convoy.upgrade.consul_upgrade_plan)
     stops at the first one.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: compose_upgrade_tasks
 short_description: Compose the upgrade tasks of services into task files for each role and step
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Reads all services of all roles before any host is touched. Writes a folder with the tasks of each role and step, in the order in which they
     run. You can read, compare and keep these files.

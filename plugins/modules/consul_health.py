@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_health
 short_description: Publish a node's health to its own Consul agent
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Sets node checks through the agent of the node.
   - A node check applies to every service on the node. If it is critical, Consul leaves all these services out of its answers. So checks are
@@ -33,7 +33,7 @@ options:
       - With V(false), V(critical) is published as V(warning), and O(checks[].ttl) is not used. A check that was critical becomes a warning.
     type: bool
     default: false
-    version_added: 0.3.0
+    version_added: 0.1.0
   checks:
     description:
       - The checks to set or renew.

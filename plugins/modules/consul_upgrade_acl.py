@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_acl
 short_description: Create Consul policies and tokens for controllers, nodes, viewers and migrators
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Creates one policy with only the permissions that O(kind) needs, and one token with this policy.
   - The token of a node can read C(current_version), C(upgrade/schema), gates and holds, and write the record of its own host. It can't open a

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_control
 short_description: Pause, resume, abort, retry, approve or roll back a rollout, or forget hosts
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Writes the command to the ledger and the history. All planners apply it from their next pass.
 author: The convoy.upgrade authors (@convoy-upgrade)
@@ -68,7 +68,7 @@ options:
       - This frees the slot of the host, so make sure that nothing runs there any more.
     type: bool
     default: false
-    version_added: 0.3.0
+    version_added: 0.1.0
   stage:
     description:
       - Stage to approve, for O(action=approve). The default is the stage that needs approval.
@@ -86,7 +86,7 @@ options:
       - The default is C(rollback_order) of the instructions, else V(reversed).
     type: str
     choices: [reversed, forward]
-    version_added: 0.3.0
+    version_added: 0.1.0
   fleet:
     description:
       - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan). V(retry) and V(approve) fail if it lacks hosts of the rollout that

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_follow
 short_description: Follow a rollout that runs elsewhere until it ends
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Reads the state of the fleet from Consul, prints each change as a line, and returns when the rollout is complete or aborted. It continues
     through pauses. It writes nothing.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_hold
 short_description: Hold hosts, roles or the whole fleet, or end holds
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - No planner admits a held host. M(convoy.upgrade.consul_upgrade_info) shows who holds it and why. A hold lasts until you end it, across
     rollouts.

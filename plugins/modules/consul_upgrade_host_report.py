@@ -55,24 +55,24 @@ options:
       - Set it to V(false) only if something other than this collection decides which host starts.
     type: bool
     default: true
-    version_added: 0.2.0
+    version_added: 0.1.0
   role:
     description:
       - Role of the host. Its gate and hold count for the admission. The default is the role that O(role_pattern) finds in O(name).
     type: str
-    version_added: 0.2.0
+    version_added: 0.1.0
   role_pattern:
     description:
       - Regular expression whose first group is the role. It is applied to O(name).
     type: str
     default: '([a-z]+)(\d+)(-.*)?'
-    version_added: 0.2.0
+    version_added: 0.1.0
   default:
     description:
       - Whether the host is admitted if no gate is set, as for P(convoy.upgrade.enable_puppet#lookup).
     type: bool
     default: true
-    version_added: 0.2.0
+    version_added: 0.1.0
   service:
     description:
       - Service that the host upgrades, if known.
@@ -97,7 +97,7 @@ options:
       - While one machine has started and not ended, V(started), V(upgraded) and V(failed) of the other fail with the code V(other_machine).
         They free no slot.
     type: str
-    version_added: 0.3.0
+    version_added: 0.1.0
 seealso:
   - module: convoy.upgrade.consul_upgrade_plan
 """

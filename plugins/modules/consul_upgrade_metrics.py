@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_metrics
 short_description: Write metrics of the fleet for Prometheus
-version_added: 0.3.0
+version_added: 0.1.0
 description:
   - Reads the state of the fleet from Consul, and writes it to a file as metrics in the OpenMetrics text format. C(docs/watching.md) lists
     the metrics.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_notify
 short_description: Call a task file for each event of the rollout, while this run lasts
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Starts the notifier in the daemon of this run. It reads events of the rollout from Consul and calls a task file with each event. The
     playbooks of this collection start it if C(upgrade_notify) is set. C(docs/watching.md) lists the events and their fields.

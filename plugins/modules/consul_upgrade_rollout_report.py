@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_rollout_report
 short_description: Write a rollout report as HTML, JSON and CSV
-version_added: 0.3.0
+version_added: 0.1.0
 description:
   - Reads the current or an earlier rollout from the history and the host records in Consul, and writes a report into a folder.
   - The page is one HTML file without scripts or external resources. It shows the states and steps of each host over time, hosts down at once
@@ -32,7 +32,7 @@ attributes:
 options:
   folder:
     description:
-      - Existing folder for the report, on the host where the module runs.
+      - Existing folder for the report, on the controller.
     type: path
     required: true
   version:
@@ -91,18 +91,13 @@ failure:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import read_text, write_atomically
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import (
-    paths_in,
-    read_rollout_report,
-    report_files,
-)
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
 def main() -> None:
-    """Run the module."""
+    """Return the report to the action of the same name, which writes the files."""
     module = AnsibleModule(
         argument_spec={
             **CONNECTION_OPTIONS,
@@ -116,16 +111,8 @@ def main() -> None:
     options = module.params
 
     def act(store: Store) -> dict[str, Any]:
-        found = read_rollout_report(store, options["version"], options["fleet"], options["role_pattern"])
-        files = paths_in(options["folder"], report_files(found))
-        before = {path: read_text(path, "folder") for path in files}
-        if not module.check_mode:
-            for path, text in files.items():
-                if text != before[path]:
-                    write_atomically(path, text, "folder")
-        data = next(path for path in files if path.endswith(".json"))
-        diff = {"before_header": data, "after_header": data, "before": before[data], "after": files[data]}
-        return {"changed": files != before, "files": list(files), "diff": diff}
+        report = read_rollout_report(store, options["version"], options["fleet"], options["role_pattern"])
+        return {"folder": options["folder"], "report": report}
 
     run(module, act)
 

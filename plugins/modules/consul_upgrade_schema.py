@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: consul_upgrade_schema
 short_description: Migrate the keys of a fleet in Consul to the newest layout
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Applies all steps between the current and the newest layout, in order. C(upgrade/schema) has the version of the layout. Without this key, the
     fleet has layout 0, which JioCloud's code wrote.

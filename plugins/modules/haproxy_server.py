@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: haproxy_server
 short_description: Drain a server behind HAProxy, or put it back
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Uses HAProxy's runtime API, through a socket on the host or over the network. It needs no other program.
   - Waits until the state is reached. A drained server or one in maintenance has no sessions left. A ready server is UP.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: node_lock
 short_description: Lock a node, so that only one run works on it at a time
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Takes a lock on the node. The lock stays during the following tasks, until it is freed or the run ends.
   - With O(ignore:ansible_connection=local), the lock ends with the process of C(ansible-playbook), even if that is killed.

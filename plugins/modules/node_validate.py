@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: node_validate
 short_description: Run all validations in a folder on a node
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Runs each executable in a folder, one after the other, in natural order of their names.
   - If one exits with another code than 0 or takes too long, the module fails and does not run the rest.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: puppet_info
 short_description: Show whether Puppet is disabled on a host
-version_added: 0.3.0
+version_added: 0.1.0
 description:
   - Reads the file that C(puppet agent --disable) writes, at the paths of Debian's and Puppet's own packages. It does not run Puppet.
 author: The convoy.upgrade authors (@convoy-upgrade)

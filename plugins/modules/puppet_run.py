@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: puppet_run
 short_description: Run Puppet once
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - Runs C(puppet apply) or C(puppet agent --onetime) with C(--detailed-exitcodes). Exit codes 0 and 2 are success.
   - If Puppet is already running, as an agent or through this module, it waits up to O(lock_timeout) seconds for the end of that run.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: push_host
 short_description: Wait for the admission of a push host, and report the end of its upgrade
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - With O(state=begun), it waits until the planner admits the host. As this is the first task of each host, the rules hold whatever forks and
     batches Ansible uses.

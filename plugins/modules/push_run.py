@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: push_run
 short_description: Prepare a run in which Ansible upgrades hosts, start it, wait for it and stop it
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - A run has one daemon, a process on the controller that lasts as long as C(ansible-playbook). In a push run it admits the hosts
     and writes their records. Tasks ask it over a Unix socket, so a step of a host costs one request to Consul, no module and no

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: push_step
 short_description: Begin a task group of a push host, and record it
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - A task group has the tasks of one service in one step, such as C(upgrade/nginx). When a task group begins, the one before it is finished.
     So the host record always has the current service and step, for one request to Consul.

@@ -1,21 +1,16 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads a whole rollout from Consul and makes the files of its report."""
+"""Reads a whole rollout from Consul."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.names import did_you_mean
 from .._fleet.fleet import roles_of_hosts
-from .._rollout_report.csv import csv_text
-from .._rollout_report.page import html_page
 from .._rollout_report.rollout import BEGINS, at_of, rollout_report
 from .._state.store import Store
 
@@ -60,18 +55,3 @@ def read_rollout_report(
         f"version: the history has no rollout to {version!r}{did_you_mean(version or '', versions) or '.'} "
         f"It has rollouts to {', '.join(dict.fromkeys(versions))}.",
     )
-
-
-def report_files(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return name -> text of the report's files: an HTML page, the data as JSON, and a line for each host as CSV."""
-    name = "rollout-" + re.sub(r"[^A-Za-z0-9._-]", "_", found["version"])
-    return {
-        f"{name}.html": html_page(found),
-        f"{name}.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n",
-        f"{name}.csv": csv_text(found),
-    }
-
-
-def paths_in(folder: str, files: Mapping[str, str]) -> dict[str, str]:
-    """Return path -> text of files in a folder."""
-    return {str(Path(folder) / name): text for name, text in files.items()}

@@ -23,7 +23,6 @@ _WAITING = {"consul_upgrade_plan": {"wait", "instructions_file"}}
 _MODULES = {
     "consul_enable_puppet",
     "consul_health",
-    "consul_upgrade_rollout_report",
     "consul_upgrade_control",
     "consul_upgrade_hold",
     "consul_upgrade_info",

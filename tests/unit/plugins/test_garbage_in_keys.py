@@ -28,10 +28,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import _update
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import (
-    read_rollout_report,
-    report_files,
-)
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import approve, pause
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
@@ -41,6 +38,7 @@ from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import plan_text, status_text
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen import drawing
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_updates import ViewUpdates
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._rollout_files.files import report_files
 from memory_consul import MemoryConsul
 from rich.console import Console
 from thorough import quick

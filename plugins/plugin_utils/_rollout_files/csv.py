@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .._common.sanitize import sanitize
+from ...module_utils._common.sanitize import sanitize
+from ...module_utils._rollout_report.host import incidents
 from .charts import time_text
-from .host import incidents
 
 HEAD = (
     *(

@@ -1,0 +1,38 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Write a rollout report. The module reads it from Consul, and the files are written here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import read_text, write_atomically
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._rollout_files.files import report_files
+
+
+class ActionModule(ActionBase):
+    """The action behind the module of the same name."""
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run the module, and write its report."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        read = self._execute_module(task_vars=task_vars)
+        if "report" not in read:
+            return {**result, **read}
+        try:
+            return {**result, **self._write(report_files(read["report"], read["folder"]))}
+        except UpgradeError as error:
+            return {**result, **error.as_result()}
+
+    def _write(self, files: dict[str, str]) -> dict[str, Any]:
+        before = {path: read_text(path, "folder") for path in files}
+        if not self._task.check_mode:
+            for path, text in files.items():
+                if text != before[path]:
+                    write_atomically(path, text, "folder")
+        data = next(path for path in files if path.endswith(".json"))
+        diff = {"before_header": data, "after_header": data, "before": before[data], "after": files[data]}
+        return {"changed": files != before, "files": list(files), "diff": diff}
