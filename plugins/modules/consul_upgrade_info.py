@@ -168,7 +168,7 @@ stage:
   returned: success
   type: str
   sample: canary
-wants_approval:
+needs_approval:
   description: Whether RV(stage) is done and needs an operator's approval.
   returned: success
   type: bool

@@ -313,7 +313,7 @@ def test_marks_and_approvals_that_nobody_can_read_are_none(site: Site, mark: byt
     assert not opened(result)
     site.lay({**SITE, "upgrade/approval/canary": approval})
     result = site.call(PLAN)
-    assert result["wants_approval"]
+    assert result["needs_approval"]
     assert not opened(result)
 
 

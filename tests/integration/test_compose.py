@@ -88,10 +88,12 @@ def test_the_same_input_gives_the_same_bytes_and_a_second_time_changes_nothing(
     hosts = {"node": ["n1"]}
     kept: Task = {"ansible.builtin.command": f"cp -a {{{{ composed.run_folder }}}} {tmp_path / 'copy'}"}
     tasks = [{**compose(one, roles, hosts=hosts, for_run=True), "register": "composed"}, kept]
-    first, _kept, second = run([*tasks, compose(one, roles, hosts=hosts)], environ=WATCHED)
+    again = [compose(one, roles, hosts=hosts), compose(one, roles, composed=str(one))]
+    first, _kept, second, read = run([*tasks, *again], environ=WATCHED)
     before = {path: path.stat().st_mtime_ns for path in one.rglob("*")}
     (third,) = run([compose(one, roles)], environ={"PYTHONHASHSEED": "7"})
-    assert [task["changed"] for task in (first, second, third)] == [True, False, False]
+    assert [task["changed"] for task in (first, second, third, read)] == [True, False, False, False]
+    assert read["roles"] == first["roles"]
     assert {path: path.stat().st_mtime_ns for path in one.rglob("*")} == before
     assert tree(one) == tree(tmp_path / "copy")
     # The copy is gone with the run.

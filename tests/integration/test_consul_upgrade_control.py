@@ -70,7 +70,7 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
     upgrade(store, "compute1")
     assert make_pass(store, PassRequest()).admissions == []
     seen = run([info()])[0]
-    assert (seen["stage"], seen["wants_approval"], seen["can_move"]) == ("canary", True, True)
+    assert (seen["stage"], seen["needs_approval"], seen["can_move"]) == ("canary", True, True)
     other, approved, again = run(
         [
             control("approve", stage="rest"),
@@ -237,7 +237,7 @@ def test_an_approval_may_be_written_by_hand(store: Store, consul: RawKV, text: s
     seed(consul, names(compute=2))
     make_pass(store, PassRequest("2", {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}))
     upgrade(store, "compute1")
-    assert make_pass(store, PassRequest()).plan.wants_approval
+    assert make_pass(store, PassRequest()).plan.needs_approval
     consul.put("upgrade/approval/canary", text)
     assert [one.host for one in make_pass(store, PassRequest()).admissions] == (["compute2"] if by else [])
     if by:

@@ -131,7 +131,7 @@ def test_a_finished_stage_that_is_dropped_takes_no_other_one_with_it(store: Stor
     upgrade(store, "compute2")
     assert go_on(store) == []
     outcome = make_pass(store, PassRequest("2", {**MANY, "stages": [B]}, fleet=FLEET))
-    assert (outcome.admissions, outcome.plan.stage, outcome.plan.wants_approval) == ([], "b", True)
+    assert (outcome.admissions, outcome.plan.stage, outcome.plan.needs_approval) == ([], "b", True)
     control.approve(store, SAID)
     assert go_on(store) == ["compute3", "compute4"]
 

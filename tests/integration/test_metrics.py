@@ -75,13 +75,18 @@ def test_the_file_tells_what_consul_has(run: Runner, store: Store, consul: RawKV
     file = run.folder / "convoy.prom"
     before = consul.tree()
 
-    (told,) = run([{"convoy.upgrade.consul_upgrade_metrics": {"path": str(file), "fleet": {"compute5": "compute"}}}])
+    tasks = [
+        {"convoy.upgrade.consul_upgrade_metrics": {"path": str(path), "fleet": {"compute5": "compute"}}}
+        for path in (file, run.folder)
+    ]
+    told, refused = run(tasks)
 
     text = file.read_text()
     found = read(text)
     assert told["metrics"] == text
     assert told["changed"]
     assert consul.tree() == before
+    assert refused["failure"]["code"] == "bad_metrics_file"
     assert {key: value for key, value in found.items() if key[0] == "hosts" and value} == {
         ("hosts", "controller", "upgraded"): 1,
         ("hosts", "compute", "failed"): 1,
@@ -91,18 +96,18 @@ def test_the_file_tells_what_consul_has(run: Runner, store: Store, consul: RawKV
     assert {key: value for key, value in found.items() if key[0] == "stopped" and value} == {
         ("stopped", "failure_budget"): 1
     }
-    assert found["opened_hosts", "compute"] == 2
-    assert found["opened_hosts", "controller"] == 1
+    assert found["admitted_hosts", "compute"] == 2
+    assert found["admitted_hosts", "controller"] == 1
     opened = [event["at"] for event in history(consul) if event["what"] == "open"]
-    assert found["last_opening_timestamp_seconds",] == opened[-1]
+    assert found["last_admission_timestamp_seconds",] == opened[-1]
     failed, started = (record(consul, host)["times"] for host in ("compute1", "compute2"))
-    broken = ("broken_host_timestamp_seconds", "compute1", "compute", "failed", "nova", 'say "no"\\')
+    broken = ("failed_host_timestamp_seconds", "compute1", "compute", "failed", "nova", 'say "no"\\')
     assert found[broken] == failed["failed"]
     assert found["oldest_upgrading_timestamp_seconds", "compute"] == started["started"]
     assert found["rollout_info", "2", "1", "running"] == 1
     assert found["rollout_begun_timestamp_seconds",] == ledger(consul)["since"]
     assert found["planner_writes",] == ledger(consul)["epoch"]
-    assert (found["complete",], found["can_move",], found["wants_approval",]) == (0, 1, 0)
+    assert (found["complete",], found["can_move",], found["needs_approval",]) == (0, 1, 0)
     documented = (ROOT / "docs/watching.md").read_text()
     assert [name for name, *_labels in found if f"`{name}`" not in documented] == []
     checked(promtool, "check", "metrics", text=text)
@@ -167,7 +172,7 @@ def test_nothing_is_told_of_what_is_not_there(store: Store, consul: RawKV, promt
     found = read(file.read_text())
     assert found["rollout_info", "", "", "none"] == 1
     assert {name for name, *_labels in found} >= {"complete", "stopped"}
-    assert not {name for name, *_labels in found} & {"hosts", "opened_hosts", "rollout_begun_timestamp_seconds"}
+    assert not {name for name, *_labels in found} & {"hosts", "admitted_hosts", "rollout_begun_timestamp_seconds"}
     checked(promtool, "check", "metrics", text=file.read_text())
     assert consul.tree() == {}
 
@@ -217,4 +222,4 @@ def test_the_alerts_ring_when_they_should(store: Store, consul: RawKV, promtool:
             )
         ]
         assert judged(stuck, "16m", "ConvoyUpgradeStuck") is rings, state
-    assert judged([{"series": "convoy_upgrade_wants_approval", "values": "1x120"}], "1m", "ConvoyUpgradeWantsApproval")
+    assert judged([{"series": "convoy_upgrade_needs_approval", "values": "1x120"}], "1m", "ConvoyUpgradeWantsApproval")

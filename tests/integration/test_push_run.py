@@ -90,7 +90,7 @@ def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_
 
 
 def test_the_hosts_of_a_wave_begin_together(run: Runner, roles: Roles, consul: RawKV) -> None:
-    played = play(run, roles, started(FLEET), turn("begun", hosts=list(FLEET)))
+    played = play(run, roles, started(FLEET, part="role", role="web"), turn("begun", hosts=list(FLEET)))
     assert {host: answer["go"] for host, answer in played[1]["hosts"].items()} == {HOST: True, "web2": True}
     assert {host: gates(consul).get(f"host/{host}") for host in FLEET} == dict.fromkeys(FLEET, "True")
 

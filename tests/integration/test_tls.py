@@ -103,6 +103,8 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
     )
     told = {"folder": str(tmp_path), **options}
     assert not run([{"convoy.upgrade.consul_upgrade_rollout_report": told}])[0]["failed"]
+    metrics = {"path": str(tmp_path / "convoy.prom"), **options}
+    assert not run([{"convoy.upgrade.consul_upgrade_metrics": metrics}])[0]["failed"]
     # Where there is no rollout, following it ends at once.
     looks = [("schema", options), ("follow", {**options, "kv_prefix": "elsewhere"})]
     looked = run([{f"convoy.upgrade.consul_upgrade_{name}": given} for name, given in looks])

@@ -77,7 +77,7 @@ def _rollout(snapshot: Snapshot, plan: Plan, warnings: int) -> Iterable[Gauge]:
         "Whether the rollout can still go on: hosts are upgrading, or only time, an approval or a command is missing.",
         plan.can_move,
     )
-    yield _one("wants_approval", "Whether a stage is done and needs an approval.", plan.wants_approval)
+    yield _one("needs_approval", "Whether a stage is done and needs an approval.", plan.needs_approval)
     yield Gauge(
         f"{_PREFIX}stopped",
         "What blocks the whole rollout now.",
@@ -96,12 +96,12 @@ def _admissions(plan: Plan, admissions: AdmissionCounts) -> Iterable[Gauge]:
             counts[role] += hosts
     times = [*admissions.hosts.values(), *(at for _hosts, at in admissions.roles.values())]
     yield Gauge(
-        f"{_PREFIX}opened_hosts",
+        f"{_PREFIX}admitted_hosts",
         "Hosts that this rollout has admitted so far.",
         [({"role": role}, count) for role, count in counts.items()],
     )
     if times:
-        yield _one("last_opening_timestamp_seconds", "When this rollout last admitted a host.", max(times))
+        yield _one("last_admission_timestamp_seconds", "When this rollout last admitted a host.", max(times))
 
 
 def _hosts(snapshot: Snapshot, plan: Plan, admissions: AdmissionCounts) -> Iterable[Gauge]:
@@ -130,7 +130,7 @@ def _hosts(snapshot: Snapshot, plan: Plan, admissions: AdmissionCounts) -> Itera
         [({"role": role}, at) for role, at in oldest.items()],
     )
     yield Gauge(
-        f"{_PREFIX}broken_host_timestamp_seconds",
+        f"{_PREFIX}failed_host_timestamp_seconds",
         "Hosts that failed or are lost, and when they last reported or were admitted; 0 if unknown.",
         broken,
     )

@@ -138,14 +138,14 @@ def pending_notifications(
     """
     notifications: list[Notification] = []
     all_upgraded = all(view.state == UPGRADED for view in hosts.values())
-    last_opening = max((int(entry["epoch"]) for entry in entries if entry.get("what") == "open"), default=0)
+    last_admission = max((int(entry["epoch"]) for entry in entries if entry.get("what") == "open"), default=0)
     for entry in entries:
         sent = replace(_forgotten(sent, entry), epoch=max(sent.epoch, int(entry["epoch"])))
         notification = _of_entry(entry, sent)
         if notification is not None:
             sent = notification.after
             # A stage whose hosts are all in earlier stages has nothing to do, so its beginning is not sent.
-            if notification.event != STAGE or not all_upgraded or sent.epoch < last_opening:
+            if notification.event != STAGE or not all_upgraded or sent.epoch < last_admission:
                 notifications.append(notification)
     at, version = snapshot.now, plan.version or ""
     broken = _broken(hosts)
@@ -207,7 +207,7 @@ def _broken(hosts: Mapping[str, HostView]) -> tuple[str, ...]:
 
 
 def _wanted(plan: Plan) -> str:
-    return str(plan.stage or "") if plan.wants_approval else ""
+    return str(plan.stage or "") if plan.needs_approval else ""
 
 
 def payload(

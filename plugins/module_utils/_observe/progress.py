@@ -171,7 +171,7 @@ def _flight(host: str, view: HostView, record: HostRecord | None, since: float |
 def _notes(plan: Plan, *, moves: bool) -> list[str]:
     notes = []
     if plan.stage:
-        notes.append(f"Stage {plan.stage}" + ("; it waits for approval" if plan.wants_approval else ""))
+        notes.append(f"Stage {plan.stage}" + ("; it waits for approval" if plan.needs_approval else ""))
     if plan.blocker is not None:
         # The note begins with the same words.
         reason = (

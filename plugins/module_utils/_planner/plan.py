@@ -86,7 +86,7 @@ class Plan:
     :param exhausted_keys: the keys in the rules of all exhausted failure budgets.
     :param stage: name of the current stage; None without stages.
     :param stage_mark: the value of ``stage`` to write to the ledger.
-    :param wants_approval: whether the stage is done and waits for an operator's approval.
+    :param needs_approval: whether the stage is done and waits for an operator's approval.
     :param waits: whether only time, an approval or a command is missing.
     :param post_upgrade: hosts that still have to run their tasks after the upgrade.
     :param order: role -> the roles that go before it, for roles that wait for any.
@@ -113,7 +113,7 @@ class Plan:
     exhausted_keys: tuple[str, ...] = ()
     stage: str | None = None
     stage_mark: Mapping[str, int] = field(default_factory=dict)
-    wants_approval: bool = False
+    needs_approval: bool = False
     waits: bool = False
     post_upgrade: tuple[str, ...] = ()
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -148,7 +148,7 @@ def rollout_blockers(plan: Plan) -> dict[str, Any]:
     blocker = plan.blocker
     return {
         "stage": plan.stage or "",
-        "wants_approval": plan.wants_approval,
+        "needs_approval": plan.needs_approval,
         "blocker": {}
         if blocker is None
         else {"code": blocker.code, "reason": blocker.reason, "until": blocker.until or 0},

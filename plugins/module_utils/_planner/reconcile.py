@@ -66,7 +66,7 @@ def make_plan(
         exhausted_keys=blockers.budgets.keys,
         stage=blockers.stages.name,
         stage_mark=blockers.stages.mark or {},
-        wants_approval=blockers.stages.wants_approval,
+        needs_approval=blockers.stages.needs_approval,
         waits=waits,
         post_upgrade=post_upgrade_hosts(snapshot, members),
         order={role: firsts for role, firsts in fleet.order.waits.items() if firsts},

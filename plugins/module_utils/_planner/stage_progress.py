@@ -80,7 +80,7 @@ class StageProgress:
         return self.reason, cause, f"stages[{number}]" + {APPROVAL: ".approve", SOAK: ".soak"}.get(cause, "")
 
     @property
-    def wants_approval(self) -> bool:
+    def needs_approval(self) -> bool:
         """Whether the current stage is done and waits for an operator's approval."""
         return self.waits and self.until is None
 

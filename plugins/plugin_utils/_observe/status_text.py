@@ -96,7 +96,7 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     if left and info.get("complete"):
         lines.append(f"Next: ansible-playbook playbooks/post_upgrade.yml -e version={info['version']}")
     if info.get("stage"):
-        lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["wants_approval"] else ""))
+        lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["needs_approval"] else ""))
     if info.get("blocker"):
         lines.append(f"No host is admitted: {info['blocker']['reason'].removeprefix(_OF_BUDGETS)}")
     return lines

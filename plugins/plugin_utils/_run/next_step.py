@@ -54,7 +54,7 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
         return NextStep("resume", then_again=True)
     if blocker == ABORT:
         return NextStep(variables={"restart": "true"})
-    if info.get("wants_approval"):
+    if info.get("needs_approval"):
         return NextStep("approve", {"stage": str(info.get("stage"))}, then_again=True)
     hosts: Mapping[str, Mapping[str, Any]] = info.get("hosts") or {}
     broken = [host for host, view in hosts.items() if view["state"] in (FAILED, LOST)]

@@ -77,7 +77,7 @@ def approve(store: Store, command: Command, stage: str | None = None, *, dry: bo
         if approval is not None:
             return CommandResult(ledger, remarks=[f"Stage {stage} was approved by {approval.by} already."])
         plan = plan_of(writer.store, snapshot, ledger, command.fleet)
-        if not plan.wants_approval or (stage is not None and stage != plan.stage):
+        if not plan.needs_approval or (stage is not None and stage != plan.stage):
             raise _nothing_to_approve(plan, ledger, stage)
         given = command.plain()
         key = writer.store.keys.approval(str(plan.stage))
@@ -99,11 +99,11 @@ def _nothing_to_approve(plan: Plan, ledger: Ledger, stage: str | None) -> Upgrad
         )
     whom = f"stage {stage}" if stage is not None else "the current stage"
     now = f"the rollout is in stage {plan.stage}" if plan.stage else "the rules have no stages"
-    why = "it waits for approval" if plan.wants_approval else "nothing waits for approval now"
+    why = "it waits for approval" if plan.needs_approval else "nothing waits for approval now"
     hint = "Look at it with status.yml, and approve once its hosts are upgraded."
     # done_at is set once all hosts of the stage are upgraded.
     done_at = plan.stage_mark.get("done_at")
-    if done_at is not None and not plan.wants_approval and stage in (None, plan.stage):
+    if done_at is not None and not plan.needs_approval and stage in (None, plan.stage):
         one = stages[plan.stage_mark["number"]]
         until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(done_at + one.soak))
         why = f"its hosts are upgraded, and it soaks until {until}"

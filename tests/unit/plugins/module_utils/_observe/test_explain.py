@@ -140,7 +140,7 @@ def test_a_pause_is_ended_by_resume_and_an_abort_by_an_operator_alone() -> None:
     assert aborted[-1] == "Next: nothing until that changes. It is in no wave of the forecast."
 
 
-def test_a_stage_that_wants_approval_names_the_playbook() -> None:
+def test_a_stage_that_needs_approval_names_the_playbook() -> None:
     rules = {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}
     one = under(fleet(compute=2).upgraded("compute1"), rules)
     sentences = told(one, "compute2")

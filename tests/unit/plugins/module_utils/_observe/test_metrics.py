@@ -79,6 +79,6 @@ def test_openings_are_counted_once_for_each_host_and_by_role() -> None:
 
     told = metrics(found, newest, first, by_role, *odd)
 
-    assert {labels["role"]: count for labels, count in told["opened_hosts"]} == {"compute": 2, "controller": 2}
-    assert told["last_opening_timestamp_seconds"] == [({}, 300)]
-    assert "last_opening_timestamp_seconds" not in metrics(found)
+    assert {labels["role"]: count for labels, count in told["admitted_hosts"]} == {"compute": 2, "controller": 2}
+    assert told["last_admission_timestamp_seconds"] == [({}, 300)]
+    assert "last_admission_timestamp_seconds" not in metrics(found)

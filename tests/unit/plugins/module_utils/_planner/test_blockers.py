@@ -230,5 +230,5 @@ def test_a_stage_that_waits_ends_by_waiting_unless_the_rollout_is_blocked() -> N
 
     assert Blockers(stages=waiting).end_by_waiting
     assert not Blockers(rollout=RolloutBlocker("aborted", "", is_temporary=False), stages=waiting).end_by_waiting
-    assert waiting.wants_approval
-    assert not StageProgress(waits=True, until=5.0).wants_approval
+    assert waiting.needs_approval
+    assert not StageProgress(waits=True, until=5.0).needs_approval

@@ -100,13 +100,13 @@ def test_a_stage_soaks_and_then_waits_for_an_approval() -> None:
     site = fleet(compute=2).upgraded("compute1")
     plan = go(site, [CANARY])
     assert opened(plan) == []
-    assert (plan.can_move, plan.wants_approval, plan.wake_at) == (True, False, 10_060)
+    assert (plan.can_move, plan.needs_approval, plan.wake_at) == (True, False, 10_060)
     assert plan.stage_mark == {"number": 0, "done_at": 10_000}
     assert plan.hosts["compute2"].reason.startswith("stage canary soaks until ")
     site.now = 10_060
     plan = go(site, [CANARY])
     assert opened(plan) == []
-    assert (plan.can_move, plan.wants_approval, plan.wake_at) == (True, True, None)
+    assert (plan.can_move, plan.needs_approval, plan.wake_at) == (True, True, None)
     assert plan.hosts["compute2"].reason == ("waits for an approval after stage canary: approve.yml -e stage=canary")
     site.approvals["canary"] = Approval("ann", 10_061)
     plan = go(site, [CANARY])

@@ -91,7 +91,7 @@ def test_a_finished_plan_admits_no_host() -> None:
 
 def test_stage_and_blocker_follow_the_rules() -> None:
     shown = plan_lines(
-        result({"c1": view("pending")}, [[], ["c1"]], stage="canary", wants_approval=False, blocker=PAUSED)
+        result({"c1": view("pending")}, [[], ["c1"]], stage="canary", needs_approval=False, blocker=PAUSED)
     )
     assert shown == [
         "Plan: to v2 from v1: 0 of 1 host upgraded",
@@ -108,7 +108,7 @@ def test_stage_and_blocker_follow_the_rules() -> None:
 def test_after_an_abort_the_remaining_hosts_are_blocked() -> None:
     reason = "the rollout was aborted by ann; begin another one, or roll back with rollback.yml"
     hosts = {"c1": view("upgrading", "open"), "c2": view("pending", reason)}
-    stopped = {"blocker": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "wants_approval": False}
+    stopped = {"blocker": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "needs_approval": False}
     assert plan_lines(result(hosts, [], **stopped)) == [
         "Plan: to v2 from v1: 0 of 2 hosts upgraded",
         "Rules: none",

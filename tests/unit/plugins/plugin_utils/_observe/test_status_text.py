@@ -217,15 +217,15 @@ def test_a_composition_is_shown_step_by_step() -> None:
         ),
         # Then the last command is the pause.
         ({"ledger": {"rollback": True, "state": "paused", "command": {"reason": "so"}}}, ["It rolls the fleet back"]),
-        ({"stage": "", "wants_approval": False, "blocker": {}}, []),
-        ({"stage": "canary", "wants_approval": False, "blocker": {}}, ["Stage canary"]),
-        ({"stage": "canary", "wants_approval": True, "blocker": {}}, ["Stage canary; it waits for approval"]),
+        ({"stage": "", "needs_approval": False, "blocker": {}}, []),
+        ({"stage": "canary", "needs_approval": False, "blocker": {}}, ["Stage canary"]),
+        ({"stage": "canary", "needs_approval": True, "blocker": {}}, ["Stage canary; it waits for approval"]),
         (
-            {"stage": "", "wants_approval": False, "blocker": PAUSED},
+            {"stage": "", "needs_approval": False, "blocker": PAUSED},
             ["No host is admitted: the rollout is paused by ann; continue with resume.yml"],
         ),
         (
-            {"stage": "canary", "wants_approval": True, "blocker": PAUSED},
+            {"stage": "canary", "needs_approval": True, "blocker": PAUSED},
             [
                 "Stage canary; it waits for approval",
                 "No host is admitted: the rollout is paused by ann; continue with resume.yml",

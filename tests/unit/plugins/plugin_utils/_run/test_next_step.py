@@ -34,7 +34,7 @@ HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
         ("aborted", {"blocker": {"code": "aborted"}}, NextStep(variables={"restart": "true"})),
         (
             "stuck",
-            {"wants_approval": True, "stage": "canary", "hosts": FAILED},
+            {"needs_approval": True, "stage": "canary", "hosts": FAILED},
             NextStep("approve", {"stage": "canary"}, True),
         ),
         # Failures and budgets, holds, caps.
