@@ -12,62 +12,87 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from .._common.errors import UpgradeError
 from .client import ConsulClient
 from .settings import Settings
 
-# The longest that one blocking query takes (seconds).
+# The longest that one blocking query of a long-lived process takes (seconds).
 _LONGEST = 60.0
+# The same in a process that soon ends, and so abandons its queries.
+_LONGEST_OF_SHORT_LIVED = 5.0
 _PAUSE = 1.0
 
 
 class BlockingQueries:
     """The blocking queries of a process: a thread and a connection for each folder that any :class:`Watch` needs."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Send no query yet."""
+    def __init__(self, settings: Settings, *, short_lived: bool = False) -> None:
+        """Send no query yet.
+
+        :param short_lived: whether the process ends soon.
+        """
         self._settings = settings
+        self._longest = _LONGEST_OF_SHORT_LIVED if short_lived else _LONGEST
         self.changed = threading.Condition()
+        self.index = 0
+        self.error: UpgradeError | None = None
         self._counts: dict[str, int] = {}
         self._closed = threading.Event()
 
-    def start(self, prefixes: Iterable[str]) -> None:
-        """Query these folders too. Call it with ``changed`` held."""
+    def start(self, prefixes: Iterable[str], index: int = 0, empty: Container[str] = ()) -> None:
+        """Query these folders too. Call it with ``changed`` held.
+
+        :param index: the index of the caller's last read; 0 to count the first answers as changes.
+        :param empty: folders that were empty in that read.
+        """
         for prefix in prefixes:
             if prefix not in self._counts:
                 self._counts[prefix] = 0
-                threading.Thread(target=self._query, args=(prefix,), daemon=True).start()
+                arguments = (prefix, index, prefix not in empty)
+                threading.Thread(target=self._query, args=arguments, daemon=True).start()
 
     def count(self, prefixes: Iterable[str]) -> int:
         """Return the number of changes seen below some folders. Call it with ``changed`` held."""
         return sum(self._counts.get(prefix, 0) for prefix in prefixes)
 
+    def wait_for_change(self, prefixes: Sequence[str], seconds: float) -> int:
+        """Return the newest index once anything has changed below some folders, 0 after ``seconds``.
+
+        :raises UpgradeError: of a query.
+        """
+        with self.changed:
+            self.changed.wait_for(lambda: self.count(prefixes), seconds)
+            if self.error is not None:
+                raise self.error
+            return self.index
+
     def close(self) -> None:
         """Send no further query. Those that wait end with their answers, and their connections with them."""
         self._closed.set()
 
-    def _query(self, prefix: str) -> None:
+    def _query(self, prefix: str, index: int, filled: bool) -> None:
         client = ConsulClient(self._settings)
-        index, filled = 0, True
         while not self._closed.is_set():
             try:
-                found, is_filled = client.wait_for_change_below(prefix, index, _LONGEST)
-            except UpgradeError:
-                self._count_change(prefix)
+                found, is_filled = client.wait_for_change_below(prefix, index, self._longest)
+            except UpgradeError as error:
+                self._count_change(prefix, error=error)
                 client = ConsulClient(self._settings)
                 time.sleep(_PAUSE)
                 continue
             # A folder that was empty and still is has not changed, whatever its index says.
             if found != index and (filled or is_filled):
-                self._count_change(prefix)
+                self._count_change(prefix, found)
             # An index that went back is that of a restored Consul: the next query starts from zero.
             index, filled = (found if found >= index else 0), is_filled
 
-    def _count_change(self, prefix: str) -> None:
+    def _count_change(self, prefix: str, index: int = 0, error: UpgradeError | None = None) -> None:
         with self.changed:
             self._counts[prefix] += 1
+            self.index = max(self.index, index)
+            self.error = error
             self.changed.notify_all()
 
 

@@ -6,19 +6,17 @@
 from __future__ import annotations
 
 import getpass
-import queue
 import re
 import socket
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .._common.errors import UpgradeError
 from .._consul.client import MOST_OPERATIONS, ConsulClient, KVEntry
 from .._consul.errors import Conflict
 from .._consul.settings import Settings
+from .._consul.watch import BlockingQueries
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import MOST_EPOCH, Ledger
 from .event_codec import decode_event
@@ -31,8 +29,6 @@ from .snapshot import decode_snapshot
 _EPOCH = re.compile(r"[0-9]{1,16}")
 # Up to this many entries are requested by number; for more, the existing keys are listed first.
 _MOST_WITHOUT_A_GAP = 10_000
-# How long a blocking query lasts at most after its caller has stopped to wait (seconds).
-_SECONDS_A_QUESTION = 5.0
 
 
 class Store:
@@ -104,9 +100,7 @@ class Store:
     def wait_for_change(self, index: int, seconds: float, prefixes: Sequence[str] | None = None) -> int:
         """Wait until something changes that a plan depends on, at most for ``seconds``.
 
-        There is one blocking query for each folder, in parallel. Consul goes on with queries that are abandoned, and counts
-        their connections, so each query lasts only a few seconds and is repeated. A process that waits often should use
-        :class:`~.watch.Watch` instead.
+        There is one blocking query for each folder. A process that waits often should use :class:`~.watch.Watch` instead.
 
         :param index: the newest index that the caller has read.
         :param prefixes: the folders and keys to watch; None for all that a plan depends on.
@@ -114,39 +108,16 @@ class Store:
         :raises UpgradeError: if a query fails; ``unreachable`` if Consul does not answer.
         """
         keys, old = self.keys, LegacyKeys(self.keys.prefix)
-        answers: queue.Queue[int | UpgradeError] = queue.Queue()
-        answered = threading.Event()
-        until = time.monotonic() + seconds
-
-        def watch(prefix: str) -> None:
-            client = ConsulClient(self.settings)
-            found = asked = index
-            try:
-                while found <= index and not answered.is_set() and (left := until - time.monotonic()) > 0:
-                    found, is_filled = client.wait_for_change_below(prefix, asked, min(left, _SECONDS_A_QUESTION))
-                    if prefix == old.reports and not is_filled:
-                        # Few fleets have this folder, and the index of an empty folder changes with every write to any key.
-                        found, asked = index, max(asked, found)
-                answers.put(found)
-            except UpgradeError as error:
-                answers.put(error)
-
         if prefixes is None:
             prefixes = (keys.upgrade, keys.reports, old.reports, keys.gates, keys.current_version)
-        for prefix in prefixes:
-            threading.Thread(target=watch, args=(prefix,), daemon=True).start()
+        queries = BlockingQueries(self.settings, short_lived=True)
         try:
-            for _answer in prefixes:
-                answer = answers.get(timeout=max(0.0, until - time.monotonic()) + self.settings.timeout)
-                if isinstance(answer, UpgradeError):
-                    raise answer
-                if answer > index:
-                    return answer
-        except queue.Empty:
-            pass
+            with queries.changed:
+                # Few fleets have legacy reports, and the index of an empty folder changes with every write to any key.
+                queries.start(prefixes, index, empty=(old.reports,))
+            return max(index, queries.wait_for_change(prefixes, seconds))
         finally:
-            answered.set()
-        return index
+            queries.close()
 
     def epochs(self) -> list[int]:
         """Return the epochs of all entries of the history, the newest first: one request, without the values."""
