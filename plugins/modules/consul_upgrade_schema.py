@@ -13,7 +13,7 @@ description:
   - Applies all steps between the current and the newest layout, in order. C(upgrade/schema) has the version of the layout. Without this key, the
     fleet has layout 0, which JioCloud's code wrote.
   - Before each step, all problems are listed at once, each with its key and a fix. If there are any, nothing is changed.
-  - A step copies keys to their new names, checks that all are there, and writes the version last. Old keys stay until every host has reported
+  - A step copies keys to their new names, checks that all are there, and writes the version last. Legacy keys stay until every host has reported
     through convoy.upgrade, or until O(remove_legacy). So nodes with older code keep working.
   - Every write is a transaction that is safe by itself. It checks that no other migration runs. If a migration is killed, the next one
     finishes it.
@@ -39,7 +39,7 @@ options:
     type: int
   remove_legacy:
     description:
-      - Remove the old keys now, even if older code still uses them. Nodes with older code then find no gate and treat it as open, and their
+      - Remove the legacy keys now, even if older code still uses them. Nodes with older code then find no gate and treat it as open, and their
         reports are ignored.
     type: bool
     default: false
@@ -54,7 +54,7 @@ EXAMPLES = r"""
 - name: Migrate the keys to the newest layout
   convoy.upgrade.consul_upgrade_schema:
 
-- name: Remove the old keys after all nodes have new code
+- name: Remove the legacy keys after all nodes have new code
   convoy.upgrade.consul_upgrade_schema:
     remove_legacy: true
 """
@@ -87,7 +87,7 @@ steps:
       type: list
       elements: dict
 removed:
-  description: Steps whose old keys were removed, in the same form.
+  description: Steps whose legacy keys were removed, in the same form.
   returned: success
   type: list
   elements: dict
@@ -103,11 +103,11 @@ removed:
       type: list
       elements: dict
 kept:
-  description: Number of old keys that are kept.
+  description: Number of legacy keys that are kept.
   returned: success
   type: int
 waiting_for:
-  description: Hosts that may still need the old keys, because they have not reported through convoy.upgrade.
+  description: Hosts that may still need the legacy keys, because they have not reported through convoy.upgrade.
   returned: success
   type: list
   elements: str

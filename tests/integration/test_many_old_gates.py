@@ -36,7 +36,7 @@ FIVE = {"rolling_rules": {"global": 5}}
 
 
 def kept(consul: RawKV, closed: Sequence[str] = CLOSED) -> None:
-    """A fleet that was migrated and whose old keys are kept: its role is open, and so are its hosts but for some that are paused."""
+    """A fleet that was migrated and whose legacy keys are kept: its role is open, and so are its hosts but for some that are paused."""
     of_hosts = {f"host/{host}": "false" if host in closed else "true" for host in FLEET}
     put_old(consul, {"global": "true", "role/compute": "true", **of_hosts})
     new = {place: value.capitalize() for place, value in legacy_gates(consul).items()}

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Old keys that are kept after a migration: for whom, and what becomes of what is written there meanwhile."""
+"""Legacy keys that are kept after a migration: for whom, and what becomes of what is written there meanwhile."""
 
 from __future__ import annotations
 

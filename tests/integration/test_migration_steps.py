@@ -145,7 +145,7 @@ def test_what_stands_in_the_way_of_a_later_step_is_seen_when_it_is_reached(setti
         ]
         assert "can't be migrated to layout 2" in caught.value.message
         assert "Nothing is changed. Fix these" in caught.value.message
-    # The first step is made, and safe, and its old keys are kept; the next run goes on with the second.
+    # The first step is made, and safe, and its legacy keys are kept; the next run goes on with the second.
     for _again in range(2):
         assert consul.get("upgrade/schema") == b"1"
         assert json.loads(consul.get("upgrade/migration") or b"") == {"state": "kept", "from": 0, "to": 1}

@@ -33,7 +33,7 @@ ONE_BY_ONE = {"rolling_rules": {"global": 1}}
 
 @pytest.fixture
 def kept(store: Store, consul: RawKV) -> Iterator[Store]:
-    """A fleet of three hosts that was migrated, with its old keys kept: each key stands in both places."""
+    """A fleet of three hosts that was migrated, with its legacy keys kept: each key stands in both places."""
     put_old(consul, {"global": "true"}, {"1": names(compute=3)})
     seed(consul, names(compute=3), gates={"global": "true"})
     consul.load((f"running/versions/1/{host}", "1600000000") for host in names(compute=3))

@@ -58,7 +58,7 @@ def _under_way(keys: Keys, snapshot: Snapshot) -> str | None:
         return None
     if not migration.readable:
         return f"{keys.migration} can't be read, so keys may be in the middle of being moved."
-    doing = "moving the keys" if migration.state == RUNNING else "removing the old keys"
+    doing = "moving the keys" if migration.state == RUNNING else "removing the legacy keys"
     return (
         f"A migration to layout {migration.target} is under way: {migration.by} is {doing} "
         f"({migration.phase}, {migration.done} of {migration.total} done)."
