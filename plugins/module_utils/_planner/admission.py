@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .._fleet.fleet import Snapshot
 from .._host_states.states import PENDING, HostState
@@ -26,10 +26,12 @@ class StageQueue:
 
     :param waiting: role -> the hosts that wait to be admitted, in order of admission.
     :param unfinished: role -> number of its hosts, in any state, that other roles and the next stage wait for.
+    :param in_flight: role -> how many of these are upgrading and expected to finish.
     """
 
     waiting: Mapping[str, tuple[str, ...]]
     unfinished: Mapping[str, int]
+    in_flight: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ def _stage_queues(fleet: FleetState, blockers: Blockers) -> tuple[StageQueue, ..
         StageQueue(
             {role: () if role in exhausted else _queue(fleet, found) for role, found in each.items()},
             {role: sum(1 for one in found if one.blocks_others) for role, found in each.items()},
+            {role: sum(1 for one in found if one.blocks_others and one.can_finish) for role, found in each.items()},
         )
         for each in hosts.values()
     )

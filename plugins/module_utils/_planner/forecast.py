@@ -6,28 +6,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from .._fleet.fleet import STARTED, UPGRADED, HostRecord, Snapshot
 from .admission import Position, Wave, admit, begin_stage
 
 
-def forecast(position: Position, in_flight: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
+def forecast(position: Position, in_flight: Mapping[str, int], wave: Wave) -> tuple[tuple[str, ...], ...]:
     """Return the waves that follow if all hosts in flight, and then all hosts of each wave, are upgraded.
 
     Hosts that failed, are lost or are held do not recover in a forecast. A stage begins when all hosts of earlier stages are
     upgraded; soaks and approvals of stages take no time.
     Takes time linear in hosts, and in waves times roles.
 
-    :param in_flight: role -> number of hosts that are upgrading now.
+    :param in_flight: role -> number of hosts, of any stage, that are upgrading and expected to finish.
+    :param wave: the hosts that are admitted at this position.
     """
+    position = _after_hosts_in_flight(position, in_flight)
     waves: list[tuple[str, ...]] = []
     while True:
-        wave, position = next_wave(finish(position, in_flight))
+        wave, position = next_wave(finish(position, {role: len(hosts) for role, hosts in wave.items()}))
         if not wave:
             return tuple(waves)
         waves.append(tuple(host for hosts in wave.values() for host in hosts))
-        in_flight = {role: len(hosts) for role, hosts in wave.items()}
+
+
+def _after_hosts_in_flight(position: Position, in_flight: Mapping[str, int]) -> Position:
+    """Return the position after all hosts in flight are upgraded. New rules may have put them into a later stage."""
+    stages = tuple(
+        replace(one, unfinished=_less(one.unfinished, one.in_flight), in_flight={}) for one in position.stages
+    )
+    unfinished = _less(position.unfinished, position.stages[0].in_flight)
+    slots = position.slots.release(in_flight)
+    return replace(position, stages=stages, unfinished=unfinished, slots=slots)
+
+
+def _less(counts: Mapping[str, int], fewer: Mapping[str, int]) -> dict[str, int]:
+    return {role: count - fewer.get(role, 0) for role, count in counts.items()}
 
 
 def next_wave(position: Position) -> tuple[Wave, Position]:
@@ -44,8 +60,7 @@ def finish(position: Position, hosts: Mapping[str, int]) -> Position:
 
     :param hosts: role -> number of hosts.
     """
-    unfinished = {role: count - hosts.get(role, 0) for role, count in position.unfinished.items()}
-    return Position(position.order, position.stages, position.next, unfinished, position.slots.release(hosts))
+    return replace(position, unfinished=_less(position.unfinished, hosts), slots=position.slots.release(hosts))
 
 
 def wave_seconds(

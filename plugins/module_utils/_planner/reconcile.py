@@ -12,7 +12,7 @@ from .._fleet.health_marks import HealthMark
 from .._rule_checks.stage_hosts import stage_without_followers
 from .._rule_checks.unknown_targets import duplicate_machines, unknown_targets
 from .._rules.instructions import Instructions
-from .admission import Wave, admit, admitted_hosts, first_position, gates_to_open, reopened_hosts
+from .admission import admit, admitted_hosts, first_position, gates_to_open, reopened_hosts
 from .blockers import Blockers, find_blockers
 from .explanations import explain_hosts
 from .fleet_state import FleetState, read_fleet
@@ -41,7 +41,7 @@ def make_plan(
     admissions = (*reopened, *admitted_hosts(wave, after))
     role_gates, host_gates = gates_to_open(fleet, start, wave, reopened)
 
-    later = forecast(after, _in_flight(fleet, wave)) if blockers.allow_forecast else ()
+    later = forecast(after, fleet.in_flight, wave) if blockers.allow_forecast else ()
     waves = (tuple(one.host for one in admissions), *later) if admissions or later else ()
 
     unfinished, missing = fleet.unfinished, fleet.missing
@@ -74,11 +74,6 @@ def make_plan(
         marks=_new_marks(fleet),
         wake_at=_wake_at(fleet, blockers),
     )
-
-
-def _in_flight(fleet: FleetState, wave: Wave) -> dict[str, int]:
-    """Return role -> number of hosts that are upgrading and expected to finish, once the wave is admitted."""
-    return {role: count + len(wave.get(role, ())) for role, count in fleet.in_flight.items()}
 
 
 def _warnings(fleet: FleetState, blockers: Blockers) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ def test_the_first_position_queues_pending_hosts_in_scope_and_counts_the_others(
     site = fleet(compute=5).upgraded("compute1").opened("compute2").failed("compute3")
     start = first(site, {"rolling_rules": {"global": 3}}, ["compute1", "compute4"])
 
-    assert start.stages == (StageQueue({"compute": ("compute4",)}, {"compute": 4}),)
+    assert start.stages == (StageQueue({"compute": ("compute4",)}, {"compute": 4}, {"compute": 1}),)
     assert (start.next, start.slots.busy, start.slots.taken) == ({"compute": 0}, 2, {"role compute": 2})
 
 

@@ -31,18 +31,30 @@ def test_the_forecast_goes_on_from_the_hosts_in_flight() -> None:
     wave, after = admit(position(FLEET))
 
     assert wave == {"a": ("a1", "a2")}
-    assert forecast(after, {"a": 2}) == (("a3",), ("b1",))
+    assert forecast(after, {}, wave) == (("a3",), ("b1",))
 
 
 def test_the_forecast_does_not_count_on_hosts_that_are_stuck() -> None:
     stuck = position(StageQueue(FLEET.waiting, {"a": 4, "b": 1}))
     busy = Position(ORDER, stuck.stages, stuck.next, stuck.unfinished, stuck.slots.take({"a": 1}))
 
-    assert forecast(busy, {}) == (("a1",), ("a2",), ("a3",))
+    assert forecast(busy, {}, {}) == (("a1",), ("a2",), ("a3",))
+
+
+def test_a_host_in_flight_counts_in_its_own_stage() -> None:
+    # New rules put a2, which is upgrading, into the second stage. In the first one, a1 failed.
+    canary = StageQueue({"a": (), "b": ()}, {"a": 1, "b": 0})
+    rest = StageQueue({"a": ("a3",), "b": ()}, {"a": 2, "b": 0}, {"a": 1})
+    begun = position(canary, rest)
+    busy = Position(ORDER, begun.stages, begun.next, begun.unfinished, begun.slots.take({"a": 2}))
+
+    assert forecast(busy, {"a": 1}, {}) == ()
+    after = position(StageQueue({"a": (), "b": ()}, {"a": 0, "b": 0}), rest)
+    assert forecast(after, {"a": 1}, {}) == (("a3",),)
 
 
 def test_the_forecast_of_a_fleet_that_can_not_move_is_empty() -> None:
-    assert forecast(position(FLEET, slots=0), {}) == ()
+    assert forecast(position(FLEET, slots=0), {}, {}) == ()
 
 
 def test_the_next_stage_begins_once_no_host_of_this_one_is_unfinished() -> None:
@@ -51,7 +63,7 @@ def test_the_next_stage_begins_once_no_host_of_this_one_is_unfinished() -> None:
     rest = StageQueue({"a": ("a2", "a3"), "b": ()}, {"a": 2, "b": 0})
     start = position(canary, nothing, rest)
 
-    assert forecast(start, {}) == (("a1",), ("a2", "a3"))
+    assert forecast(start, {}, {}) == (("a1",), ("a2", "a3"))
     _wave, after = next_wave(start)
     assert next_wave(after)[0] == {}
     assert next_wave(finish(after, {"a": 1}))[0] == {"a": ("a2", "a3")}
