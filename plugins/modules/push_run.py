@@ -79,7 +79,7 @@ options:
     default: ""
   limit:
     description:
-      - Hosts, roles and groups that may go. Empty for all.
+      - Host patterns of those that may go, as the option O(convoy.upgrade.consul_upgrade_plan#module:limit). Empty for all.
     type: list
     elements: str
     default: []

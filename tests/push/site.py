@@ -30,11 +30,12 @@ from terminal import Terminal
 PLAYBOOKS = ROOT / "playbooks"
 _BIN = Path(sys.executable).parent
 
-# Begins and ends are one line each, so that it is known what was cut short.
+# Begins and ends are one line each, so that it is known what was cut short. Each task needs a fact, as most services do.
 _TASK = """\
 - name: {step} of {service}
   ansible.builtin.shell:
     cmd: |
+      : {fact}
       echo "$(date +%s.%N) begin {name} {version}" >> {log}/{host}
       if test -e {log}/fail-{host}-{slug}; then echo "{slug} is broken here" >&2; exit 3; fi
       sleep $(cat {log}/sleep-{host} 2>/dev/null || cat {log}/sleep 2>/dev/null || echo 0.05)
@@ -125,6 +126,7 @@ class Site:
             slug=f"{service}-{step}{once}",
             log=self._log_of_hosts,
             host="{{ inventory_hostname }}",
+            fact="{{ ansible_facts.pkg_mgr }}",
             version="{{ upgrade_version_before | default('', true) or 'none' }}>{{ upgrade_version }}",
             tags=", ".join([step, *([more] if more else [])]),
         )

@@ -57,6 +57,19 @@ def test_the_parts_are_run_by_themselves_in_the_order_that_the_rules_allow(fleet
     assert fleet.consul.get("config_state/enable_puppet/global") == b"True"
 
 
+def test_a_limit_is_a_host_pattern(fleet: Site) -> None:
+    fleet.play("upgrade", version="v1", upgrade_limit="controller:cache")
+    assert fleet.reported("v1") == {"controller1", "cache1"}
+    fleet.play("upgrade", version="v1", upgrade_limit="w*,!web1")
+    assert fleet.reported("v1") == {"controller1", "cache1", "web2"}
+    before = fleet.consul.tree()
+    shown = fleet.play("upgrade", version="v1", upgrade_limit="web,!wbe2", code=2)
+    assert "limit: 'wbe2' fits no host, role or group of this fleet; did you mean 'web2'?" in shown
+    shown = fleet.play("upgrade", version="v1", upgrade_limit="", code=2)
+    assert "upgrade_limit is empty. That usually means an unset variable" in shown
+    assert fleet.consul.tree() == before
+
+
 @pytest.mark.thorough
 def test_a_canary_goes_through_both_planes_and_a_rollback_goes_the_other_way(site: Site) -> None:
     allow = "allow_downgrade: true\n"

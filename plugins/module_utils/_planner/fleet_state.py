@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from .._common.errors import UpgradeError
-from .._common.names import did_you_mean, listing, plural
+from .._common.names import plural
 from .._fleet.fleet import Snapshot
+from .._fleet.host_patterns import select_hosts
 from .._host_states.states import BROKEN, UPGRADED, HostState, in_rollback, read_states
 from .._rules.instructions import FORWARD, REVERSED, Instructions
 from .._rules.role_order import RoleOrder, resolve
@@ -95,7 +95,7 @@ def read_fleet(
     """Return the fleet of a snapshot. Takes time linear in hosts.
 
     :param members: host -> role, in natural order.
-    :param limit: hosts, roles or groups that may be admitted; None for all hosts.
+    :param limit: host patterns (:func:`select_hosts`) of those that may be admitted; None for all hosts.
     :raises UpgradeError: ``bad_instructions``, ``unknown_limit``.
     """
     hosts = read_states(snapshot, members, rules.health)
@@ -105,25 +105,5 @@ def read_fleet(
     by_role = {role: tuple(found) for role, found in grouped.items()}
     is_reversed = in_rollback(snapshot) and not rules.forward_rollback
     order = resolve(rules, by_role, members, is_reversed=is_reversed)
-    return FleetState(snapshot, rules, members, hosts, by_role, order, _scope(limit, members, order))
-
-
-def _scope(limit: Collection[str] | None, members: Mapping[str, str], order: RoleOrder) -> frozenset[str] | None:
-    if limit is None:
-        return None
-    hosts = {name for name in limit if name in members}
-    roles = {role for name in limit if name not in members for role in _roles(name, members, order)}
-    return frozenset(hosts.union(host for host, role in members.items() if role in roles))
-
-
-def _roles(name: str, members: Mapping[str, str], order: RoleOrder) -> tuple[str, ...]:
-    found = order.roles_of(name)
-    if not found:
-        known = {*members, *order.roles, *order.group.values()}
-        raise UpgradeError(
-            "unknown_limit",
-            f"limit: {name!r} is no host, role or group of this fleet{did_you_mean(name, known) or '.'} "
-            f"Its roles are {listing(list(order.roles), 10) or 'none'}.",
-            name=name,
-        )
-    return found
+    scope = None if limit is None else select_hosts(limit, members, order.group)
+    return FleetState(snapshot, rules, members, hosts, by_role, order, scope)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import did_you_mean, listing
+from ...module_utils._fleet.host_patterns import select_hosts
 from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import REVERSED
 from .._compose.inventory_roles import PLANES
@@ -66,10 +67,10 @@ def run_scope(
     :param plan: a result of ``consul_upgrade_plan``, in check mode.
     :param composition: a result of ``compose_upgrade_tasks``.
     :param part: ``all``, a plane, ``role`` for one role alone, or ``after`` for no host.
-    :param limit: hosts, roles and groups; empty for all.
+    :param limit: host patterns; empty for all.
     :param retry_failed: whether failed hosts are retried.
     :param left_out: hosts whose upgrade paths can't be computed. They are in no play, and hosts that go after them wait.
-    :raises UpgradeError: ``unknown_role``, ``control_plane_first``, ``data_plane_first``.
+    :raises UpgradeError: ``unknown_role``, ``unknown_limit``, ``control_plane_first``, ``data_plane_first``.
     """
     hosts: Mapping[str, Mapping[str, Any]] = plan["hosts"]
     roles = {view["role"] for view in hosts.values()}
@@ -79,11 +80,14 @@ def run_scope(
             f"role: no host has the role {role!r}{did_you_mean(role, roles) or '.'} The roles are {listing(sorted(roles), 10) or 'none'}.",
         )
     control = {name for name, data in upgrade_roles.items() if (data or {}).get("plane") == _CONTROL}
-    wanted = [host for host, view in hosts.items() if _is_wanted(host, view, control, part, role, limit)]
+    members = {host: view["role"] for host, view in hosts.items()}
+    of_role = {view["role"]: view["group"] for view in hosts.values() if view["group"]}
+    scope = select_hosts(limit, members, of_role) if limit else members
+    wanted = [host for host, view in hosts.items() if host in scope and _is_in_part(view, control, part, role)]
     # Hosts that the plan would admit have not begun.
     fresh = {one["host"] for one in plan["transitions"] if one["from"] == PENDING}
     order = _Order(plan)
-    outside = [host for host, view in hosts.items() if not _is_wanted(host, view, control, part, role, ())]
+    outside = [host for host, view in hosts.items() if not _is_in_part(view, control, part, role)]
     wanted = _without_blocked(hosts, wanted, outside, order, part, fresh)
     skipped_states = {UPGRADED, HELD} | (set() if retry_failed else {FAILED, LOST})
     missed = [host for host in wanted if host in left_out and hosts[host]["state"] not in (UPGRADED, HELD)]
@@ -224,11 +228,7 @@ def post_upgrade_hosts(
     return tuple(sorted(with_tasks, key=lambda host: (plan["hosts"][host]["role"] in control) == is_reversed))
 
 
-def _is_wanted(
-    host: str, view: Mapping[str, Any], control: Collection[str], part: str, role: str, limit: Collection[str]
-) -> bool:
-    if limit and not {host, view["role"], view["group"]} & set(limit):
-        return False
+def _is_in_part(view: Mapping[str, Any], control: Collection[str], part: str, role: str) -> bool:
     if part == "after":
         return False
     if part == "role":

@@ -412,14 +412,14 @@ def test_a_limit_that_names_nothing_is_refused_and_the_nearest_offered() -> None
 
     assert caught.value.code == "unknown_limit"
     assert caught.value.message == (
-        "limit: 'computes' is no host, role or group of this fleet; did you mean 'compute'? "
+        "limit: 'computes' fits no host, role or group of this fleet; did you mean 'compute'? "
         "Its roles are compute, controller."
     )
 
 
 def test_a_limit_on_an_empty_fleet_is_refused() -> None:
     with pytest.raises(
-        UpgradeError, match=r"limit: 'x' is no host, role or group of this fleet\. Its roles are none\."
+        UpgradeError, match=r"limit: 'x' fits no host, role or group of this fleet\. Its roles are none\."
     ):
         Fleet({}).plan(limit=["x"])
 

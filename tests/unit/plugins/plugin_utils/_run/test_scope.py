@@ -76,7 +76,7 @@ def test_failed_and_lost_hosts_are_pushed_only_if_retried(retry: bool, pushed: l
         ({"limit": ["compute2"]}, ["compute2"]),
         ({"limit": ["control", "compute1"]}, ["control1", "compute1"]),
         ({"limit": ["all"]}, ["control1", "compute1", "compute2"]),
-        ({"limit": ["nobody"]}, []),
+        ({"limit": ["all:!compute2"]}, ["control1", "compute1"]),
     ],
 )
 def test_a_part_or_a_limit(options: dict[str, Any], hosts: list[str]) -> None:

@@ -1,0 +1,113 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Host patterns, as in Ansible's ``--limit``, for the hosts, roles and groups of a fleet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from .._common.errors import UpgradeError
+from .._common.names import did_you_mean, in_order, listing
+from .._common.sanitize import truncated_repr
+
+# A colon outside of brackets separates patterns; within them, it separates the ends of a range.
+_BETWEEN_COLONS = re.compile(r"(?:[^:\[]|\[[^\]]*\]?)+")
+_SUBSCRIPT = re.compile(r"(?P<name>.+)\[(?:(?P<at>-?[0-9]{1,9})|(?P<first>[0-9]{1,9})[:-](?P<last>[0-9]{0,9}))\]")
+_ALL = ("all", "*")
+
+
+def select_hosts(patterns: Iterable[str], members: Mapping[str, str], group: Mapping[str, str]) -> frozenset[str]:
+    """Return the hosts that patterns select; none for no pattern.
+
+    A pattern is the name of a host, role or group, a glob (``web*``), a regular expression for the beginning of a name (``~web[0-9]``)
+    or a range of a role (``web[0:2]``). ``!pattern`` excludes hosts, and ``&pattern`` keeps only these. The source of the
+    rules is "Patterns: targeting hosts and groups" in Ansible's documentation. Unlike there, each pattern has to fit a host.
+
+    :param patterns: each may hold several, separated by commas or colons.
+    :param members: host -> role, in natural order.
+    :param group: role -> its group, for roles that have one.
+    :raises UpgradeError: ``unknown_limit`` for a pattern that fits no host, and if all patterns together leave none.
+    """
+    names = _names(members, group)
+    given = list(patterns)
+    parts = [part for text in given for part in _split(text, names)]
+    if not given:
+        return frozenset()
+    chosen = [part for part in parts if part[0] not in "!&"]
+    if not parts:
+        raise _unknown(", ".join(given), names, members)
+    found = set(members) if not chosen else set[str]()
+    for part in chosen:
+        found |= _fitting(part, names, members)
+    for part in parts:
+        if part[0] == "&":
+            found &= _fitting(part[1:], names, members)
+    for part in parts:
+        if part[0] == "!":
+            found -= _fitting(part[1:], names, members)
+    if not found:
+        raise UpgradeError("unknown_limit", f"limit: {truncated_repr(','.join(parts))} leaves no host of this fleet.")
+    return frozenset(found)
+
+
+def _names(members: Mapping[str, str], group: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return role or group -> its hosts, and host -> itself. A host hides a role with the same name."""
+    found: dict[str, list[str]] = {}
+    for host, role in members.items():
+        for name in {role, group.get(role, role)}:
+            found.setdefault(name, []).append(host)
+    return {**found, **{host: [host] for host in members}}
+
+
+def _split(text: str, names: Mapping[str, object]) -> list[str]:
+    if text in names:
+        return [text]
+    parts = text.split(",") if "," in text else _BETWEEN_COLONS.findall(text)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _fitting(pattern: str, names: Mapping[str, list[str]], members: Mapping[str, str]) -> set[str]:
+    subscript = None if pattern.startswith("~") or pattern in names else _SUBSCRIPT.fullmatch(pattern)
+    if subscript is None:
+        found = _hosts_of(pattern, names, members)
+    else:
+        hosts = in_order(_hosts_of(subscript["name"], names, members))
+        if subscript["at"]:
+            at = int(subscript["at"])
+            found = {hosts[at]} if -len(hosts) <= at < len(hosts) else set()
+        else:
+            # Both ends belong to a range.
+            found = set(hosts[int(subscript["first"]) : int(subscript["last"] or len(hosts)) + 1])
+    if not found:
+        raise _unknown(pattern, names, members)
+    return found
+
+
+def _hosts_of(pattern: str, names: Mapping[str, list[str]], members: Mapping[str, str]) -> set[str]:
+    if pattern in names:
+        return set(names[pattern])
+    if pattern in _ALL:
+        return set(members)
+    if pattern.startswith("~"):
+        try:
+            expression = re.compile(pattern[1:])
+        except re.error as error:
+            raise UpgradeError(
+                "unknown_limit", f"limit: {truncated_repr(pattern)} is not a regular expression: {error}."
+            ) from error
+        fitting = [name for name in names if expression.match(name)]
+    else:
+        fitting = [name for name in names if fnmatchcase(name, pattern)]
+    return {host for name in fitting for host in names[name]}
+
+
+def _unknown(pattern: str, names: Mapping[str, object], members: Mapping[str, str]) -> UpgradeError:
+    return UpgradeError(
+        "unknown_limit",
+        f"limit: {truncated_repr(pattern)} fits no host, role or group of this fleet{did_you_mean(pattern, names) or '.'} "
+        f"Its roles are {listing(in_order(set(members.values())), 10) or 'none'}.",
+        name=pattern,
+    )

@@ -1,0 +1,129 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Host patterns, as ``--limit`` has them."""
+
+from __future__ import annotations
+
+import pytest
+from ansible.errors import AnsibleError
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import select_hosts
+from hypothesis import given
+from hypothesis import strategies as st
+
+MEMBERS = {"db1": "db", "db2": "db", "web1": "web", "web2": "web", "web10": "web", "cache": "cache"}
+GROUPS = {"db": "data", "cache": "data"}
+
+
+def select(*patterns: str) -> list[str]:
+    found = select_hosts(patterns, MEMBERS, GROUPS)
+    return [host for host in MEMBERS if host in found]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "hosts"),
+    [
+        (["web1"], ["web1"]),
+        (["web"], ["web1", "web2", "web10"]),
+        (["data"], ["db1", "db2", "cache"]),
+        (["web1,db"], ["db1", "db2", "web1"]),
+        (["web1:db2"], ["db2", "web1"]),
+        (["web1", "db2"], ["db2", "web1"]),
+        (["web*"], ["web1", "web2", "web10"]),
+        (["web?"], ["web1", "web2"]),
+        (["~.*1$"], ["db1", "web1"]),
+        (["~web[12]$"], ["web1", "web2"]),
+        (["web[0]"], ["web1"]),
+        (["web[-1]"], ["web10"]),
+        (["web[0:1]"], ["web1", "web2"]),
+        (["web[1:]"], ["web2", "web10"]),
+        (["!web"], ["db1", "db2", "cache"]),
+        (["all:!web:!db1"], ["db2", "cache"]),
+        (["data:&db"], ["db1", "db2"]),
+        (["!db1", "data"], ["db2", "cache"]),
+        (["*"], list(MEMBERS)),
+        ([], []),
+    ],
+)
+def test_patterns_mean_what_they_mean_to_ansible(patterns: list[str], hosts: list[str]) -> None:
+    assert select(*patterns) == hosts
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (
+            ["wbe1"],
+            "limit: 'wbe1' fits no host, role or group of this fleet; did you mean 'web1'? Its roles are cache, ",
+        ),
+        (["web", "!wbe1"], "limit: 'wbe1' fits no host"),
+        (["web:&sql"], "limit: 'sql' fits no host"),
+        (["web[7]"], "limit: 'web[7]' fits no host"),
+        (["w e b"], "limit: 'w e b' fits no host"),
+        (["~web["], "limit: '~web[' is not a regular expression: unterminated character set"),
+        (["!all"], "limit: '!all' leaves no host of this fleet."),
+        (["web:&db"], "limit: 'web,&db' leaves no host of this fleet."),
+        ([""], "limit: '' fits no host"),
+        ([",", " "], "limit: ',,  ' fits no host"),
+        (["!"], "limit: '' fits no host"),
+    ],
+)
+def test_a_pattern_that_selects_no_host_is_refused(patterns: list[str], message: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        select(*patterns)
+
+    assert caught.value.code == "unknown_limit"
+    assert caught.value.message.startswith(message)
+
+
+def test_a_host_comes_before_a_role_with_its_name() -> None:
+    assert select_hosts(["web"], {"web": "web", "web2": "web"}, {}) == {"web"}
+
+
+def test_a_name_with_colons_is_no_list() -> None:
+    assert select_hosts(["fe80::1"], {"fe80::1": "web", "fe80::2": "web"}, {}) == {"fe80::1"}
+
+
+NAME = st.sampled_from(
+    [
+        *MEMBERS,
+        "web",
+        "db",
+        "all",
+        "web*",
+        "*1",
+        "web[0]",
+        "web[0:1]",
+        "web[1-]",
+        "web[-2:]",
+        "web[12]",
+        "web[-9]",
+        "~web1",
+        "~.*2",
+    ]
+)
+PATTERN = st.builds(str.__add__, st.sampled_from(["", "", "!", "&"]), NAME)
+
+
+@given(st.lists(PATTERN, min_size=1, max_size=4), st.sampled_from([",", ":"]))
+def test_ansible_selects_the_same_hosts(patterns: list[str], separator: str) -> None:
+    inventory = InventoryManager(DataLoader(), sources=None)
+    for host, role in MEMBERS.items():
+        inventory.add_group(role if role != host else "caches")
+        inventory.add_host(host, role if role != host else "caches")
+    inventory.reconcile_inventory()
+    text = separator.join(patterns)
+    try:
+        theirs = {host.name for host in inventory.get_hosts(text)}
+    except AnsibleError:
+        theirs = set()
+    try:
+        ours = select_hosts([text], MEMBERS, {})
+    except UpgradeError:
+        # Ansible only warns of what fits nothing.
+        assert len(theirs) < len(MEMBERS)
+        return
+    assert ours == theirs
