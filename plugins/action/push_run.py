@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible import context
@@ -36,6 +36,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import refuse_partial_upgrades
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import HOST_VARIABLE
 
@@ -70,6 +71,8 @@ class ActionModule(ControllerAction):
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Do what the option ``state`` asks for."""
         self._hostvars: Mapping[str, Any] = task_vars.get("hostvars") or {}
+        self._tags: Sequence[str] = task_vars.get("ansible_run_tags") or ()
+        self._skipped_tags: Sequence[str] = task_vars.get("ansible_skip_tags") or ()
         act: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "checked": self._check,
             "prepared": self._prepare,
@@ -88,7 +91,11 @@ class ActionModule(ControllerAction):
     def _prepare(self, options: dict[str, Any]) -> dict[str, Any]:
         require_watch()
         folder = _needed(options, "composition").get("run_folder") or ""
-        run = prepare_run(self._request(options), folder)
+        request = self._request(options)
+        run = prepare_run(request, folder)
+        refuse_partial_upgrades(
+            request.plan, request.composition, run.scope.pushed_hosts, run.routes.ahead, self._tags, self._skipped_tags
+        )
         ensure_daemon()
         ask(KeepRun(run))
         for line in (*run.routes.lines, *run.left_out):

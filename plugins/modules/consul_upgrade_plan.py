@@ -295,7 +295,8 @@ hosts:
       description: Version that an unfinished upgrade of the host leads to, for example after a failure.
       type: str
     done:
-      description: Task groups of checkpoints that are finished, such as V(upgrade/nginx@2.4), until the host reports.
+      description: Task groups that are finished, such as V(stop/nginx), until the host is upgraded. After an upgrade to another version, only those
+        of checkpoints, such as V(upgrade/nginx@2.4).
       type: list
       elements: str
     cause:

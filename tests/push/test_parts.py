@@ -105,11 +105,13 @@ def test_tags_choose_steps_and_what_is_left_is_done_later(fleet: Site) -> None:
 
     fleet.play("controlplane", version="v1")
     fleet.play("role", version="v1", role="cache")
-    fleet.play("role", "--tags", "step2", version="v1", role="web")
-    assert fleet.done("web1") == ["app/stop"]
-    assert fleet.record("web1")["state"] == "started"
-    fleet.play("role", "--tags", "upgrade", version="v1", role="web")
+    before = fleet.consul.tree()
+    shown = fleet.play("role", "--tags", "step2", version="v1", role="web", code=2)
+    assert "web1, web2: upgrade/app would be left to a later run, and services may be down until then." in shown
+    assert fleet.consul.tree() == before
+    fleet.play("role", "--tags", "stop,upgrade", version="v1", role="web")
     assert fleet.done("web1") == ["app/stop", "app/upgrade"]
+    assert fleet.record("web1")["state"] == "started"
     assert not fleet.reported("v1") & {"web1", "web2"}
     # What was done stays done, and the rest makes it complete.
     fleet.play("upgrade", version="v1")

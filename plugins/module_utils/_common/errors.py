@@ -79,6 +79,7 @@ Code = Literal[
     "once_gone",
     "other_machine",
     "overtaken",
+    "partial_tags",
     "post_upgrade_pending",
     "provider_failed",
     "provider_gone",

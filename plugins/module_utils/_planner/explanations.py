@@ -58,7 +58,11 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
         return found if one.version else replace(found, text=f"never reported; {found.text}")
 
     groups, stage_of = fleet.order.group, blockers.stages.stage_of
-    return {host: _view(one, groups.get(one.role), reason(one), stage_of(host)) for host, one in fleet.hosts.items()}
+    version = fleet.snapshot.current_version
+    return {
+        host: _view(one, version, groups.get(one.role), reason(one), stage_of(host))
+        for host, one in fleet.hosts.items()
+    }
 
 
 def blocked_reason(one: HostState, fleet: FleetState, blockers: Blockers) -> Reason | None:
@@ -205,7 +209,17 @@ def _upgrading(host: HostState, version: str | None) -> str:
     return f"{text}: {host.hold.text()}" if host.hold else text
 
 
-def _view(one: HostState, group: str | None, reason: Reason, stage: int) -> HostView:
+def _finished_groups(one: HostState, version: str | None) -> tuple[str, ...]:
+    """Return the task groups that a host has finished: on the way to the target all of them, otherwise those of checkpoints."""
+    record = one.record
+    if record is None or not record.done:
+        return ()
+    if record.version == version and one.state != states.UPGRADED:
+        return record.done
+    return tuple(filter(is_checkpoint_group, record.done))
+
+
+def _view(one: HostState, version: str | None, group: str | None, reason: Reason, stage: int) -> HostView:
     record = one.record
     return HostView(
         role=one.role,
@@ -220,7 +234,7 @@ def _view(one: HostState, group: str | None, reason: Reason, stage: int) -> Host
         rule=reason.rule,
         origin=record.origin if record is not None else None,
         begun=one.begun,
-        done=tuple(filter(is_checkpoint_group, record.done if record is not None else ())),
+        done=_finished_groups(one, version),
         unadmitted=one.is_unadmitted,
         stage=stage,
         blocks=one.blocks_others,

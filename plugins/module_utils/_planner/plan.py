@@ -28,7 +28,8 @@ class HostView:
     :param rule: the key in the rules because of which it waits; empty for none.
     :param origin: the version that it upgrades from, once Ansible has begun to upgrade it and until it reports.
     :param begun: the version of an upgrade that it began and did not finish, such as one that failed.
-    :param done: the task groups of its upgrade path that it has finished, such as ``upgrade/nginx@2.4``, until it reports.
+    :param done: the task groups that it has finished, such as ``stop/nginx``, until it is upgraded. After an upgrade to another version,
+        only those of checkpoints, such as ``upgrade/nginx@2.4``.
     :param unadmitted: whether it reported a start while its gate was closed, and no planner admitted it.
     :param stage: index of its stage, in the order of stages; 0 for the first one, and without stages.
     :param blocks: whether other roles and later stages wait for it.
