@@ -58,6 +58,24 @@ def test_a_variable_that_would_be_ignored_is_refused_with_the_one_that_is_meant(
     assert consul.tree() == before
 
 
+@pytest.mark.parametrize("given", [("--step",), ("--start-at-task", "Stop"), ("--start-at-task=Stop",)])
+def test_an_option_that_a_rollout_can_not_follow_is_refused(
+    play: Shipped, consul: RawKV, given: tuple[str, ...]
+) -> None:
+    seed(consul, names(web=2))
+    before = consul.tree()
+    done = play("upgrade", *given, "-e", "version=2")
+    assert done.returncode == 5, done.stdout
+    option = given[0].partition("=")[0]
+    assert f"[refused_option] {option}: " in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Next: ")
+    assert last.endswith("-e version=2")
+    assert option not in last
+    assert "Stop" not in last
+    assert consul.tree() == before
+
+
 @pytest.mark.parametrize(
     ("playbook", "instead"), [("upgrade", "upgrade_limit=web1"), ("retry", "host=web1"), ("pause", "version=2")]
 )

@@ -22,6 +22,7 @@ from .extra_vars import refuse_leftovers
 from .known_variables import refuse_unknown_variables
 from .limit import honours_limit, refuse_limit
 from .next_step import NextStep, after_failure, next_to_admit
+from .task_options import refuse_task_options
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 # Ansible's exit code for invalid options.
@@ -103,17 +104,20 @@ class PlaybookRun:
             os.kill(os.getpid(), signal.SIGINT)
 
     def check_options(self, extra_vars: Mapping[str, Any]) -> None:
-        """Exit if ``-e`` has a word without a variable, or a variable that the playbook does not have.
+        """Exit if ``-e`` has a word without a variable, or a variable that the playbook does not have, or for refused options.
 
         :param extra_vars: the extra variables as Ansible reads them.
         """
         try:
             refuse_leftovers(context.CLIARGS.get("extra_vars") or ())
+            refuse_task_options(self._command.name, context.CLIARGS)
             if self._command.name not in _UNATTENDED:
                 refuse_unknown_variables(self._command.name, extra_vars)
         except UpgradeError as error:
             details = error.details
-            self._refuse(error, self._command.again(instead=details.get("instead"), renamed=details.get("renamed")))
+            without = (details["option"],) if "option" in details else ()
+            again = self._command.again(instead=details.get("instead"), renamed=details.get("renamed"), without=without)
+            self._refuse(error, again)
 
     def check_limit(self, play: Any) -> None:
         """Exit if ``--limit`` leaves out hosts that a play of the collection needs."""
@@ -129,7 +133,7 @@ class PlaybookRun:
         try:
             refuse_limit(self._command.playbook, limit, left_out, [name for name in named if name not in reached])
         except UpgradeError as error:
-            self._refuse(error, self._command.again(error.details["variables"], limit=False))
+            self._refuse(error, self._command.again(error.details["variables"], without=("--limit",)))
 
     def _refuse(self, error: UpgradeError, command: str) -> None:
         self._say(error.as_text())

@@ -24,9 +24,7 @@ _SHORT_WITH_VALUE = ("-l", "-t")
 _FLAGS = ("--check", "--diff", "--step", "-C", "-D", "-CD", "-DC")
 _EXTRA = ("--extra-vars", "-e")
 # Variables that describe the fleet. Commands of other playbooks keep them.
-_FLEET_VARIABLES = re.compile(
-    r"(upgrade_consul_|ansible_).*|upgrade_(planner_host|roles|roles_path|notify|become)", re.DOTALL
-)
+_FLEET_VARIABLES = re.compile(r"(upgrade_consul_|ansible_).*|upgrade_(planner_host|roles|roles_path|notify)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +47,20 @@ class AnsibleCommand:
         self,
         variables: Mapping[str, str] | None = None,
         *,
-        limit: bool = True,
+        without: Collection[str] = (),
         instead: Mapping[str, str] | None = None,
         renamed: Mapping[str, str] | None = None,
     ) -> str:
         """Return the same command with further variables.
 
-        :param limit: whether to keep ``--limit``.
+        :param without: long options to leave out, such as ``--limit``.
         :param instead: a value of ``-e`` -> the whole option that replaces it.
         :param renamed: variable -> its new name, empty to leave it out.
         """
-        dropped = () if limit else ("--limit", "-l")
+        long = [one for one in _WITH_VALUE if one in without]
+        short = ("-l",) if "--limit" in without else ()
         words = []
-        for kind, text in self._kept(dropped, dropped, ()):
+        for kind, text in self._kept(long, short, set(without) & set(_FLAGS)):
             if kind != "extra":
                 words.append(shlex.quote(text))
             elif text in (instead or {}):

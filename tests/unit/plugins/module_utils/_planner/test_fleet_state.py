@@ -29,7 +29,9 @@ def test_a_limit_names_hosts_roles_and_groups() -> None:
     assert site.read(CEPH).scope is None
     assert site.read(CEPH, ["ceph", "compute2"]).scope == {"ceph_mon1", "ceph_osd1", "compute2"}
     assert not site.read(CEPH, []).in_scope("web1")
-    with pytest.raises(UpgradeError, match="limit: 'wbe' fits no host, role or group of this fleet; did you mean 'web'"):
+    with pytest.raises(
+        UpgradeError, match="limit: 'wbe' fits no host, role or group of this fleet; did you mean 'web'"
+    ):
         site.read(CEPH, ["ceph", "wbe"])
 
 

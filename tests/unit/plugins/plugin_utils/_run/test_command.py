@@ -23,7 +23,7 @@ def test_the_same_command() -> None:
 
 
 def test_the_same_command_without_limit_and_with_other_variables() -> None:
-    again = command(LINE).again({"version": "3", "upgrade_limit": "web1"}, limit=False)
+    again = command(LINE).again({"version": "3", "upgrade_limit": "web1"}, without=["--limit"])
     assert again == (
         "/opt/bin/ansible-playbook -i inv.yml playbooks/upgrade.yml --check -e 'upgrade_consul_host=c1 by=ann' -vv "
         "-e version=3 -e upgrade_limit=web1"
@@ -57,6 +57,6 @@ def test_no_secret_is_shown(given: str, told: str) -> None:
 def test_limits_are_found_in_each_spelling() -> None:
     for one in ("-l web1", "-lweb1", "--limit web1", "--limit=web1", "--lim web1"):
         assert (
-            command(f"/opt/ansible-playbook upgrade.yml {one} -v").again(limit=False)
+            command(f"/opt/ansible-playbook upgrade.yml {one} -v").again(without=["--limit"])
             == "/opt/ansible-playbook upgrade.yml -v"
         )

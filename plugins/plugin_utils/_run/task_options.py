@@ -1,0 +1,35 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Refuse ``--step`` and ``--start-at-task`` for rollouts: Ansible would ignore one, and skip the plan and all checks with the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...module_utils._common.errors import UpgradeError
+from .next_step import MOVES
+
+# Option of ansible-playbook -> its key in context.CLIARGS, and why it is refused.
+_REFUSED = {
+    "--step": ("step", "hosts are upgraded independently of each other, so Ansible would not ask before their tasks"),
+    "--start-at-task": ("start_at_task", "it would skip the plan, the checks and the admission of hosts"),
+}
+
+
+def refuse_task_options(playbook: str, options: Mapping[str, Any]) -> None:
+    """Raise an error for options that select tasks in a way that a rollout can't follow.
+
+    :param playbook: the playbook's name, such as ``upgrade``.
+    :param options: the options of ``ansible-playbook``, as ``context.CLIARGS`` has them.
+    :raises UpgradeError: ``refused_option``. ``option`` in its details is the option to leave out.
+    """
+    for name, (key, why) in _REFUSED.items():
+        if playbook in MOVES and options.get(key):
+            raise UpgradeError(
+                "refused_option",
+                f"{name}: {why}. Nothing was done. Leave it out: a host resumes at its first unfinished task group by itself, and "
+                "--tags selects steps.",
+                option=name,
+            )
