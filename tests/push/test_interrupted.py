@@ -134,6 +134,23 @@ def test_hosts_of_a_run_that_was_killed_here_with_its_driver_are_taken_up_at_onc
     assert claim["session"] not in sessions
 
 
+def test_a_task_that_hangs_fails_at_the_deadline_and_the_others_go_on(site: Site) -> None:
+    site.service("app", STEPS)
+    site.inventory(ROLES, {"web": ["web1", "web2"]})
+    site.sleep(0.1)
+    site.sleep(600, "web1")
+    rules = {"rolling_rules": {"global": "unlimited"}, "health": {"progress_deadline": 8}}
+    ended = site.end(site.start("upgrade", version="v1", instructions=rules))
+    assert ended.code == 2, ended.stdout
+    assert site.done("web2") == TASKS
+    assert site.done("web1") == []
+    assert (site.record("web1")["state"], site.record("web1")["step"]) == ("failed", "prepare")
+    assert "timed out" in site.record("web1")["error"].lower() or "timeout" in site.record("web1")["error"].lower()
+    (site.log / "sleep-web1").unlink()
+    site.play("upgrade", version="v1", retry_failed=True)
+    assert site.done("web1") == [task for task in TASKS if task != "app/upgrade-once"]
+
+
 def test_a_run_whose_daemon_is_killed_admits_no_host_and_goes_on_with_the_same_command(site: Site) -> None:
     site.service("app", STEPS)
     site.inventory(ROLES, {"web": ["web1", "web2"]})

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,4 +89,26 @@ def test_a_host_that_dies_at_a_step_keeps_its_slot_and_goes_on_there_when_it_is_
     assert site.done("web2") == []
     site.play("upgrade", version="v1", retry_failed=True)
     assert site.done("web1") == TASKS
+    assert site.reported("v1") == set(HOSTS)
+
+
+@pytest.mark.thorough
+def test_a_host_that_is_cut_off_in_a_task_does_not_hang_the_run(lab: Lab, site: Site) -> None:
+    site.sleep(0.1)
+    site.sleep(900.0, "web1")
+    rules = {"rolling_rules": {"global": "unlimited"}}
+    process = site.start("upgrade", version="v1", instructions=rules)
+    wait_for(lambda: "app/prepare" in [one.task for one in site.entries("web1")], "web1 has begun", 120)
+    began = time.monotonic()
+    lab.nodes["web1"].cut()
+    ended = site.end(process)
+    # Keepalives are sent for a minute.
+    assert 30 < time.monotonic() - began < 180
+    assert ended.code == 4, ended.stdout
+    assert site.record("web1")["error"].startswith("unreachable: ")
+    assert site.done("web2") == TASKS
+
+    lab.nodes["web1"].reconnect()
+    site.sleep(0.1, "web1")
+    site.play("upgrade", version="v1", retry_failed=True)
     assert site.reported("v1") == set(HOSTS)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import plural
+from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, post_upgrade_hosts, run_scope
 from .._upgrade_path.allowed_moves import ForbiddenMoves, forbidden_moves
 from .._upgrade_path.routes import Routes, routes_of, unknown_hosts
@@ -57,6 +58,7 @@ class PreparedRun:
     :param left_out: why this run does not upgrade some of its hosts, a sentence each.
     :param post_upgrade: host -> the version that it reported, for hosts with tasks after the upgrade; empty before every host is upgraded.
     :param complete: whether every host of the fleet is upgraded.
+    :param task_timeout: the longest that a task may take (seconds); 0 for no limit.
     """
 
     version: str
@@ -69,6 +71,7 @@ class PreparedRun:
     retry_failed: bool
     post_upgrade: Mapping[str, str] = field(default_factory=dict)
     complete: bool = False
+    task_timeout: int = 0
 
     def hosts_of(self, play: str) -> tuple[str, ...]:
         """Return the hosts that a play waits for."""
@@ -85,6 +88,7 @@ class PreparedRun:
             "validate": list(self.scope.validate),
             POST_UPGRADE: list(self.post_upgrade),
             "complete": self.complete,
+            "task_timeout": self.task_timeout,
             "hosts": {
                 host: {
                     "tasks_folder": f"{self.tasks_folder}/{self.fleet[host]}",
@@ -148,6 +152,8 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         routes,
         left_out,
         request.retry_failed,
+        task_timeout=parse_health_rules(request.plan.get("instructions", {}).get("health") or {}).progress_deadline
+        or 0,
     )
 
 
