@@ -106,7 +106,7 @@ def test_a_host_that_is_cut_off_in_a_task_does_not_hang_the_run(lab: Lab, site: 
     assert 30 < time.monotonic() - began < 180
     assert ended.code == 4, ended.stdout
     assert site.record("web1")["error"].startswith("unreachable: ")
-    assert site.done("web2") == TASKS
+    assert site.done("web2") == TASKS[:-1]
 
     lab.nodes["web1"].reconnect()
     site.sleep(0.1, "web1")

@@ -19,9 +19,10 @@ from ...module_utils._common.errors import UpgradeError
 from .closed_output import call_when_closed
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
+from .keepalives import keep_connections_alive
 from .known_variables import refuse_unknown_variables
 from .limit import honours_limit, refuse_limit
-from .next_step import NextStep, after_failure, next_to_admit
+from .next_step import MOVES, NextStep, after_failure, next_to_admit
 from .task_options import refuse_task_options
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
@@ -53,6 +54,8 @@ class PlaybookRun:
             # These continue if their output is closed.
             call_when_closed(lambda: None)
             return
+        if self._command.name in MOVES:
+            keep_connections_alive()
         call_when_closed(self._end_without_output)
         # At exit, so that it is the last line, however the run ends.
         atexit.register(self._say_next, os.getpid())

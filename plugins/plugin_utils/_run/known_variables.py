@@ -67,7 +67,6 @@ VARIABLES = frozenset(
         "upgrade_provider_versions",
         "upgrade_roles",
         "upgrade_roles_path",
-        "upgrade_ssh_arguments",
         "upgrade_version_from",
         "upgrade_wait_timeout",
         "version",
