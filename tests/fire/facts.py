@@ -124,8 +124,8 @@ class Facts:
         return host in self.ledger.get("broken", ()) or elsewhere
 
     def has_failed(self, host: str) -> bool:
-        """Return whether a host has failed."""
-        return self.says(host, "failed") and not self.has_reported(host)
+        """Return whether a host has failed, also since it reported the wanted version, as a host that goes back to it may."""
+        return self.says(host, "failed") and (not self.has_reported(host) or self.has_left(host))
 
     def is_lost(self, host: str) -> bool:
         """Return whether a host is open and has been silent for much longer than it may, by the clock of who looks."""
