@@ -147,3 +147,30 @@ def test_a_service_that_does_not_run_is_told_in_a_sentence(steps: Steps) -> None
     node.run("systemctl", "start", "nginx")
     point(node, "v1", PINS)
     assert "and the sources have" in words(run(steps, "verify", code=2))
+
+
+@pytest.mark.thorough
+def test_packages_are_downloaded_before_anything_is_stopped(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    publish(steps.lab, PACKAGES, "v4")
+    point(node, "v4")
+    # Packages behind copy: are downloaded, those behind file: are used where they are.
+    node.write("/etc/apt/sources.list.d/lab.list", "deb [trusted=yes] copy:/srv/lab/v4 ./\n")
+    node.run("apt-get", "-q", "update")
+    node.run("apt-get", "clean")
+    node.run("systemctl", "start", "nginx")
+    archives = "/var/cache/apt/archives"
+    node.run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", archives)
+    node.run("mkdir", f"{archives}/partial")
+    shown = words(run(steps, "prepare", code=2))
+    assert "web1: nginx, nginx-common could not be downloaded" in shown
+    assert "so nothing was stopped:" in shown
+    assert "free space" in shown
+    assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
+    node.run("umount", archives)
+
+    assert "changed=1 " in run(steps, "prepare")
+    assert [name for name in node.run("ls", archives).stdout.split() if name.startswith("nginx_")]
+    assert "changed=0 " in run(steps, "prepare")
+    run(steps)
+    assert [installed(node, name).endswith("+v4") for name in PACKAGES] == [True, True]
