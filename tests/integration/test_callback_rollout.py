@@ -71,7 +71,7 @@ def test_each_task_has_a_line_where_that_is_asked_for_and_secrets_stay_hidden(ru
 
 def test_a_run_that_reaches_no_host_says_so(run: Runner) -> None:
     shown = run.start([TASKS[0]], play={"hosts": "compute7"}, environ=ROLLOUT).end()
-    assert shown.code == 0
+    assert shown.code == 0, shown.stdout
     assert "No host was matched, so nothing was done: look at -i and --limit." in " ".join(shown.stdout.split())
 
 

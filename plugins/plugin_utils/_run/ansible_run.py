@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import signal
 import sys
@@ -104,6 +105,8 @@ class PlaybookRun:
     def _end_without_output(self) -> None:
         if not self._is_over:
             self._say("The output was closed, as by head or a pager, so this run ends as with Ctrl-C.")
+            # A terminal interrupts the workers too. One that Ansible has just started would be waited for at exit.
+            atexit.register(_end_workers)
             os.kill(os.getpid(), signal.SIGINT)
 
     def check_options(self, extra_vars: Mapping[str, Any]) -> None:
@@ -144,3 +147,8 @@ class PlaybookRun:
         atexit.unregister(self._say_next)
         # Ansible only warns about other exceptions in a callback.
         sys.exit(BAD_OPTIONS)
+
+
+def _end_workers() -> None:
+    for worker in multiprocessing.active_children():
+        worker.terminate()

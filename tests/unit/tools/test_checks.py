@@ -16,6 +16,9 @@ from checks.catalog import LAB, OTHERS, named
 from checks.outcome import Outcome, read
 from devkit.agent import ROOT
 
+# The tools of the checks are not in the environments of other releases.
+pytestmark = pytest.mark.one_release
+
 _REPORT = """<testsuites><testsuite>
 <testcase name="a"/><testcase name="b"/>
 <testcase name="c"><failure message="no"/></testcase>
