@@ -39,7 +39,7 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
         ),
         (
             plan(version="2", instructions=UNLIMITED, limit=["comptue"]),
-            "limit: 'comptue' is no host, role or group of this fleet; did you mean",
+            "limit: 'comptue' fits no host, role or group of this fleet; did you mean",
         ),
         (plan(version="2", instructions={"rolling_rules": {"global": -1}}), "rolling_rules.global: -1 is not a cap."),
         (plan(version="2", instructions={"failure_rules": {"x": 5}}), "failure_rules.x: unknown key"),

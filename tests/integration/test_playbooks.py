@@ -106,7 +106,7 @@ def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: Raw
             ({"version": "2", "instructions_file": "/nonexistent.yml"}, "/nonexistent.yml can't be used: No such file"),
             (
                 {"version": "2", "upgrade_limit": ["computer"]},
-                "'computer' is no host, role or group of this fleet; did you mean 'compute'?",
+                "'computer' fits no host, role or group of this fleet; did you mean 'compute'?",
             ),
             (
                 {"version": "2", "upgrade_roles": {"compute": {"plane": "data"}}},
