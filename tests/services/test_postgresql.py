@@ -41,7 +41,8 @@ def steps(make_steps: MakeSteps) -> Steps:
             "shop",
         )
         point(node, "v2")
-    (steps.folder / "v2.sql").write_text(MIGRATION)
+    (steps.folder / "migrations").mkdir()
+    (steps.folder / "migrations/v2.sql").write_text(MIGRATION)
     return steps
 
 
@@ -65,7 +66,7 @@ def sql(node: Node, query: str, database: str = "postgres") -> str:
 def run(steps: Steps, hosts: list[str], *which: str, code: int = 0, check: bool = False, **more: Any) -> str:
     settings = {
         "postgresql_major": 15,
-        "postgresql_migration_file": "{{ playbook_dir }}/{{ upgrade_version }}.sql",
+        "postgresql_migration_file": "migrations/{{ upgrade_version }}.sql",
         "postgresql_migration_database": "shop",
         "postgresql_verify_queries": [{"database": "shop", "query": f"SELECT count(*) = {ROWS} FROM accounts"}],
         "postgresql_start_timeout": 20,
@@ -102,13 +103,13 @@ def test_a_second_run_changes_no_schema_and_loses_nothing(steps: Steps) -> None:
 @pytest.mark.thorough
 def test_a_change_that_fails_leaves_the_schema_as_it_was(steps: Steps) -> None:
     node = steps.lab.nodes["db1"]
-    (steps.folder / "v3.sql").write_text("INSERT INTO made VALUES ('half');\nSELECT no_such_function();\n")
+    (steps.folder / "migrations/v3.sql").write_text("INSERT INTO made VALUES ('half');\nSELECT no_such_function();\n")
     shown = run(steps, ["db1"], "start", code=2, upgrade_version="v3")
     assert "db1: the schema of shop could not be migrated to v3 with " in shown
     assert "function no_such_function() does not exist" in shown
     assert "The schema is unchanged." in shown
     assert sql(node, "SELECT count(*) FROM made", "shop") == "1"
-    (steps.folder / "v3.sql").write_text("INSERT INTO made VALUES ('whole');\n")
+    (steps.folder / "migrations/v3.sql").write_text("INSERT INTO made VALUES ('whole');\n")
     run(steps, ["db1"], "start", upgrade_version="v3")
     assert sql(node, "SELECT count(*) FROM made", "shop") == "2"
     run(steps, ["db1"], "start", postgresql_migration_file="", postgresql_migration_command=["touch", "/root/migrated"])
