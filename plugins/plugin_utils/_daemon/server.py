@@ -24,7 +24,7 @@ from typing import Any
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.settings import Settings
 from ...module_utils._consul.watch import BlockingQueries
-from .._daemon_client.messages import EndRun, Failure, Message
+from .._daemon_client.messages import EndRun, ErrorAnswer, Message
 from .._notify.messages import StartNotifier
 from .._notify.notifier import Notifier
 from .._observe.view_messages import AttachView, FollowProgress, IsShown, WaitForEnd, WaitUntilShown
@@ -87,16 +87,16 @@ class RunDaemon:
         }
 
     def answer(self, message: Message[Any]) -> Any:
-        """Return the answer to a message, or a :class:`Failure` for any error."""
+        """Return the answer to a message, or a :class:`ErrorAnswer` for any error."""
         try:
             return self._answers[type(message)](message)
         except UpgradeError as error:
-            return Failure(error.code, error.message, error.details)
+            return ErrorAnswer(error.code, error.message, error.details)
         except Exception as error:
             # The task waits for an answer.
             traceback.print_exc()
             text = f"The daemon of this run failed: {error!r}. This is a bug in convoy.upgrade. The log of the daemon has the details."
-            return Failure("daemon_fault", text, {})
+            return ErrorAnswer("daemon_fault", text, {})
 
     def attach(self, view: Connection) -> None:
         """Send a view all updates over its connection from now on."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ...module_utils._common.errors import UpgradeError
 from .address import LOG, SOCKET, run_folder
-from .messages import Failure, Message
+from .messages import ErrorAnswer, Message
 
 Answer = TypeVar("Answer")
 
@@ -39,7 +39,7 @@ def ask(message: Message[Answer]) -> Answer:
             answer = connection.recv()
     except (OSError, EOFError) as error:
         raise _no_daemon(str(error) or "it closed the connection") from error
-    if isinstance(answer, Failure):
+    if isinstance(answer, ErrorAnswer):
         raise UpgradeError(answer.code, answer.message, **answer.details)
     result: Answer = answer
     return result

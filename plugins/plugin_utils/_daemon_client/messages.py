@@ -19,7 +19,7 @@ class Message(Generic[Answer_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ErrorAnswer:
     """The answer to a message that failed: the parts of an :class:`UpgradeError`."""
 
     code: Any

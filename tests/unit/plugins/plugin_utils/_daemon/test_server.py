@@ -18,7 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.server impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client import address
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.messages import EndRun, Failure
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.messages import EndRun, ErrorAnswer
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import (
     FollowProgress,
     IsShown,
@@ -80,7 +80,7 @@ def test_without_a_view_nothing_is_followed_or_waited_for() -> None:
 
 def test_an_unexpected_error_is_a_failure_and_does_not_end_the_daemon(tmp_path: Path) -> None:
     found = RunDaemon(tmp_path).answer("no message")  # type: ignore[arg-type]
-    assert isinstance(found, Failure)
+    assert isinstance(found, ErrorAnswer)
     assert found.code == "daemon_fault"
     assert "KeyError" in found.message
 
