@@ -119,6 +119,8 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
         "name": f"Begin {group.name}",
         "convoy.upgrade.push_step": {**options, "task_tags": [list(one) for one in every]},
         "register": "upgrade_task_group",
+        # It may wait for other hosts, for longer than a task of a service may take.
+        "timeout": 0,
         "tags": ["always"],
     }
     found = [begin, {**tasks, "when": "upgrade_task_group.run", "tags": tags}]
@@ -131,6 +133,7 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
                 "name": f"End {group.name}",
                 "convoy.upgrade.push_step": {**options, "state": "done"},
                 "when": "upgrade_task_group.run",
+                "timeout": 0,
                 "tags": ["always"],
             }
         )

@@ -39,7 +39,15 @@ def test_a_name_of_several_lines_stays_a_comment(roles: Roles) -> None:
     assert len(yaml.safe_load(text)) == 2
 
 
-def test_a_step_tells_the_driver_of_every_task_by_its_tags(roles: Roles) -> None:
+def test_a_host_may_wait_for_others_longer_than_a_task_may_take(roles: Roles) -> None:
+    roles.simple("web", "stop", once="stop")
+    tasks = yaml.safe_load(files(roles, "web")["node/step2_stop.yml"])
+    timeouts = {task["name"]: task.get("timeout") for task in tasks}
+    assert set(timeouts.values()) == {0, None}
+    assert [name for name, timeout in timeouts.items() if timeout is None] == ["Stop web"]
+
+
+def test_a_step_tells_the_push_daemon_of_every_task_by_its_tags(roles: Roles) -> None:
     roles.add("web", "- tags: [stop, x]\n  block:\n    - {tags: inner, x: 1}\n    - {x: 2}\n    - {x: 3}\n")
     begin, tasks = yaml.safe_load(files(roles, "web")["node/step2_stop.yml"])
     assert begin["convoy.upgrade.push_step"] == {
@@ -49,7 +57,7 @@ def test_a_step_tells_the_driver_of_every_task_by_its_tags(roles: Roles) -> None
     assert (tasks["when"], tasks["tags"]) == ("upgrade_task_group.run", ["step2", "stop", "web"])
 
 
-def test_handlers_run_at_the_end_of_their_unit_and_what_runs_once_is_ended(roles: Roles) -> None:
+def test_handlers_run_at_the_end_of_their_task_group_and_what_runs_once_is_ended(roles: Roles) -> None:
     roles.add("web", {TASKS: "- {x: 1, tags: 'stop,once'}\n", "handlers/main.yml": "[]\n"})
     names = [task["name"] for task in yaml.safe_load(files(roles, "web")["node/step2_stop.yml"])]
     assert names == ["Begin stop/web", "Stop web", "Handlers of web", "End stop/web"]
