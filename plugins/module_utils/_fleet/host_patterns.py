@@ -57,7 +57,7 @@ def _names(members: Mapping[str, str], group: Mapping[str, str]) -> dict[str, li
     """Return role or group -> its hosts, and host -> itself. A host hides a role with the same name."""
     found: dict[str, list[str]] = {}
     for host, role in members.items():
-        for name in {role, group.get(role, role)}:
+        for name in dict.fromkeys((role, group.get(role, role))):
             found.setdefault(name, []).append(host)
     return {**found, **{host: [host] for host in members}}
 
