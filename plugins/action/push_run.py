@@ -58,7 +58,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "wait_timeout": {"type": "float", "default": 14400.0},
 }
 
-# How long one question takes at most, so that lines are shown in time (seconds).
 # How long one message to the daemon waits for a change (seconds).
 _LONGEST_WAIT = 10
 

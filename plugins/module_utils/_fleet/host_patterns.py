@@ -14,7 +14,7 @@ from .._common.names import did_you_mean, in_order, listing
 from .._common.sanitize import truncated_repr
 
 # A colon outside of brackets separates patterns; within them, it separates the ends of a range.
-_BETWEEN_COLONS = re.compile(r"(?:[^:\[]|\[[^\]]*\]?)+")
+_COLON = re.compile(r":(?![^\[]*\])")
 _SUBSCRIPT = re.compile(r"(?P<name>.+)\[(?:(?P<at>-?[0-9]{1,9})|(?P<first>[0-9]{1,9})[:-](?P<last>[0-9]{0,9}))\]")
 _ALL = ("all", "*")
 
@@ -24,21 +24,19 @@ def select_hosts(patterns: Iterable[str], members: Mapping[str, str], group: Map
 
     A pattern is the name of a host, role or group, a glob (``web*``), a regular expression for the beginning of a name (``~web[0-9]``)
     or a range of a role (``web[0:2]``). ``!pattern`` excludes hosts, and ``&pattern`` keeps only these. The source of the
-    rules is "Patterns: targeting hosts and groups" in Ansible's documentation. Unlike there, each pattern has to fit a host.
+    rules is "Patterns: targeting hosts and groups" in Ansible's documentation. Unlike there, each pattern has to fit a host, and
+    none may be empty.
 
     :param patterns: each may hold several, separated by commas or colons.
     :param members: host -> role, in natural order.
     :param group: role -> its group, for roles that have one.
-    :raises UpgradeError: ``unknown_limit`` for a pattern that fits no host, and if all patterns together leave none.
+    :raises UpgradeError: ``unknown_limit`` for a pattern that is empty or fits no host, and if all patterns together leave none.
     """
     names = _names(members, group)
-    given = list(patterns)
-    parts = [part for text in given for part in _split(text, names)]
-    if not given:
+    parts = [part for text in patterns for part in _split(text, names)]
+    if not parts:
         return frozenset()
     chosen = [part for part in parts if part[0] not in "!&"]
-    if not parts:
-        raise _unknown(", ".join(given), names, members)
     found = set(members) if not chosen else set[str]()
     for part in chosen:
         found |= _fitting(part, names, members)
@@ -65,8 +63,14 @@ def _names(members: Mapping[str, str], group: Mapping[str, str]) -> dict[str, li
 def _split(text: str, names: Mapping[str, object]) -> list[str]:
     if text in names:
         return [text]
-    parts = text.split(",") if "," in text else _BETWEEN_COLONS.findall(text)
-    return [part.strip() for part in parts if part.strip()]
+    parts = [part.strip() for part in (text.split(",") if "," in text else _COLON.split(text))]
+    if not all(parts):
+        # With an exclusion beside it, such as in "$HOSTS:!web1", all other hosts would be selected.
+        raise UpgradeError(
+            "unknown_limit",
+            f"limit: {truncated_repr(text)} has an empty pattern. That usually means an unset variable. Name hosts, roles or groups.",
+        )
+    return parts
 
 
 def _fitting(pattern: str, names: Mapping[str, list[str]], members: Mapping[str, str]) -> set[str]:

@@ -66,8 +66,11 @@ def test_patterns_mean_what_they_mean_to_ansible(patterns: list[str], hosts: lis
         (["~web["], "limit: '~web[' is not a regular expression: unterminated character set"),
         (["!all"], "limit: '!all' leaves no host of this fleet."),
         (["web:&db"], "limit: 'web,&db' leaves no host of this fleet."),
-        ([""], "limit: '' fits no host"),
-        ([",", " "], "limit: ',,  ' fits no host"),
+        ([""], "limit: '' has an empty pattern. That usually means an unset variable."),
+        ([",", " "], "limit: ',' has an empty pattern."),
+        (["", "!web1"], "limit: '' has an empty pattern."),
+        ([":!web1"], "limit: ':!web1' has an empty pattern."),
+        (["web1,"], "limit: 'web1,' has an empty pattern."),
         (["!"], "limit: '' fits no host"),
     ],
 )

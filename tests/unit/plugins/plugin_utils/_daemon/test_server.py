@@ -79,7 +79,7 @@ def test_without_a_view_nothing_is_followed_or_waited_for() -> None:
 
 
 def test_an_unexpected_error_is_a_failure_and_does_not_end_the_daemon(tmp_path: Path) -> None:
-    found = RunDaemon(tmp_path).answer("no message")  # type: ignore[arg-type]
+    found = RunDaemon(tmp_path).answer("no message")  # type: ignore[arg-type]  as from a client of another release
     assert isinstance(found, ErrorAnswer)
     assert found.code == "daemon_fault"
     assert "KeyError" in found.message
