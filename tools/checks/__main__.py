@@ -152,7 +152,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="cv-"))
     os.environ.update(
         TMPDIR=str(folder),
-        PATH=f"{ROOT / '.venv/bin'}{os.pathsep}{os.environ['PATH']}",
+        # After `su`, Debian's PATH has no folder sbin, and the lab needs chroot.
+        PATH=os.pathsep.join((str(ROOT / ".venv/bin"), os.environ["PATH"], "/usr/sbin", "/sbin")),
         NO_COLOR="1",
         ANSIBLE_NOCOLOR="1",
         CONVOY_LAB_NAME=f"molecule-{os.getpid()}",
