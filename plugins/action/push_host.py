@@ -16,12 +16,14 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     FailHost,
     HostAdmission,
     ReportValidation,
+    Validation,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "state": {"type": "str", "choices": ["valid", "invalid", "begun", "ended", "failed"], "required": True},
     "hosts": {"type": "list", "elements": "str"},
+    "goes_last": {"type": "bool", "default": False},
     "error": {"type": "str"},
 }
 
@@ -43,13 +45,13 @@ class ActionModule(ControllerAction):
         }
         return act[options["state"]](host, options)
 
-    def _report_valid(self, host: str, _options: dict[str, Any]) -> dict[str, Any]:
-        ask(ReportValidation(host))
+    def _report_valid(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
+        ask(ReportValidation(host, Validation(goes_last=options["goes_last"])))
         return {}
 
     def _report_invalid(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
         error = str(options["error"] or "it failed without a message")
-        ask(ReportValidation(host, error))
+        ask(ReportValidation(host, Validation(error)))
         return {"error": error}
 
     def _begin(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -71,10 +73,10 @@ class ActionModule(ControllerAction):
 
     def _show(self, admissions: Mapping[str, HostAdmission]) -> None:
         for host, one in admissions.items():
-            if not one.admitted and one.state != "upgraded":
+            if not (one.admitted or one.asks_again or one.state == "upgraded"):
                 self._display.display(f"{host} is not admitted ({one.state}): {one.reason}")
 
 
 def _plain(one: HostAdmission) -> dict[str, Any]:
-    found = {"go": one.admitted, "state": one.state, "reason": one.reason}
+    found = {"go": one.admitted, "state": one.state, "reason": one.reason, "asks_again": one.asks_again}
     return {**found, "done": list(one.done)} if one.admitted else found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ansible import context
@@ -19,6 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.addr
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
+    GetHostsThatGaveWay,
     GetRun,
     GetValidation,
     KeepRun,
@@ -26,6 +28,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     Settlement,
     StartPush,
     StopPush,
+    Validation,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
     POST_UPGRADE,
@@ -36,11 +39,11 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import refuse_partial_upgrades
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import early_lines, hosts_outside_tags
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST, resumed_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import HOST_VARIABLE
 
-_STATES = ("checked", "prepared", "validated", "started", "settled", "finished", "stopped")
+_STATES = ("checked", "prepared", "validated", "started", "asked_again", "settled", "finished", "stopped")
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
     "state": {"type": "str", "choices": list(_STATES), "required": True},
@@ -77,6 +80,7 @@ class ActionModule(ControllerAction):
             "prepared": self._prepare,
             "validated": self._validate,
             "started": self._start,
+            "asked_again": self._ask_again,
             "settled": self._settle,
             "finished": self._finish,
             "stopped": self._stop,
@@ -92,12 +96,13 @@ class ActionModule(ControllerAction):
         folder = _needed(options, "composition").get("run_folder") or ""
         request = self._request(options)
         run = prepare_run(request, folder)
-        refuse_partial_upgrades(
+        early = hosts_outside_tags(
             request.plan, request.composition, run.scope.pushed_hosts, run.routes.ahead, self._tags, self._skipped_tags
         )
+        run = replace(run, scope=run.scope.without(early)) if early else run
         ensure_daemon()
         ask(KeepRun(run))
-        for line in (*run.routes.lines, *run.left_out):
+        for line in (*run.routes.lines, *run.left_out, *resumed_lines(request.plan, run.scope), *early_lines(early)):
             self._display.display(line)
         return run.as_result()
 
@@ -105,9 +110,8 @@ class ActionModule(ControllerAction):
         hosts = ask(GetRun()).scope.validate
         reported = ask(GetValidation())
         # Ansible drops an unreachable host from the play, so it has reported nothing.
-        errors = {
-            host: reported.get(host, "it can't be reached (see above).") for host in hosts if reported.get(host) != ""
-        }
+        silent = Validation("it can't be reached (see above).")
+        errors = {host: error for host in hosts if (error := reported.get(host, silent).error)}
         if errors:
             why = [
                 error.strip() if error.startswith(f"{host}:") else f"{host}: {error.strip()}"
@@ -122,10 +126,16 @@ class ActionModule(ControllerAction):
         return {}
 
     def _start(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Admit hosts from now on. In check mode no host is admitted."""
+        if self._task.check_mode:
+            return ask(GetRun()).as_result()
+        last = {host for host, validation in ask(GetValidation()).items() if validation.goes_last}
         run = ask(GetRun())
+        run = replace(run, scope=run.scope.with_last(last, run.fleet))
+        ask(KeepRun(run))
         plays = tuple(run.scope.plays[play] for play in (FIRST, CONTROL, DATA))
         hosts = tuple(host for play in plays for host in play)
-        self._push(options, UPGRADE, hosts, plays)
+        self._push(options, UPGRADE, hosts, plays, frozenset(last))
         return run.as_result()
 
     def _finish(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +152,12 @@ class ActionModule(ControllerAction):
         return run.as_result()
 
     def _push(
-        self, options: dict[str, Any], phase: str, hosts: tuple[str, ...], plays: tuple[tuple[str, ...], ...] = ()
+        self,
+        options: dict[str, Any],
+        phase: str,
+        hosts: tuple[str, ...],
+        plays: tuple[tuple[str, ...], ...] = (),
+        last: frozenset[str] = frozenset(),
     ) -> None:
         run = ask(GetRun())
         push = PushRun(
@@ -153,6 +168,7 @@ class ActionModule(ControllerAction):
             task_groups=run.task_groups,
             hosts=hosts,
             plays=plays,
+            last=last,
             checkpoints=run.routes.checkpoints,
             origins=run.routes.origins,
             providers=run.routes.providers,
@@ -162,6 +178,9 @@ class ActionModule(ControllerAction):
         )
         ask(StartPush(push))
         ask(FollowProgress(push.settings, push.fleet, push.version))
+
+    def _ask_again(self, _options: dict[str, Any]) -> dict[str, Any]:
+        return {"gave_way": list(ask(GetHostsThatGaveWay()))}
 
     def _settle(self, options: dict[str, Any]) -> dict[str, Any]:
         hosts = ask(GetRun()).hosts_of(_needed(options, "play"))
@@ -175,7 +194,7 @@ class ActionModule(ControllerAction):
                 break
             if not settlement.can_move or left <= 0:
                 return _unsettled(settlement)
-        return {"done": True, "partial": [], "blockers": []}
+        return {"done": True, "partial": {}, "blockers": []}
 
     def _stop(self, _options: dict[str, Any]) -> dict[str, Any]:
         if is_started():
@@ -208,8 +227,12 @@ class ActionModule(ControllerAction):
 
 def _unsettled(settlement: Settlement) -> dict[str, Any]:
     blockers = list(settlement.reasons)
-    result = {"done": False, "partial": list(settlement.partial), "blockers": blockers}
-    if settlement.partial and settlement.partial == settlement.unfinished:
+    result = {
+        "done": False,
+        "partial": {host: list(steps) for host, steps in settlement.partial.items()},
+        "blockers": blockers,
+    }
+    if settlement.partial and settlement.only_tags_wait:
         return result
     why = "The wait timeout has passed" if settlement.can_move else "No host can continue without an operator"
     message = f"{why}. {settlement.count}. " + " | ".join(blockers)

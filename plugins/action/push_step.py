@@ -5,16 +5,23 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_selected
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import BeginTaskGroup, FinishTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
+    BeginTaskGroup,
+    FinishTaskGroup,
+    RefuseStop,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "task_group": {"type": "str", "required": True},
-    "state": {"type": "str", "choices": ["begun", "done"], "default": "begun"},
+    "state": {"type": "str", "choices": ["begun", "refused", "done"], "default": "begun"},
+    "error": {"type": "str", "default": ""},
+    "patience": {"type": "float", "default": 1800.0},
     "task_tags": {"type": "list", "elements": "list", "default": []},
 }
 
@@ -30,6 +37,11 @@ class ActionModule(ControllerAction):
         host, task_group = str(task_vars.get("inventory_hostname")), str(options["task_group"])
         if options["state"] == "done":
             ask(FinishTaskGroup(host, task_group))
+            return {}
+        if options["state"] == "refused":
+            pause = ask(RefuseStop(host, task_group, options["error"], options["patience"]))
+            self._display.display(f"{host}: {task_group} is tried again in {pause:.0f} s.")
+            time.sleep(pause)
             return {}
         selected = [is_selected(tags, only, skip) for tags in options["task_tags"]] or [True]
         # Tasks with the tag never are not expected to run.

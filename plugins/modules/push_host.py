@@ -41,13 +41,17 @@ options:
       - While other hosts are upgrading, the wave waits until all its hosts fit under the caps. Otherwise those that fit are admitted.
     type: list
     elements: str
+  goes_last:
+    description:
+      - Whether the host goes after the other hosts of its role in this run, such as the primary of a database. For O(state=valid).
+    type: bool
+    default: false
   error:
     description:
       - Error of the host, for O(state=failed) and O(state=invalid).
     type: str
 notes:
   - It runs only on the controller, without a connection to a host.
-  - With C(strategy=host_pinned), each waiting host uses a fork. Give Ansible more forks than hosts that may be upgraded at once.
 seealso:
   - module: convoy.upgrade.push_run
 """
@@ -56,6 +60,11 @@ EXAMPLES = r"""
 - name: Report that the host can be upgraded
   convoy.upgrade.push_host:
     state: valid
+
+- name: Report that it can be upgraded, after the other hosts of its role
+  convoy.upgrade.push_host:
+    state: valid
+    goes_last: true
 
 - name: Wait for the admission of the host
   convoy.upgrade.push_host:
@@ -71,6 +80,10 @@ EXAMPLES = r"""
 RETURN = r"""
 go:
   description: Whether the host is admitted.
+  returned: with O(state=begun), without O(hosts)
+  type: bool
+asks_again:
+  description: Whether the host is not admitted yet, and gave its fork to a host that can be admitted. It asks again later in the run.
   returned: with O(state=begun), without O(hosts)
   type: bool
 state:

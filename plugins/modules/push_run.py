@@ -36,12 +36,14 @@ options:
       - V(prepared) does the same, and computes the plays, waves and upgrade paths of the run.
       - V(validated) fails if a host has reported that it can't be upgraded, or has reported nothing.
       - V(started) opens a session with Consul and admits hosts from now on. The rollout has to have begun.
+      - V(asked_again) returns the hosts that waited in a play and gave their forks to hosts that could be admitted. They ask again in another
+        play, and do not give way a second time.
       - V(settled) waits until the hosts of O(play) are upgraded, shows every change, and fails if nothing can move any more.
         Hosts of roles without services are admitted meanwhile, as they upgrade themselves.
       - V(finished) admits hosts to the tasks after the upgrade, if every host of the fleet is upgraded.
       - V(stopped) ends the session, and with it all leases of the run.
     type: str
-    choices: [checked, prepared, validated, started, settled, finished, stopped]
+    choices: [checked, prepared, validated, started, asked_again, settled, finished, stopped]
     required: true
   version:
     description:
@@ -141,6 +143,11 @@ EXAMPLES = r"""
     state: started
     wait_timeout: 3600
 
+- name: List the hosts that gave way
+  convoy.upgrade.push_run:
+    state: asked_again
+  register: upgrade_again
+
 - name: Wait until the hosts of the data plane are upgraded
   convoy.upgrade.push_run:
     state: settled
@@ -223,15 +230,19 @@ left_out:
   returned: with V(prepared), V(started) and V(finished)
   type: list
   elements: str
+gave_way:
+  description: Hosts that waited, gave their forks to others, and have to ask again.
+  returned: with V(asked_again)
+  type: list
+  elements: str
 done:
   description: Whether all hosts of the play are upgraded.
   returned: with V(settled)
   type: bool
 partial:
-  description: Hosts of which the tags on the command line left something out.
+  description: Host -> the steps that the tags on the command line left out on it.
   returned: with V(settled)
-  type: list
-  elements: str
+  type: dict
 blockers:
   description: The reasons why hosts are not upgraded, each with its hosts.
   returned: with V(settled)

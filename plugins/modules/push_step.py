@@ -37,9 +37,20 @@ options:
       - V(begun) begins the task group.
       - V(done) ends it. Use this for a group that this host runs for all, so that the other hosts continue, and for a group of a checkpoint,
         so that it does not run again.
+      - V(refused) reports that the service of the group may not be stopped yet, and waits before the next try. It fails after O(patience).
     type: str
-    choices: [begun, done]
+    choices: [begun, refused, done]
     default: begun
+  error:
+    description:
+      - Why the service may not be stopped, for O(state=refused).
+    type: str
+    default: ""
+  patience:
+    description:
+      - How long the stop of the service is tried, in seconds. After that, O(state=refused) fails. The service still runs then.
+    type: float
+    default: 1800
   task_tags:
     description:
       - Tags of each task in the group. They are compared with C(--tags) and C(--skip-tags).
@@ -58,6 +69,13 @@ EXAMPLES = r"""
     task_group: upgrade/nginx
     task_tags: [[step3, upgrade, nginx]]
   register: upgrade_task_group
+
+- name: Wait before the next try to stop the service
+  convoy.upgrade.push_step:
+    task_group: may_stop/haproxy_backend
+    state: refused
+    error: no other server of the backend is UP
+    patience: 600
 """
 
 RETURN = r"""
@@ -75,7 +93,7 @@ failure:
   type: dict
   contains:
     code:
-      description: Stable failure code, such as V(no_daemon), V(no_push), V(once_failed), V(once_gone), V(not_admitted) or V(unknown_task_group).
+      description: Stable failure code, such as V(may_not_stop), V(no_push), V(once_failed), V(once_gone), V(not_admitted) or V(unknown_task_group).
       type: str
     message:
       description: Message of the failure, without the code that RV(ignore:msg) begins with.

@@ -66,7 +66,7 @@ def test_a_limit_is_a_host_pattern(fleet: Site) -> None:
     shown = fleet.play("upgrade", version="v1", upgrade_limit="web,!wbe2", code=2)
     assert "limit: 'wbe2' fits no host, role or group of this fleet; did you mean 'web2'?" in shown
     shown = fleet.play("upgrade", version="v1", upgrade_limit="", code=2)
-    assert "upgrade_limit is empty. That usually means an unset variable" in shown
+    assert "has an empty pattern. That usually means an unset variable." in shown
     assert fleet.consul.tree() == before
 
 
@@ -176,3 +176,87 @@ def test_a_planner_host_that_only_the_inventory_names_is_refused(site: Site) -> 
     (site.folder / "inventory.yml").write_text(yaml.safe_dump(told))
     shown = site.play("status", code=2)
     assert "name one host with -e upgrade_planner_host=web1" in " ".join(shown.split())
+
+
+def test_a_host_between_two_steps_keeps_its_slot_and_the_next_command_goes_on_with_it(site: Site) -> None:
+    site.service("app", ["prepare", "may_stop", "drain", "stop", "upgrade", "start", "verify", "undrain"])
+    site.inventory({"web": {"plane": "dataplane", "services": ["app"]}}, {"web": ["web1", "web2"]})
+    rules = {"rolling_rules": {"global": 1}}
+    shown = site.play("upgrade", "--tags", "prepare", version="v1", instructions=rules)
+    assert site.done("web1") == ["app/prepare"]
+    assert not site.done("web2")
+    assert "Between two versions, and still in their slots: web1." in shown
+    assert "Next: ansible-playbook" in shown and shown.rstrip().endswith(
+        "--tags may_stop,drain,stop,upgrade,start,verify,undrain"
+    )
+    shown = site.play("upgrade", "-t", "stop,upgrade,start", version="v1", instructions=rules)
+    assert (
+        "An earlier run began the upgrade of web1 and did not finish it; this one continues after prepare/app." in shown
+    )
+    assert "Not in this run, because of its tags: web2; a later run would run prepare/app after may_stop/app." in shown
+    assert shown.rstrip().endswith("--tags verify,undrain")
+    shown = site.play("status", host="web1")
+    assert "no Ansible run upgrades it now: run the command of its rollout again" in shown
+    site.play("upgrade", "--tags", "verify", version="v1", instructions=rules)
+    assert site.done("web1") == [
+        f"app/{step}" for step in ("prepare", "may_stop", "drain", "stop", "upgrade", "start", "verify", "undrain")
+    ]
+    assert site.reported("v1") == {"web1"}
+    shown = site.play("upgrade", "--tags", "verify", version="v1", instructions=rules, code=2)
+    assert "[partial_tags]" in shown
+    assert "--tags" not in shown[shown.index("Next: ") :]
+    site.play("upgrade", version="v1", instructions=rules)
+    assert site.reported("v1") == {"web1", "web2"}
+
+
+def test_a_limit_without_the_hosts_that_go_first_begins_nothing(fleet: Site) -> None:
+    fleet.play("controlplane", version="v1")
+    before = fleet.consul.tree()
+    shown = fleet.play("upgrade", version="v1", upgrade_limit="web", code=2)
+    assert "web1, web2 can't be upgraded before hosts that the limit leaves out: cache1 (pending)." in shown
+    assert "Next: " in shown
+    assert fleet.consul.tree() == before
+    shown = fleet.play("upgrade", version="v1", upgrade_limit="cache")
+    assert "upgrade_limit" not in shown[shown.index("Next: ") :]
+
+
+def test_a_service_is_stopped_once_it_may_be(site: Site) -> None:
+    site.service("app", ["may_stop", "stop", "upgrade"])
+    site.service("store", ["prepare", "stop", "upgrade", "start"])
+    site.inventory({"web": {"plane": "dataplane", "services": ["app", "store"]}}, {"web": ["web1"]})
+    refusing = site.fail("web1", "app/may_stop")
+    shown = site.play("upgrade", version="v1", upgrade_may_stop_timeout=3, code=2)
+    assert "web1: app could not be stopped within 3 s, and was not: " in shown
+    assert site.done("web1") == ["store/prepare"]
+    process = site.start("upgrade", version="v1", retry_failed=True)
+    wait_for(lambda: len([one for one in site.entries("web1") if one.task == "app/may_stop"]) > 4, "it is tried again")
+    refusing.unlink()
+    ended = site.end(process)
+    assert ended.code == 0, ended.stdout
+    # Each service is stopped just before it is upgraded.
+    assert site.done("web1") == [
+        "store/prepare", "app/may_stop", "app/stop", "app/upgrade", "store/stop", "store/upgrade", "store/start",
+    ]  # fmt: skip
+
+
+def test_a_primary_goes_after_the_other_hosts_of_its_role(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    hosts = ["db1", "db2", "db3"]
+    site.inventory({"db": {"plane": "dataplane", "services": ["app"]}}, {"db": hosts}, db1={"upgrade_goes_last": True})
+    site.play("upgrade", version="v1", instructions={"rolling_rules": {"global": 1}})
+    assert [one.host for one in site.entries() if one.what == "begin"] == ["db2", "db3", "db1"]
+
+
+def test_a_waiting_host_gives_its_fork_to_one_that_can_be_admitted(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    roles = {"cache": {"plane": "dataplane", "services": ["app"]}, "web": {"plane": "dataplane", "services": ["app"]}}
+    site.inventory(roles, {"cache": [f"cache{n}" for n in range(1, 6)], "web": ["web1", "web2"]})
+    site.sleep(6, "cache1")
+    process = site.start(
+        "upgrade", version="v1", forks=3, instructions={"rolling_rules": {"global": "unlimited", "roles": {"cache": 1}}}
+    )
+    ended = site.end(process)
+    assert ended.code == 0, ended.stdout
+    ended_at = {one.host: one.at for one in site.entries() if one.what == "end"}
+    assert max(ended_at["web1"], ended_at["web2"]) < ended_at["cache1"]
+    assert site.reported("v1") == {*ended_at} and len(ended_at) == 7

@@ -19,7 +19,7 @@ from devkit.child import start
 from lab.lab import Lab
 from lab.node import ROOT
 
-STEPS = ("validate", "prepare", "stop", "upgrade", "start", "verify")
+STEPS = ("validate", "prepare", "may_stop", "drain", "stop", "upgrade", "start", "verify", "undrain")
 POST = "post"
 
 _FACTS = ["!all", "min", "pkg_mgr", "service_mgr"]

@@ -83,7 +83,7 @@ def test_no_request_fails_while_the_balancer_itself_is_upgraded(steps: Steps, ba
     assert not installed(balancer, "haproxy").endswith("+v2")
     with Traffic(balancer.address) as traffic:
         download = Download(balancer.address, "/slow")
-        steps.run("haproxy", STEPS[:4], ["lb1"], settings)
+        steps.run("haproxy", STEPS[: STEPS.index("start")], ["lb1"], settings)
         assert old_processes(balancer, "haproxy")
         shown = words(steps.run("haproxy", ["verify"], ["lb1"], settings, code=2))
         assert "lb1: the old version of HAProxy still runs, because process" in shown
@@ -111,35 +111,35 @@ def test_a_configuration_that_haproxy_does_not_take_is_refused(steps: Steps, bal
 
 @pytest.mark.thorough
 def test_the_steps_can_be_repeated_and_check_mode_only_tells(steps: Steps, balancer: Node) -> None:
-    assert "changed=1 " in backend(steps, "web1", "validate", "prepare", check=True)
+    assert "changed=1 " in backend(steps, "web1", "validate", "drain", check=True)
     assert status(balancer, "web1") == "UP"
-    assert "changed=1 " in backend(steps, "web1", "validate", "prepare")
+    assert "changed=1 " in backend(steps, "web1", "validate", "drain")
     assert status(balancer, "web1") == "DRAIN"
-    assert "changed=0 " in backend(steps, "web1", "validate", "prepare")
+    assert "changed=0 " in backend(steps, "web1", "validate", "drain")
     # Drained, and failing its checks: it has to be put back all the same.
     steps.lab.nodes["web1"].run("systemctl", "stop", "nginx")
     wait_for_status(balancer, "web1", "DOWN")
     start = threading.Timer(4, lambda: steps.lab.nodes["web1"].run("systemctl", "start", "nginx"))
     start.start()
-    assert "changed=1 " in backend(steps, "web1", "verify")
+    assert "changed=1 " in backend(steps, "web1", "undrain")
     start.join()
     assert status(balancer, "web1") == "UP"
-    assert "changed=0 " in backend(steps, "web1", "verify")
+    assert "changed=0 " in backend(steps, "web1", "undrain")
 
 
 @pytest.mark.thorough
 def test_what_an_operator_put_into_maintenance_stays_there(steps: Steps, balancer: Node) -> None:
     ask(balancer, "set server app/web1 state maint")
-    assert "changed=0 " in backend(steps, "web1", "validate", "prepare", "verify")
+    assert "changed=0 " in backend(steps, "web1", "validate", "drain", "undrain")
     assert status(balancer, "web1") == "MAINT"
-    assert "changed=1 " in backend(steps, "web1", "prepare", "verify", haproxy_backend_state="maintenance")
+    assert "changed=1 " in backend(steps, "web1", "drain", "undrain", haproxy_backend_state="maintenance")
     wait_for_status(balancer, "web1", "UP")
 
 
 @pytest.mark.thorough
 def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Node) -> None:
     ask(balancer, "set server app/web2 state maint")
-    shown = words(backend(steps, "web1", "prepare", code=2, haproxy_backend_drain_timeout=1))
+    shown = words(backend(steps, "web1", "drain", code=2, haproxy_backend_drain_timeout=1))
     assert "balancer lb1: app/web1 is not taken out: 1 other server of the backend must serve, and none would" in shown
     assert "has web2 MAINT." in shown
     assert status(balancer, "web1") == "UP"
@@ -149,10 +149,10 @@ def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Nod
 @pytest.mark.thorough
 def test_of_two_hosts_that_go_at_once_one_stays(steps: Steps, balancer: Node) -> None:
     settings = {**BACKEND, "haproxy_backend_drain_timeout": 1}
-    shown = words(steps.run("haproxy_backend", ["prepare"], ["web1", "web2"], settings, code=2))
+    shown = words(steps.run("haproxy_backend", ["drain"], ["web1", "web2"], settings, code=2))
     assert shown.count("is not taken out: 1 other server of the backend must serve, and none would") >= 1
     assert sorted(status(balancer, host) for host in ("web1", "web2")) == ["DRAIN", "UP"]
-    steps.run("haproxy_backend", ["verify"], ["web1", "web2"], BACKEND)
+    steps.run("haproxy_backend", ["undrain"], ["web1", "web2"], BACKEND)
 
 
 @pytest.mark.thorough
@@ -161,17 +161,17 @@ def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balance
     download = Download(balancer.address, "/slower")
     ask(balancer, "set server app/web2 weight 100%")
     assert download.server == "web1"
-    shown = words(backend(steps, "web1", "prepare", code=2, haproxy_backend_drain_timeout=0))
+    shown = words(backend(steps, "web1", "drain", code=2, haproxy_backend_drain_timeout=0))
     assert "app/web1 gets no new sessions any more, but has 1 that did not end within 0 s." in shown
     assert not download.is_over
-    backend(steps, "web1", "prepare", haproxy_backend_drain_timeout=0, haproxy_backend_shutdown_sessions=True)
+    backend(steps, "web1", "drain", haproxy_backend_drain_timeout=0, haproxy_backend_shutdown_sessions=True)
     assert download.end() < SLOW
     steps.lab.nodes["web1"].run("systemctl", "stop", "nginx")
     wait_for_status(balancer, "web1", "DOWN")
-    shown = words(backend(steps, "web1", "verify", code=2, haproxy_backend_ready_timeout=1))
+    shown = words(backend(steps, "web1", "undrain", code=2, haproxy_backend_ready_timeout=1))
     assert "app/web1 was put back, but HAProxy at /run/haproxy/admin.sock says that it is DOWN after 1 s." in shown
     steps.lab.nodes["web1"].run("systemctl", "start", "nginx")
-    backend(steps, "web1", "verify")
+    backend(steps, "web1", "undrain")
 
 
 @pytest.mark.thorough

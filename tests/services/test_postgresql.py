@@ -125,7 +125,7 @@ def test_another_major_version_is_refused_before_anything_is_stopped(steps: Step
     other = {"postgresql_unit": "postgresql@15-main.service", "postgresql_packages": ["postgresql-16"]}
     shown = run(steps, ["db1"], "validate", code=2, postgresql_major=16, **other)
     assert "db1: PostgreSQL 15 runs on port 5432, and postgresql_major is 16." in shown
-    for step in ("validate", "stop"):
+    for step in ("validate", "upgrade"):
         shown = run(steps, ["db1"], step, code=2, postgresql_packages=["fleet-postgresql"])
         assert "would bring another major version of PostgreSQL than 15, which has the data: fleet-postgresql" in shown
     assert sql(node, "SELECT 1") == "1"

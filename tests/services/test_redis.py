@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,6 +44,17 @@ def cli(node: Node, *words: str) -> str:
     return node.run("env", f"REDISCLI_AUTH={PASSWORD}", "redis-cli", *words).stdout.strip()
 
 
+def process_of(node: Node) -> str:
+    return node.run("systemctl", "show", "--property=MainPID", "--value", "redis-server").stdout.strip()
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
 def run(steps: Steps, host: str, *which: str, code: int = 0, check: bool = False, **more: Any) -> str:
     settings = {"redis_password": PASSWORD, "redis_link_timeout": 20, "redis_load_timeout": 10, **more}
     arguments = ["-v", *(["--check"] if check else [])]
@@ -68,18 +81,42 @@ def test_a_primary_keeps_its_data_even_what_was_written_after_it_was_saved(steps
     shown = run(steps, "redis1", "validate", "prepare")
     assert f"is a primary with 1 replicas, and has {KEYS + 1} keys." in shown
     cli(primary, "SET", "late", "1")
-    run(steps, "redis1", "stop", "upgrade")
-    assert primary.run("systemctl", "is-active", "redis-server", check=False).stdout == "inactive\n"
-    run(steps, "redis1", "start", "verify")
+    # It serves until it is restarted from the new packages.
+    run(steps, "redis1", "upgrade")
     assert installed(primary, "redis-server").endswith("+v2")
+    process = process_of(primary)
+    cli(primary, "SET", "late", "1")
+    run(steps, "redis1", "start", "verify")
+    assert process_of(primary) != process
     assert (cli(primary, "DBSIZE"), cli(primary, "GET", "late")) == (str(KEYS + 2), "1")
     run(steps, "redis2", "verify")
 
 
 @pytest.mark.thorough
-def test_a_second_run_keeps_it_too(steps: Steps) -> None:
+def test_a_second_run_keeps_it_too_and_restarts_nothing(steps: Steps) -> None:
+    primary = steps.lab.nodes["redis1"]
+    process = process_of(primary)
     run(steps, "redis1")
-    assert cli(steps.lab.nodes["redis1"], "DBSIZE") == str(KEYS + 2)
+    assert cli(primary, "DBSIZE") == str(KEYS + 2)
+    assert process_of(primary) == process
+
+
+@pytest.mark.thorough
+def test_a_primary_is_switched_over_before_it_is_taken_down(steps: Steps) -> None:
+    primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
+    shown = run(
+        steps, "redis1", "drain", code=2, redis_switchover_command=["redis-cli", "FAILOVER", "TO", "nowhere", "1"]
+    )
+    assert "redis1: this primary could not be switched over, and was not stopped: ERR" in shown
+    run(steps, "redis1", "drain", redis_switchover_command=["redis-cli", "FAILOVER"])
+    assert "role:master" in cli(replica, "INFO", "replication")
+    cli(replica, "SET", "elsewhere", "1")
+    assert cli(replica, "WAIT", "1", "5000") == "1"
+    # A replica is not switched over.
+    run(steps, "redis1", "drain", redis_switchover_command=["false"])
+    run(steps, "redis1", "verify")
+    cli(replica, "FAILOVER")
+    wait_until(lambda: "role:master" in cli(primary, "INFO", "replication"))
 
 
 @pytest.mark.thorough

@@ -15,7 +15,7 @@ import fcntl
 import io
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,11 +204,13 @@ def set_server(runtime: Runtime, backend: str, name: str, change: ServerChange, 
     :raises UpgradeError: ``haproxy_unreachable``, ``haproxy_refused``, ``unknown_server``, ``too_few_servers``,
         ``still_busy``, ``not_up``.
     """
-    was, _others = runtime.server(backend, name)
+    was, others = runtime.server(backend, name)
     # A server in maintenance gets no sessions, like a drained one. An operator may want it to stay there.
     kept = was.state == MAINTENANCE and (change.state == DRAINED or (change.state == READY and change.keep_maintenance))
     changes = not kept and was.state != change.state
     if dry:
+        if changes and change.state != READY and was.serves:
+            _refuse_too_few(runtime, backend, name, change.others, others)
         return _result(was, was, changed=changes)
     until = time.monotonic() + change.seconds
     if changes:
@@ -245,14 +247,21 @@ def _order_with_others(
                 runtime.order(command)
                 return
         if time.monotonic() > until:
-            raise UpgradeError(
-                "too_few_servers",
-                f"{backend}/{name} is not taken out: {plural(change.others, 'other server')} of the backend must serve, and "
-                f"{', '.join(serving) or 'none'} would. HAProxy at {runtime.address} has "
-                f"{', '.join(f'{one.name} {one.status}' for one in others) or 'no others'}. Fix those first.",
-                others={one.name: one.status for one in others},
-            )
+            _refuse_too_few(runtime, backend, name, change.others, others)
         time.sleep(_SECONDS_BETWEEN_TRIES)
+
+
+def _refuse_too_few(runtime: Runtime, backend: str, name: str, needed: int, others: Sequence[HaproxyServer]) -> None:
+    """Refuse to take a server out if fewer than the needed number of others serve."""
+    serving = [one.name for one in others if one.serves]
+    if len(serving) < needed:
+        raise UpgradeError(
+            "too_few_servers",
+            f"{backend}/{name} is not taken out: {plural(needed, 'other server')} of the backend must serve, and "
+            f"{', '.join(serving) or 'none'} would. HAProxy at {runtime.address} has "
+            f"{', '.join(f'{one.name} {one.status}' for one in others) or 'no others'}. Fix those first.",
+            others={one.name: one.status for one in others},
+        )
 
 
 @contextlib.contextmanager

@@ -172,6 +172,8 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state in (states.FAILED, states.LOST):
         return f"An operator can change this: fix the host, then retry.yml -e host={host}."
     if view.state == states.UPGRADING and not view.soaking:
+        if view.done and host not in snapshot.leases:
+            return "No rule keeps it waiting, but no Ansible run upgrades it now: run the command of its rollout again."
         return "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish."
     return ""
 

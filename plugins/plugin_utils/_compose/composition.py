@@ -15,7 +15,7 @@ from ...module_utils._fleet.checkpoints import MOST_DONE
 from .._services.refusal import refusal
 from .._services.service import Finder, Service, ServiceEntry, load_service, read_entry, version_rules_of
 from .._services.service_paths import by_version, in_order_of
-from .._services.steps import POST, STEPS
+from .._services.steps import NUMBERED, POST, REPLACEMENT, STEPS, UPGRADE, numbered_step
 from .._services.task_file import TaskPiece
 from .duplicates import Use, are_duplicates
 from .inventory_roles import check_roles
@@ -31,6 +31,8 @@ class ComposedRole:
 
     :param services: pairs of entry and service, in their order within a step.
     :param task_groups: task groups in the order in which they run: the step validate first, the tasks after the upgrade last.
+    :param stops_together: whether all services are stopped before any of them is upgraded. Otherwise each one is stopped, upgraded and
+        started before the next.
     :param dropped: sentences on tasks that are left out, because another service of the role has the same task.
     """
 
@@ -39,10 +41,17 @@ class ComposedRole:
     services: tuple[tuple[ServiceEntry, Service], ...]
     task_groups: tuple[TaskGroup, ...]
     dropped: tuple[str, ...]
+    stops_together: bool = False
 
-    def of_step(self, step: str) -> list[TaskGroup]:
-        """Return the task groups of a step."""
-        return [group for group in self.task_groups if group.step == step]
+    def of_file(self, step: str) -> list[TaskGroup]:
+        """Return the task groups in the file of a step. If services do not stop together, that of the step upgrade has three steps."""
+        if self.stops_together or step not in REPLACEMENT:
+            return [group for group in self.task_groups if numbered_step(group.step) == step]
+        if step == UPGRADE:
+            return [group for group in self.task_groups if group.step in REPLACEMENT]
+        return [
+            group for group in self.task_groups if numbered_step(group.step) == step and group.step not in REPLACEMENT
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +138,8 @@ def compose(
         if not any(group.step in STEPS[1:] for group in one.task_groups):
             names = ", ".join(entry.name for entry, _service in one.services)
             warnings.append(
-                f"upgrade_roles.{one.name}: none of its services ({names}) has a task between {STEPS[1]} and "
-                f"{STEPS[-1]}, so its hosts count as upgraded without anything being done on them."
+                f"upgrade_roles.{one.name}: none of its services ({names}) has a task between {NUMBERED[1]} and "
+                f"{NUMBERED[-1]}, so its hosts count as upgraded without anything being done on them."
             )
     _refuse_too_many(composed)
     if hosts is not None:
@@ -249,7 +258,22 @@ def _role(
             if not is_provider:
                 seen += [(entry, service, piece) for piece in kept]
             groups += task_groups(step, entry.name, kept, provider=is_provider and step != POST)
-    return ComposedRole(name, plane, tuple(ordered), tuple(groups), tuple(dropped))
+    # A checkpoint may leave its service stopped for the next one.
+    stops_together = any(service.meta.stop_together or service.checkpoints for _entry, service in ordered)
+    if not stops_together:
+        groups = _by_service(groups, [entry.name for entry, _service in ordered])
+    return ComposedRole(name, plane, tuple(ordered), tuple(groups), tuple(dropped), stops_together)
+
+
+def _by_service(groups: Sequence[TaskGroup], services: Sequence[str]) -> list[TaskGroup]:
+    """Return task groups so that each service is stopped, upgraded and started before the next. The order of all other steps stays."""
+    first = next((at for at, group in enumerate(groups) if group.step in REPLACEMENT), 0)
+    replacing = [group for group in groups if group.step in REPLACEMENT]
+    return [
+        *groups[:first],
+        *(group for service in services for group in replacing if group.service == service),
+        *groups[first + len(replacing) :],
+    ]
 
 
 def _refuse_too_many(roles: Mapping[str, ComposedRole]) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import yaml
 from ...module_utils._fleet.checkpoints import checkpoint_name
 from .._services.refusal import refusal
 from .._services.service import Service, ServiceEntry
-from .._services.steps import POST, STEPS, file_of, tags_of
+from .._services.steps import MAY_STOP, NUMBERED, POST, UPGRADE, file_of, tags_of
 from .._services.yaml_text import yaml_of
 from .composition import ComposedRole, Composition
 from .folder import SIGN
@@ -35,8 +36,13 @@ def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for role in composition.roles.values():
         files[f"{role.name}.yml"] = _text(_playbook(role, folder))
-        for step in (*STEPS, POST):
+        for step in (*NUMBERED, POST):
             files[f"{role.name}/{file_of(step)}.yml"] = _text(_step_file(role, step))
+        files[f"{role.name}/upgrade.yml"] = _text(_all_steps(role))
+        services = {entry.name: service for entry, service in role.services}
+        for group in role.task_groups:
+            if group.step == MAY_STOP:
+                files[f"{role.name}/{_retry_file(group)}"] = _text(_retries(role, services[group.service], group))
         for entry, service in role.services:
             files |= _service_files(role, entry, service)
     # The list of files shows the next composition which files it may delete.
@@ -46,7 +52,7 @@ def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
 
 
 def _playbook(role: ComposedRole, folder: str) -> str:
-    order = "".join(f"#   {role.name}/{file_of(step)}.yml\n" for step in (*STEPS, POST) if role.of_step(step))
+    order = "".join(f"#   {role.name}/{file_of(step)}.yml\n" for step in (*NUMBERED, POST) if role.of_file(step))
     play = [
         {
             "name": f"Upgrade the role {role.name} as it is composed here",
@@ -60,20 +66,37 @@ def _playbook(role: ComposedRole, folder: str) -> str:
     )
 
 
+def _all_steps(role: ComposedRole) -> str:
+    # It can't import the files of the steps: ansible-core 2.17 finds no file below an include whose path depends on the host.
+    head = f"---\n{_HEAD}# All steps of an admitted host of the role {role.name}.\n"
+    return head + ("".join(_step_text(role, step) for step in NUMBERED[1:]) or "[]\n")
+
+
 def _step_file(role: ComposedRole, step: str) -> str:
-    title = "After the upgrade" if step == POST else f"Step {STEPS.index(step)}, {step},"
-    text = f"---\n{_HEAD}# {title} of the role {role.name}.\n"
-    groups = role.of_step(step)
-    on_path = [group for group in groups if group.checkpoint]
-    own = []
+    title = "After the upgrade" if step == POST else f"Step {NUMBERED.index(step)}, {step},"
+    if step == UPGRADE and not role.stops_together:
+        title = "Each service in turn: stop, upgrade and start,"
+    return f"---\n{_HEAD}# {title} of the role {role.name}.\n" + (_step_text(role, step) or "[]\n")
+
+
+def _step_text(role: ComposedRole, step: str) -> str:
+    groups = role.of_file(step)
+    if step == NUMBERED[0]:
+        groups = _with_argument_specs(role, groups)
+    services = {entry.name: service for entry, service in role.services}
+    return "".join(_group_text(role, services[group.service], group) for group in groups)
+
+
+def _with_argument_specs(role: ComposedRole, groups: Sequence[TaskGroup]) -> list[TaskGroup]:
+    """Return the task groups that validate a host. A service without such tasks still has its variables checked."""
+    found = [group for group in groups if group.checkpoint]
     for entry, service in role.services:
         mine = [group for group in groups if group.service == entry.name and not group.checkpoint]
-        if not mine and step == STEPS[0] and _argument_specs(service) is not None:
-            # A service without validate tasks still has its variables checked.
+        if not mine and _argument_specs(service) is not None:
+            step = NUMBERED[0]
             mine = [TaskGroup(f"{step}/{entry.name}", step, entry.name, once=False, tags=(), pieces=())]
-        own += mine
-    services = {entry.name: service for entry, service in role.services}
-    return text + ("".join(_group_text(role, services[group.service], group) for group in (*on_path, *own)) or "[]\n")
+        found += mine
+    return found
 
 
 def _group_text(role: ComposedRole, service: Service, group: TaskGroup) -> str:
@@ -105,7 +128,10 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
     }
     if variables:
         tasks["vars"] = variables
-    if group.step == STEPS[0]:
+    if group.step == MAY_STOP:
+        tasks |= {"ansible.builtin.include_tasks": {"file": f"{{{{ upgrade_tasks_folder }}}}/{_retry_file(group)}"}}
+        del tasks["ansible.builtin.import_role"]
+    if group.step == NUMBERED[0]:
         # The step validate runs before the upgrade and is not recorded.
         condition = (
             {"when": f"'{checkpoint_name(group.service, group.checkpoint)}' in upgrade_checkpoints"}
@@ -140,6 +166,46 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
     return found
 
 
+def _retry_file(group: TaskGroup) -> str:
+    return f"{_tasks_file(group)}_{group.service}.yml"
+
+
+def _retries(role: ComposedRole, service: Service, group: TaskGroup) -> str:
+    """Return a file that runs a task group again and again until it succeeds, or until its time is over."""
+    tasks = [
+        {
+            "name": f"Check whether {group.service} may stop",
+            "block": [
+                {
+                    "name": f"Run the checks of {group.service}",
+                    "ansible.builtin.import_role": {
+                        "name": f"{{{{ upgrade_composed }}}}/{role.name}/services/{group.service}",
+                        "tasks_from": _tasks_file(group),
+                    },
+                }
+            ],
+            "rescue": [
+                {
+                    "name": "Wait before the next try",
+                    "convoy.upgrade.push_step": {
+                        "task_group": group.name,
+                        "state": "refused",
+                        "error": "{{ ansible_failed_result | convoy.upgrade.failure_text(ansible_failed_task.no_log) }}",
+                        "patience": "{{ upgrade_may_stop_timeout | default(omit) }}",
+                    },
+                    "timeout": 0,
+                },
+                {
+                    "name": "Try again",
+                    "ansible.builtin.include_tasks": {"file": f"{{{{ upgrade_tasks_folder }}}}/{_retry_file(group)}"},
+                },
+            ],
+            "tags": [*tags_of(group.step), group.service],
+        }
+    ]
+    return f"---\n{_HEAD}# {group.name}, of the role {service.role}, until it succeeds.\n{yaml_of(tasks)}"
+
+
 def _service_files(role: ComposedRole, entry: ServiceEntry, service: Service) -> dict[str, bytes]:
     folder = f"{role.name}/services/{entry.name}"
     files = {}
@@ -166,7 +232,7 @@ def _service_files(role: ComposedRole, entry: ServiceEntry, service: Service) ->
     files[f"{folder}/meta/main.yml"] = _text(f"---\n{_HEAD}{yaml_of(meta)}")
     if specs is not None:
         # The variables are checked in the step validate, before any host is changed.
-        first = file_of(STEPS[0])
+        first = file_of(NUMBERED[0])
         _refuse_taken(service, f"tasks/{first}.yml")
         files.setdefault(f"{folder}/tasks/{first}.yml", _text(f"---\n{_HEAD}# Only the variables are checked.\n[]\n"))
         files[f"{folder}/meta/argument_specs.yml"] = _text(f"---\n{_HEAD}{yaml_of({'argument_specs': {first: specs}})}")

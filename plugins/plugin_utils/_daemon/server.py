@@ -35,13 +35,16 @@ from .._push.messages import (
     EndHost,
     FailHost,
     FinishTaskGroup,
+    GetHostsThatGaveWay,
     GetRun,
     GetValidation,
     KeepRun,
+    RefuseStop,
     ReportValidation,
     Settle,
     StartPush,
     StopPush,
+    Validation,
 )
 from .._push.prepared_run import PreparedRun
 from .._push.service import PushService
@@ -61,7 +64,7 @@ class RunDaemon:
         self._queries: dict[Settings, BlockingQueries] = {}
         self._feed = ProgressFeed(self._queries_of)
         self._run: PreparedRun | None = None
-        self._validation: dict[str, str] = {}
+        self._validation: dict[str, Validation] = {}
         self._push: PushService | None = None
         self._notifier: Notifier | None = None
         self._answers: dict[type[Message[Any]], Callable[[Any], Any]] = {
@@ -73,10 +76,12 @@ class RunDaemon:
             FailHost: lambda message: self._push_service().fail_host(message),
             FinishTaskGroup: lambda message: self._push_service().finish_task_group(message),
             FollowProgress: self._feed.follow,
+            GetHostsThatGaveWay: lambda _message: self._push_service().hosts_that_gave_way(),
             GetRun: lambda _message: self._prepared(),
             GetValidation: lambda _message: dict(self._validation),
             IsShown: lambda _message: self._feed.is_shown(),
             KeepRun: self._keep_run,
+            RefuseStop: lambda message: self._push_service().refuse_stop(message),
             ReportValidation: self._keep_validation,
             Settle: lambda message: self._push_service().settle(message, is_shown=self._feed.is_shown()),
             StartNotifier: self._start_notifier,
@@ -126,7 +131,7 @@ class RunDaemon:
         return self._run
 
     def _keep_validation(self, message: ReportValidation) -> None:
-        self._validation[message.host] = message.error
+        self._validation[message.host] = message.validation
 
     def _push_service(self) -> PushService:
         if self._push is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...module_utils._common.names import listing, plural
 from ...module_utils._host_states.states import UPGRADED, UPGRADING
+from ...module_utils._planner.explanations import LIMIT
 from ...module_utils._rule_checks.sources import leaves
 from .status_text import headline, reason_lines, rollout_lines, table_lines
 
@@ -37,6 +38,10 @@ def plan_lines(result: Mapping[str, Any]) -> list[str]:
         for host, view in result["hosts"].items()
         if host not in expected and view["state"] not in (UPGRADED, UPGRADING)
     }
+    outside = [host for host, view in others.items() if view.get("cause") == LIMIT]
+    others = {host: view for host, view in others.items() if view.get("cause") != LIMIT}
+    if outside:
+        lines += ["", f"Not in this run, because of its limit: {listing(outside, 5)}."]
     if others:
         lines += ["", "Blocked, and needs an operator:", *reason_lines(others)[1:]]
     return lines

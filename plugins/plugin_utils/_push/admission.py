@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from ...module_utils._consul.errors import Unreachable
@@ -68,6 +68,9 @@ class RunAdmission:
         self._last_request = 0.0
         self._gathered_plays: set[int] = set()
         self._has_passed = False
+        # Waiting hosts that gave their forks to others, and those of them that have been told to ask again.
+        self._gave_way: dict[str, None] = {}
+        self._asking_again: set[str] = set()
         self._pulled = [host for host, role in run.fleet.items() if not run.is_pushed(role) and host in self._remaining]
 
     def close(self) -> None:
@@ -82,6 +85,16 @@ class RunAdmission:
             self._changed.notify_all()
             if any(decision is None for decision in self._waiting.values()):
                 self._pass()
+
+    def hosts_that_gave_way(self) -> tuple[str, ...]:
+        """Return the hosts that have to ask again: of those that waited, the ones that gave their forks to others."""
+        with self._lock:
+            found = sorted(
+                (host for host in self._run.hosts if host in self._gave_way), key=self._run.last.__contains__
+            )
+            self._gave_way = {}
+            self._asking_again.update(found)
+            return tuple(found)
 
     def admit(self, host: str) -> Decision:
         """Wait until a host is admitted, or it is clear that it will not be; return the decision."""
@@ -212,22 +225,58 @@ class RunAdmission:
         play = self._play(waiting)
         if not waiting or play not in self._gathered_plays:
             return
-        latest = self._make_pass([*waiting, *self._pulled])
+        if self._run.last and self._latest is None:
+            self._make_pass(self._pulled)
+        mates = [host for host in waiting if not self._goes_later(host)]
+        latest = self._make_pass([*mates, *self._pulled])
         self._has_passed = True
-        for host in waiting:
+        for host in mates:
             decision = self._waiting[host] = decide(self._run, latest, host)
             if decision is not None and decision.admitted:
                 self._admitted.add(host)
         undecided = [host for host in waiting if self._waiting[host] is None]
         # Hosts of a later play ask only when this play is over, so no host can wait for them.
         to_ask = [
-            host for host in self._remaining if host not in self._admitted and self._play_of.get(host, play) == play
+            host
+            for host in self._remaining
+            if host not in self._admitted and host not in self._gave_way and self._play_of.get(host, play) == play
         ]
         if undecided and not self._can_move(latest, to_ask):
             for host in undecided:
                 view = latest.hosts[host]
-                self._waiting[host] = Decision(admitted=False, state=view.state, reason=view.reason)
+                # It may wait for a host that gave way.
+                asks_again = bool(self._gave_way) and host not in self._asking_again
+                if asks_again:
+                    self._gave_way[host] = None
+                self._waiting[host] = Decision(
+                    admitted=False, state=view.state, reason=view.reason, asks_again=asks_again
+                )
+        elif undecided:
+            self._make_way(latest, undecided, [host for host in to_ask if host not in self._requested])
         self._changed.notify_all()
+
+    def _make_way(self, latest: PassView, waiting: Sequence[str], to_ask: Collection[str]) -> None:
+        """Let waiting hosts, the last ones first, give their forks to hosts that can be admitted and have no fork to ask with."""
+        if not to_ask or len(self._admitted) + len(waiting) < self._run.forks:
+            return
+        admissible = len(latest.plan_for(to_ask).admissions)
+        candidates = [host for host in reversed(self._run.hosts) if host in waiting and host not in self._asking_again]
+        for host in candidates[:admissible]:
+            view = latest.hosts[host]
+            self._waiting[host] = Decision(admitted=False, state=view.state, reason=view.reason, asks_again=True)
+            self._gave_way[host] = None
+
+    def _goes_later(self, host: str) -> bool:
+        """Return whether a host has to let other hosts of its role go first."""
+        run, latest = self._run, self._latest
+        if host not in run.last or latest is None:
+            return False
+        return any(
+            mate not in run.last
+            and run.fleet[mate] == run.fleet[host]
+            and latest.hosts[mate].state in (states.PENDING, states.UPGRADING)
+            for mate in self._remaining
+        )
 
     def _make_pass(self, limit: Collection[str]) -> PassView:
         run = self._run

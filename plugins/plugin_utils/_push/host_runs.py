@@ -27,6 +27,8 @@ from .session import RunSession
 
 # The longest blocking query (seconds).
 _LONGEST_QUERY = 600
+# Between two tries to stop a service (seconds). The pause doubles from try to try.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class HostRun:
     :param counts_as_done: whether the current task group is done when the next one begins. If tags select only a part of it, it is not.
     :param running_once: the task group that it runs for all hosts now.
     :param left_to_others: task groups that another host runs, and that this one still has to wait for.
+    :param refusals: task group -> when it first refused the stop of its service (monotonic seconds), and how often it did.
     :param in_wave: whether it runs each task at the same time as the other hosts of its wave.
     """
 
@@ -53,6 +56,7 @@ class HostRun:
     counts_as_done: bool = True
     running_once: str | None = None
     left_to_others: list[str] = field(default_factory=list)
+    refusals: dict[str, tuple[float, int]] = field(default_factory=dict)
     in_wave: bool = False
 
 
@@ -139,6 +143,26 @@ class HostRuns:
         self._write(host_run)
         return True, ""
 
+    def refuse_stop(self, host: str, name: str, error: str, patience: float) -> float:
+        """Record that a service may not be stopped on a host yet.
+
+        :param patience: how long it is tried (seconds).
+        :returns: how long to wait before the next try (seconds).
+        :raises UpgradeError: ``not_admitted``, ``taken``; ``may_not_stop`` if the time is over.
+        """
+        host_run = self._active(host)
+        now = time.monotonic()
+        began, tries = host_run.refusals.get(name, (now, 0))
+        host_run.refusals[name] = (began, tries + 1)
+        left = began + patience - now
+        if left <= 0:
+            raise UpgradeError(
+                "may_not_stop",
+                f"{host}: {host_run.service} could not be stopped within {patience:.0f} s, and was not: {error.strip().rstrip('.')}. Once "
+                "that is over, run the same command with -e retry_failed=true.",
+            )
+        return min(left, _SHORTEST_PAUSE * float(2**tries), _LONGEST_PAUSE)
+
     def finish_task_group(self, host: str, name: str) -> None:
         """Record that a host has finished a task group, if other hosts wait for it or it must not run again.
 
@@ -157,22 +181,22 @@ class HostRuns:
             )
             host_run.running_once = None
 
-    def end(self, host: str) -> str:
+    def end(self, host: str) -> tuple[str, ...]:
         """Report that a host is upgraded and release its lease.
 
-        :returns: ``upgraded``, or ``partial`` if tags on the command line left out a part.
+        :returns: the steps that tags on the command line left out; none if it is upgraded.
         :raises UpgradeError: as :meth:`begin_task_group` does, and what :meth:`Providers.leave` raises.
         """
         host_run = self._active(host)
         self._close_current(host_run)
         self._wait_for_others(host_run)
         self._providers.leave(host, host_run.done)
-        missing = [one.name for one in self._run.task_groups_of(host) if one.name not in host_run.done]
+        missing = dict.fromkeys(one.step for one in self._run.task_groups_of(host) if one.name not in host_run.done)
         host_run.current = host_run.step = host_run.service = None
         if missing:
             self._write(host_run)
             self._release(host)
-            return "partial"
+            return tuple(missing)
         if self._run.phase == AFTER:
             self._change(
                 host_run, lambda before: replace(before, post=POST_DONE, done=(), service=None, step=None, error=None)
@@ -181,7 +205,7 @@ class HostRuns:
             report = HostReport(host, self._run.version, UPGRADED)
             self._pool.with_retries(lambda store: write_report(store, report))
         self._release(host)
-        return "upgraded"
+        return ()
 
     def fail(self, host: str, error: str) -> None:
         """Record that a host failed and in which step, and release its lease. A host that is not active is ignored.

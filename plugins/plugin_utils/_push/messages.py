@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from .._daemon_client.messages import Message
 from .prepared_run import PreparedRun
@@ -18,12 +19,14 @@ class HostAdmission:
 
     :param state: the host's state, or ``taken`` if another run holds its lease.
     :param done: the task groups that it finished in earlier runs, if it is admitted.
+    :param asks_again: whether it gives its fork to another host and asks again later in this run.
     """
 
     admitted: bool
     state: str
     reason: str
     done: tuple[str, ...] = ()
+    asks_again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class Settlement:
     :param lines: the changes since the last answer; empty while a live view shows them.
     :param count: the running count, such as ``web 1/2; 1 upgrading``.
     :param reasons: why hosts are not upgraded, a sentence for each reason.
-    :param partial: hosts of which the tags on the command line left out a part.
+    :param partial: host -> its steps that the tags on the command line left out.
+    :param only_tags_wait: whether the other unfinished hosts wait for nothing but hosts in ``partial``.
     :param unfinished: the awaited hosts that are not upgraded.
     """
 
@@ -52,7 +56,8 @@ class Settlement:
     lines: tuple[str, ...]
     count: str = ""
     reasons: tuple[str, ...] = ()
-    partial: tuple[str, ...] = ()
+    partial: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    only_tags_wait: bool = False
     unfinished: tuple[str, ...] = ()
 
 
@@ -69,19 +74,28 @@ class GetRun(Message[PreparedRun]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReportValidation(Message[None]):
-    """Report whether a host can be upgraded.
+class Validation:
+    """Whether a host can be upgraded.
 
     :param error: why not; empty if it can.
+    :param goes_last: whether it goes after the other hosts of its role, such as the primary of a database.
     """
 
-    host: str
     error: str = ""
+    goes_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class GetValidation(Message[dict[str, str]]):
-    """Return host -> error, empty for none, of all hosts that were validated."""
+class ReportValidation(Message[None]):
+    """Report whether a host can be upgraded."""
+
+    host: str
+    validation: Validation
+
+
+@dataclass(frozen=True, slots=True)
+class GetValidation(Message[dict[str, Validation]]):
+    """Return host -> whether it can be upgraded, of all hosts that were validated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,11 @@ class Admit(Message[HostAdmission]):
     """Wait until a host is admitted, or it is clear that it will not be."""
 
     host: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetHostsThatGaveWay(Message[tuple[str, ...]]):
+    """Return the hosts of a play that gave their forks to others, and have to ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +146,20 @@ class BeginTaskGroup(Message[TaskGroupStart]):
 
 
 @dataclass(frozen=True, slots=True)
+class RefuseStop(Message[float]):
+    """Report that a service may not be stopped on a host yet. The answer is how long to wait before the next try (seconds).
+
+    :param error: why not.
+    :param patience: how long it is tried (seconds).
+    """
+
+    host: str
+    task_group: str
+    error: str
+    patience: float
+
+
+@dataclass(frozen=True, slots=True)
 class FinishTaskGroup(Message[None]):
     """Record that a host has finished a task group."""
 
@@ -136,7 +169,7 @@ class FinishTaskGroup(Message[None]):
 
 @dataclass(frozen=True, slots=True)
 class EndHost(Message[str]):
-    """Report that a host has gone through its task groups. Answered by ``upgraded`` or ``partial``."""
+    """Report that a host has gone through its task groups. The answer is ``upgraded`` or ``partial``."""
 
     host: str
 

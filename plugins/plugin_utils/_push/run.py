@@ -47,6 +47,7 @@ class PushRun:
     :param retry_failed: whether failed hosts are retried.
     :param wait_timeout: seconds that a host waits to be admitted.
     :param plays: the hosts of each play of the run; empty for one play with all of them.
+    :param last: hosts that go after the other hosts of their roles.
     :param forks: Ansible's forks: how many hosts ask to be admitted at the same time.
     """
 
@@ -63,6 +64,7 @@ class PushRun:
     origins: Mapping[str, str] = field(default_factory=dict)
     providers: Mapping[str, str] = field(default_factory=dict)
     plays: tuple[tuple[str, ...], ...] = ()
+    last: frozenset[str] = frozenset()
 
     def is_pushed(self, role: str) -> bool:
         """Return whether Ansible upgrades the hosts of a role; other hosts upgrade themselves."""

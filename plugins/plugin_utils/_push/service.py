@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.watch import BlockingQueries
-from ...module_utils._host_states.states import UPGRADED
+from ...module_utils._host_states.states import PENDING, UPGRADED
 from .._observe.progress_lines import PassProgress, running_count
 from .admission import RunAdmission
 from .connections import StorePool
@@ -21,6 +21,7 @@ from .messages import (
     FailHost,
     FinishTaskGroup,
     HostAdmission,
+    RefuseStop,
     Settle,
     Settlement,
     TaskGroupStart,
@@ -44,7 +45,7 @@ class PushService:
         self._host_runs = HostRuns(run, self._pool, self.session)
         self._admission = RunAdmission(run, self._pool, self.session.acquire, queries)
         self._progress = PassProgress()
-        self._partial: set[str] = set()
+        self._partial: dict[str, tuple[str, ...]] = {}
 
     def close(self) -> None:
         """End the Consul session, and stop watching keys."""
@@ -54,6 +55,10 @@ class PushService:
     def admit(self, message: Admit) -> HostAdmission:
         """Answer :class:`Admit`."""
         return self._begin(message.host, self._admission.admit(message.host))
+
+    def hosts_that_gave_way(self) -> tuple[str, ...]:
+        """Answer :class:`GetHostsThatGaveWay`."""
+        return self._admission.hosts_that_gave_way()
 
     def admit_wave(self, message: AdmitWave) -> dict[str, HostAdmission]:
         """Answer :class:`AdmitWave`."""
@@ -67,17 +72,21 @@ class PushService:
         )
         return TaskGroupStart(run, why)
 
+    def refuse_stop(self, message: RefuseStop) -> float:
+        """Answer :class:`RefuseStop`."""
+        return self._host_runs.refuse_stop(message.host, message.task_group, message.error, message.patience)
+
     def finish_task_group(self, message: FinishTaskGroup) -> None:
         """Answer :class:`FinishTaskGroup`."""
         self._host_runs.finish_task_group(message.host, message.task_group)
 
     def end_host(self, message: EndHost) -> str:
         """Answer :class:`EndHost`."""
-        state = self._host_runs.end(message.host)
-        if state == "partial":
-            self._partial.add(message.host)
+        left = self._host_runs.end(message.host)
+        if left:
+            self._partial[message.host] = left
         self._admission.ended(message.host)
-        return state
+        return "partial" if left else "upgraded"
 
     def fail_host(self, message: FailHost) -> None:
         """Answer :class:`FailHost`."""
@@ -111,7 +120,9 @@ class PushService:
             lines,
             running_count(result)[3:],
             tuple(self._admission.explain(latest, unfinished)),
-            tuple(host for host in unfinished if host in self._partial),
+            {host: self._partial[host] for host in unfinished if host in self._partial},
+            latest.outcome.plan.blocker is None
+            and all(host in self._partial or latest.hosts[host].state == PENDING for host in unfinished),
             unfinished,
         )
 
@@ -128,8 +139,9 @@ class PushService:
         if not decision.admitted:
             if decision.state != LEASED_ELSEWHERE:
                 self.session.release(host)
-            self._admission.ended(host)
-        return HostAdmission(decision.admitted, decision.state, decision.reason, done)
+            if not decision.asks_again:
+                self._admission.ended(host)
+        return HostAdmission(decision.admitted, decision.state, decision.reason, done, decision.asks_again)
 
     def _active_hosts(self) -> list[str]:
         return self._host_runs.active_hosts()

@@ -10,20 +10,23 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible import context
 
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import listing
+from .._services.steps import STEPS
 from .closed_output import call_when_closed
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive
 from .known_variables import refuse_unknown_variables
 from .limit import honours_limit, refuse_limit
-from .next_step import MOVES, NextStep, after_failure, next_to_admit
+from .next_step import MOVES, NextStep, after_failure, next_part, next_to_admit
+from .partial_tags import TAG_OPTIONS
 from .task_options import refuse_task_options
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
@@ -44,9 +47,11 @@ class PlaybookRun:
         """Read the command from ``sys.argv``."""
         self._command = AnsibleCommand(tuple(sys.argv), playbook)
         self._say = say
-        self._is_over = self._has_succeeded = self._pushes = False
+        self._is_over = self._has_succeeded = self._pushes = self._is_limited = False
         self._code = ""
         self._fixes: Mapping[str, str] = {}
+        self._without: Sequence[str] = ()
+        self._partial: dict[str, Sequence[str]] = {}
         self._info: Mapping[str, Any] = {}
 
     def begin(self) -> None:
@@ -69,7 +74,10 @@ class PlaybookRun:
         if isinstance(failure, Mapping) and isinstance(failure.get("code"), str):
             self._code = failure["code"]
             details = failure.get("details")
-            self._fixes = (details.get("variables") or {}) if isinstance(details, Mapping) else {}
+            details = details if isinstance(details, Mapping) else {}
+            self._fixes, self._without = details.get("variables") or {}, details.get("without") or ()
+        if isinstance(result.get("partial"), Mapping):
+            self._partial |= result["partial"]
         if isinstance(result.get("hosts"), Mapping) and "can_move" in result:
             self._info = result
 
@@ -84,13 +92,24 @@ class PlaybookRun:
         if os.getpid() != process:
             return
         name = self._command.name
+        if self._has_succeeded and self._partial:
+            steps = [step for step in STEPS if any(step in found for found in self._partial.values())]
+            self._say(f"Between two versions, and still in their slots: {listing(list(self._partial), 5)}.")
+            self._say(f"Next: {self._command.again(without=TAG_OPTIONS)} --tags {','.join(steps)}")
+            return
         if self._has_succeeded:
             step = next_to_admit(name, self._info)
             if step is not None:
                 self._say("Hosts can be admitted now. If no run is in progress, start one.")
+            elif not context.CLIARGS.get("check"):
+                step = next_part(name, self._info, is_limited=self._is_limited)
+            if step is not None:
                 self._say(f"Next: {self._line(step)}")
             return
         code = self._code if self._is_over else ""
+        if code and self._without:
+            self._say(f"Next: {self._command.again(without=self._without)}")
+            return
         fixes = NextStep(variables=self._fixes) if code and self._fixes else None
         step = fixes or after_failure(name, code, self._info, pushes=self._pushes)
         self._say(f"Next: {self._line(step)}")
@@ -114,6 +133,7 @@ class PlaybookRun:
 
         :param extra_vars: the extra variables as Ansible reads them.
         """
+        self._is_limited = "upgrade_limit" in extra_vars
         try:
             refuse_leftovers(context.CLIARGS.get("extra_vars") or ())
             refuse_task_options(self._command.name, context.CLIARGS)

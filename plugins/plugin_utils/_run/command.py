@@ -20,7 +20,7 @@ from .extra_vars import as_option, read_option
 _SECRET = re.compile(r"token|passw|secret|credential|private|(^|_)(pw|key)$", re.IGNORECASE)
 # Options that select tasks, hosts or a mode of this playbook. Commands of other playbooks leave them out.
 _WITH_VALUE = ("--limit", "--tags", "--skip-tags", "--start-at-task")
-_SHORT_WITH_VALUE = ("-l", "-t")
+_SHORT = {"--limit": "-l", "--tags": "-t"}
 _FLAGS = ("--check", "--diff", "--step", "-C", "-D", "-CD", "-DC")
 _EXTRA = ("--extra-vars", "-e")
 # Variables that describe the fleet. Commands of other playbooks keep them.
@@ -58,7 +58,7 @@ class AnsibleCommand:
         :param renamed: variable -> its new name, empty to leave it out.
         """
         long = [one for one in _WITH_VALUE if one in without]
-        short = ("-l",) if "--limit" in without else ()
+        short = [option for name, option in _SHORT.items() if name in without]
         words = []
         for kind, text in self._kept(long, short, set(without) & set(_FLAGS)):
             if kind != "extra":
@@ -75,7 +75,7 @@ class AnsibleCommand:
     def other(self, name: str, variables: Mapping[str, str] | None = None) -> str:
         """Return the command of another playbook of the collection, for the same fleet."""
         words: list[str] = []
-        for kind, text in self._kept(_WITH_VALUE, _SHORT_WITH_VALUE, _FLAGS):
+        for kind, text in self._kept(_WITH_VALUE, [*_SHORT.values()], _FLAGS):
             if kind == "playbook":
                 if text == self._given():
                     words.append(shlex.quote(_beside(text, name)))

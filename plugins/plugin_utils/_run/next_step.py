@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils._host_states.states import FAILED, LOST, UPGRADED
+from ...module_utils._host_states.states import FAILED, HELD, LOST, UPGRADED
 from ...module_utils._planner.blockers import ABORT, PAUSE
 
 # Playbooks that upgrade the fleet. Once a blocker is removed, the same command continues.
@@ -17,6 +17,8 @@ MOVES = ("upgrade", "controlplane", "dataplane", "role", "rollback", "post_upgra
 # Failures of a rollout itself, not of its options or rules.
 _STOPPED = ("stuck", "paused", "aborted", "failure_budget", "hours", "approval", "role_budget")
 _OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way")
+# Failures of a limit. The status shows the names of hosts and roles.
+_OF_LIMITS = ("unknown_limit", "limit_waits")
 _MAY_GO = "may_go"
 # If more hosts are broken, the command retries all broken hosts.
 _MOST_HOSTS = 10
@@ -45,7 +47,7 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
     """
     if playbook not in MOVES:
         return NextStep()
-    if code in _OF_OTHER_ROLLOUTS:
+    if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS):
         return NextStep("status")
     if code not in _STOPPED:
         return NextStep()
@@ -67,6 +69,20 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
         # The status of a host explains what would change its state.
         return NextStep("status", {"host": waiting[0]}, then_again=True)
     return NextStep()
+
+
+def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> NextStep | None:
+    """Return the command that upgrades the rest of the fleet after a run for a part of it; None if no host is left.
+
+    :param is_limited: whether the run had ``upgrade_limit``.
+    """
+    hosts: Mapping[str, Mapping[str, Any]] = info.get("hosts") or {}
+    is_part = is_limited or playbook in ("controlplane", "dataplane", "role")
+    if playbook not in MOVES or not is_part or not info.get("version"):
+        return None
+    if all(view["state"] in (UPGRADED, HELD) for view in hosts.values()):
+        return None
+    return NextStep("upgrade", {"version": str(info["version"])})
 
 
 def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:

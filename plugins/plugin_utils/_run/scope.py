@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
@@ -44,6 +44,34 @@ class RunScope:
         """Return all hosts that Ansible upgrades, those of the control plane first."""
         return tuple(host for play in (CONTROL, FIRST, DATA) for host in self.pushed[play])
 
+    def with_last(self, last: Collection[str], fleet: Mapping[str, str]) -> RunScope:
+        """Return the same run with some hosts after the other hosts of their roles, in the places that the plan has for the roles.
+
+        :param fleet: host -> role.
+        """
+
+        def ordered(hosts: Sequence[str]) -> tuple[str, ...]:
+            left: dict[str, list[str]] = {}
+            for host in sorted(hosts, key=lambda one: one in last):
+                left.setdefault(fleet[host], []).append(host)
+            return tuple(left[fleet[host]].pop(0) for host in hosts)
+
+        return replace(self, pushed={play: ordered(hosts) for play, hosts in self.pushed.items()})
+
+    def without(self, hosts: Collection[str]) -> RunScope:
+        """Return the same run without some of its hosts."""
+        waves, at = [], 0
+        for size in self.waves:
+            waves.append(sum(host not in hosts for host in self.pushed[CONTROL][at : at + size]))
+            at += size
+        return replace(
+            self,
+            pushed={play: tuple(host for host in found if host not in hosts) for play, found in self.pushed.items()},
+            waves=tuple(size for size in waves if size),
+            validate=tuple(host for host in self.validate if host not in hosts),
+            plays={play: tuple(host for host in found if host not in hosts) for play, found in self.plays.items()},
+        )
+
 
 def run_scope(
     plan: Mapping[str, Any],
@@ -70,7 +98,7 @@ def run_scope(
     :param limit: host patterns; empty for all.
     :param retry_failed: whether failed hosts are retried.
     :param left_out: hosts whose upgrade paths can't be computed. They are in no play, and hosts that go after them wait.
-    :raises UpgradeError: ``unknown_role``, ``unknown_limit``, ``control_plane_first``, ``data_plane_first``.
+    :raises UpgradeError: ``unknown_role``, ``unknown_limit``, ``limit_waits``, ``control_plane_first``, ``data_plane_first``.
     """
     hosts: Mapping[str, Mapping[str, Any]] = plan["hosts"]
     roles = {view["role"] for view in hosts.values()}
@@ -87,8 +115,9 @@ def run_scope(
     # Hosts that the plan would admit have not begun.
     fresh = {one["host"] for one in plan["transitions"] if one["from"] == PENDING}
     order = _Order(plan)
-    outside = [host for host, view in hosts.items() if not _is_in_part(view, control, part, role)]
-    wanted = _without_blocked(hosts, wanted, outside, order, part, fresh)
+    included = set(wanted)
+    outside = [host for host in hosts if host not in included]
+    wanted = _without_blocked(hosts, wanted, outside, order, part, fresh, limited=bool(limit))
     skipped_states = {UPGRADED, HELD} | (set() if retry_failed else {FAILED, LOST})
     missed = [host for host in wanted if host in left_out and hosts[host]["state"] not in (UPGRADED, HELD)]
     out = set(missed)
@@ -119,6 +148,22 @@ def run_scope(
         plays={name: tuple(host for host in wanted if play[host] == name) for name in (FIRST, CONTROL, DATA)},
         left_out=tuple(missed),
     )
+
+
+def resumed_lines(plan: Mapping[str, Any], scope: RunScope) -> list[str]:
+    """Return a sentence on the hosts whose upgrade an earlier run began and did not finish; none if there are no such hosts.
+
+    :param plan: a result of ``consul_upgrade_plan``.
+    """
+    found: dict[str, list[str]] = {}
+    for host in scope.pushed_hosts:
+        if host not in scope.validate:
+            done = plan["hosts"][host].get("done") or ()
+            found.setdefault(f"after {done[-1]}" if done else "with the first step", []).append(host)
+    return [
+        f"An earlier run began the upgrade of {listing(hosts, 5)} and did not finish it; this one continues {where}."
+        for where, hosts in found.items()
+    ]
 
 
 class _Order:
@@ -179,11 +224,14 @@ def _without_blocked(
     order: _Order,
     part: str,
     fresh: Collection[str],
+    *,
+    limited: bool,
 ) -> list[str]:
-    """Return the hosts of a part without those that wait for hosts of other parts. A later run upgrades those.
+    """Return the hosts of a run without those that wait for hosts outside the run. A later run upgrades those.
 
-    :param outside: the hosts of the other parts.
-    :raises UpgradeError: ``control_plane_first``, ``data_plane_first`` if only such hosts are left to upgrade.
+    :param outside: the hosts outside the run: those of other parts, and those that a limit leaves out.
+    :param limited: whether there is a limit.
+    :raises UpgradeError: ``control_plane_first``, ``data_plane_first``, ``limit_waits`` if only such hosts are left to upgrade.
     """
     others = order.blocking(outside)
     places = {order.place(host) for host in wanted}
@@ -202,6 +250,12 @@ def _without_blocked(
         if place in firsts
         for host in found
     ]
+    if limited:
+        raise UpgradeError(
+            "limit_waits",
+            f"upgrade_limit: {listing(waiting, 3)} can't be upgraded before hosts that the limit leaves out: {listing(unfinished, 3)}. "
+            "Nothing was done: include these hosts, or upgrade them first.",
+        )
     if part == _CONTROL:
         raise UpgradeError(
             "data_plane_first",

@@ -19,7 +19,7 @@ from .refusal import refusal
 from .steps import POST, STEPS, step_of_tag
 from .version_keys import WAY_KEYS, read_version_rules
 
-KEYS = ("requires", "once", "upgrade_path", "provider", *WAY_KEYS)
+KEYS = ("requires", "once", "stop_together", "upgrade_path", "provider", *WAY_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class ServiceMeta:
     :param lines: key -> its line; None if there is no file.
     :param requires: services that are upgraded before it.
     :param once: steps that one host per version runs for all.
+    :param stop_together: whether all services of its role are stopped before any of them is upgraded, and started after all are.
     :param upgrade_path: version -> file below the folder ``tasks`` that upgrades a host to it, in any order.
     :param provider: whether it upgrades something shared with a version of its own, such as a database, which one host upgrades.
     :param version_rules: which versions may be upgraded to which.
@@ -39,6 +40,7 @@ class ServiceMeta:
     lines: Mapping[str, int] | None = field(default=None, compare=False)
     requires: Sequence[str] = ()
     once: Sequence[str] = ()
+    stop_together: bool = False
     upgrade_path: Mapping[str, str] = field(default_factory=dict)
     provider: bool = False
     version_rules: VersionRules = field(default_factory=VersionRules)
@@ -75,6 +77,7 @@ def read_meta(path: Path) -> ServiceMeta:
         where.lines,
         requires=_names(data.get("requires"), where.at("requires"), "requires"),
         once=_steps(data.get("once"), where.at("once")),
+        stop_together=_bool(data.get("stop_together"), where.at("stop_together"), "stop_together"),
         upgrade_path=read_versions(data.get("upgrade_path"), where.at("upgrade_path")),
         provider=_bool(data.get("provider"), where.at("provider"), "provider"),
         version_rules=read_version_rules(data, where.at, where.file),

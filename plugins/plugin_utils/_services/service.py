@@ -15,7 +15,7 @@ from ...module_utils._rules.allowed_versions import VersionRules
 from .meta import ServiceMeta, read_meta
 from .refusal import refusal
 from .service_paths import Checkpoint, read_path
-from .steps import ONCE, POST, STEPS, tags_of
+from .steps import MAY_STOP, ONCE, POST, STEPS, tags_of
 from .task_file import TaskPiece, read_pieces
 from .version_keys import WAY_KEYS, merged_version_rules, read_version_rules
 
@@ -170,8 +170,8 @@ def _check_once(meta: ServiceMeta, pieces: Sequence[TaskPiece], post: Sequence[T
                 f"once: no task has the step {step}, so nothing would run once. Remove the step, or tag a task with it.",
             )
     for piece in pieces:
-        if piece.once and piece.step == STEPS[0]:
+        if piece.once and piece.step in (STEPS[0], MAY_STOP):
             raise refusal(
                 piece.where,
-                f"{ONCE} is not allowed in the step {STEPS[0]}, which runs on every host before any change. Remove the tag.",
+                f"{ONCE} is not allowed in the step {piece.step}, which checks every host before it is changed. Remove the tag.",
             )

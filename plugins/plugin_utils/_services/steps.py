@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps of an upgrade and their tags. The numbers are those of TripleO."""
+"""The steps of an upgrade and their tags. The numbers are those of TripleO; what is done before a stop and after it belongs to one of them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,39 @@ from collections.abc import Iterable
 from ...module_utils._common.names import did_you_mean
 from .refusal import refusal
 
-STEPS = ("validate", "prepare", "stop", "upgrade", "start", "verify")
+NUMBERED = ("validate", "prepare", "stop", "upgrade", "start", "verify")
+MAY_STOP, DRAIN, UNDRAIN = "may_stop", "drain", "undrain"
+# All steps in their order.
+STEPS = ("validate", "prepare", MAY_STOP, DRAIN, "stop", "upgrade", "start", "verify", UNDRAIN)
 POST = "post_upgrade"
+UPGRADE = "upgrade"
+# While some of these steps are done and others are not, services of a host may be down.
+REPLACEMENT = ("stop", UPGRADE, "start")
 
 # A tag besides the step: one host per version runs the task for all hosts.
 ONCE = "once"
+
+_PART_OF = {MAY_STOP: "stop", DRAIN: "stop", UNDRAIN: "verify"}
 
 _NUMBERED = re.compile(r"step_?(\S*)", re.IGNORECASE)
 
 
 def file_of(step: str) -> str:
-    """Return the base name of a step's task files, such as ``step3_upgrade``."""
-    return step if step == POST else f"step{STEPS.index(step)}_{step}"
+    """Return the base name of a step's task files, such as ``step3_upgrade``, or ``step2_drain``."""
+    return step if step == POST else f"step{NUMBERED.index(numbered_step(step))}_{step}"
+
+
+def numbered_step(step: str) -> str:
+    """Return the step with a number that a step belongs to, such as ``stop`` for ``drain``."""
+    return _PART_OF.get(step, step)
 
 
 def tags_of(step: str) -> list[str]:
     """Return the tags that select a step on the command line."""
-    return [POST] if step == POST else [f"step{STEPS.index(step)}", step]
+    if step == POST:
+        return [POST]
+    numbered = numbered_step(step)
+    return list(dict.fromkeys((f"step{NUMBERED.index(numbered)}", numbered, step)))
 
 
 def step_of_tag(tag: str, where: str) -> str | None:
@@ -42,8 +58,8 @@ def step_of_tag(tag: str, where: str) -> str | None:
     if numbered is None:
         return None
     number = numbered[1]
-    if re.fullmatch(r"step\d+", tag) and int(number) < len(STEPS):
-        return STEPS[int(number)]
+    if re.fullmatch(r"step\d+", tag) and int(number) < len(NUMBERED):
+        return NUMBERED[int(number)]
     raise refusal(where, f"there is no step {tag!r}. {all_steps()}")
 
 
@@ -66,4 +82,5 @@ def no_step(tags: Iterable[str], where: str) -> Exception:
 
 def all_steps() -> str:
     """Return a sentence that names all steps."""
-    return f"Tag it with one of {', '.join(f'step{n} ({name})' for n, name in enumerate(STEPS))}."
+    numbered = ", ".join(f"step{n} ({name})" for n, name in enumerate(NUMBERED))
+    return f"Tag it with one of {numbered}, {', '.join(_PART_OF)}."

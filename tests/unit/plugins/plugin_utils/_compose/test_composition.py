@@ -31,13 +31,32 @@ def commands(role: ComposedRole) -> list[str]:
     return [piece.data["command"] for task_group in role.task_groups for piece in task_group.pieces]
 
 
-def test_steps_go_one_after_the_other_and_services_within_them_as_listed(roles: Roles) -> None:
-    roles.simple("web", "start", "stop", "validate", "upgrade")
-    roles.simple("db", "verify", "stop")
+def test_each_service_is_stopped_upgraded_and_started_before_the_next(roles: Roles) -> None:
+    roles.simple("web", "undrain", "start", "stop", "validate", "upgrade", "drain")
+    roles.simple("db", "verify", "start", "stop", "prepare", "may_stop")
+    role = roles.compose({"node": ["web", "db"]}).roles["node"]
+    assert [task_group.name for task_group in role.task_groups] == [
+        "validate/web", "prepare/db", "may_stop/db", "drain/web", "stop/web", "upgrade/web", "start/web", "stop/db", "start/db", "verify/db",
+        "undrain/web",
+    ]  # fmt: skip
+    in_files = [
+        [task_group.name for task_group in role.of_file(step)] for step in ("stop", "upgrade", "start", "verify")
+    ]
+    assert in_files == [
+        ["may_stop/db", "drain/web"], ["stop/web", "upgrade/web", "start/web", "stop/db", "start/db"], [], ["verify/db", "undrain/web"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("together", ["web", "db"])
+def test_services_stop_together_if_one_of_them_says_so(roles: Roles, together: str) -> None:
+    for name, steps in (("web", ("start", "stop", "validate", "upgrade")), ("db", ("verify", "stop"))):
+        text = "".join(f"- command: {step}-{name}\n  tags: {step}\n" for step in steps)
+        roles.add(name, {TASKS: text, META: f"stop_together: {str(name == together).lower()}\n"})
     role = roles.compose({"node": ["web", "db"]}).roles["node"]
     assert [task_group.name for task_group in role.task_groups] == [
         "validate/web", "stop/web", "stop/db", "upgrade/web", "start/web", "verify/db",
     ]  # fmt: skip
+    assert [task_group.name for task_group in role.of_file("stop")] == ["stop/web", "stop/db"]
     assert role.task_groups[1].tags == ("step2", "stop", "web")
 
 
@@ -45,7 +64,7 @@ def test_what_is_required_goes_first_within_each_step(roles: Roles) -> None:
     roles.simple("web", "stop", "start", requires="db")
     roles.simple("db", "stop", "start")
     role = roles.compose({"node": ["web", "db"]}).roles["node"]
-    assert commands(role) == ["stop-db", "stop-web", "start-db", "start-web"]
+    assert commands(role) == ["stop-db", "start-db", "stop-web", "start-web"]
 
 
 def test_tasks_of_a_step_stay_in_the_order_of_their_file(roles: Roles) -> None:
@@ -312,17 +331,19 @@ def test_what_every_host_runs_does_not(roles: Roles) -> None:
     ("meta", "message"),
     [
         ("require: [db]\n", "R/web/meta/upgrade.yml:1: unknown key 'require'; did you mean 'requires'? Known are: requires, "
-         "once, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
+         "once, stop_together, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
         ("---\n\n1: x\n", "R/web/meta/upgrade.yml:3: unknown key 1. Known are: requires, "
-         "once, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
-        ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is not a mapping with requires, once, upgrade_path, provider, versions, allowed_from and "),
+         "once, stop_together, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
+        ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is not a mapping with requires, once, stop_together, upgrade_path, provider, versions, allowed_from and "),
         ("once: x\nrequires: {a: b}\n", "R/web/meta/upgrade.yml:2: requires: {'a': 'b'} is not a list of names."),
         ("requires: [1]\n", "R/web/meta/upgrade.yml:1: requires: [1] is not a list of names."),
         ("requires: []\nonce: [upgrad]\n", "R/web/meta/upgrade.yml:2: once: 'upgrad' is not a step; did you mean 'upgrade'? Steps are: "),
         ("\nonce: step7\n", "R/web/meta/upgrade.yml:2: there is no step 'step7'. Tag it with one of"),
         ("once: [start]\n", "R/web/meta/upgrade.yml:1: once: no task has the step start, so nothing would run once. Remove the "),
         ("once: post_upgrade\n", "R/web/meta/upgrade.yml:1: once: no task has the step post_upgrade, so nothing"),
-        ("once: validate\n", "R/web/tasks/upgrade_tasks.yml:1: once is not allowed in the step validate, which runs on "),
+        ("once: may_stop\n", "R/web/meta/upgrade.yml:1: once: no task has the step may_stop, so nothing"),
+        ("stop_together: 1\n", "R/web/meta/upgrade.yml:1: stop_together: 1 is neither true nor false."),
+        ("once: validate\n", "R/web/tasks/upgrade_tasks.yml:1: once is not allowed in the step validate, which checks every host before it "),
         ("a: [\n", "R/web/meta/upgrade.yml: the file can't be read: while parsing a flow node"),
         ("requires: 2020-13-45\n", "R/web/meta/upgrade.yml: the file can't be read: month must be in 1..12."),
     ],
@@ -338,7 +359,9 @@ def test_meta_that_is_refused(roles: Roles, meta: str, message: str) -> None:
 def test_meta_that_says_little(roles: Roles, meta: str) -> None:
     roles.simple("lib", "stop")
     roles.add("web", {TASKS: "- command: x\n  tags: start\n", META: meta})
-    assert commands(roles.compose({"x": ["web", "lib"]}).roles["x"]) == ["stop-lib", "x"]
+    assert commands(roles.compose({"x": ["web", "lib"]}).roles["x"]) == (
+        ["stop-lib", "x"] if "lib" in meta else ["x", "stop-lib"]
+    )
 
 
 def test_every_service_of_the_collection_can_be_composed_beside_all_others() -> None:

@@ -34,14 +34,14 @@ def files(roles: Roles, *services: str) -> dict[str, bytes]:
 
 def test_a_name_of_several_lines_stays_a_comment(roles: Roles) -> None:
     roles.add("web", "- name: |\n    a\n    b: c\n  command: x\n  tags: stop\n")
-    text = files(roles, "web")["node/step2_stop.yml"].decode()
+    text = files(roles, "web")["node/step3_upgrade.yml"].decode()
     assert "#   tasks/upgrade_tasks.yml:1 a b: c\n" in text
     assert len(yaml.safe_load(text)) == 2
 
 
 def test_a_host_may_wait_for_others_longer_than_a_task_may_take(roles: Roles) -> None:
     roles.simple("web", "stop", once="stop")
-    tasks = yaml.safe_load(files(roles, "web")["node/step2_stop.yml"])
+    tasks = yaml.safe_load(files(roles, "web")["node/step3_upgrade.yml"])
     timeouts = {task["name"]: task.get("timeout") for task in tasks}
     assert set(timeouts.values()) == {0, None}
     assert [name for name, timeout in timeouts.items() if timeout is None] == ["Stop web"]
@@ -49,7 +49,7 @@ def test_a_host_may_wait_for_others_longer_than_a_task_may_take(roles: Roles) ->
 
 def test_a_step_tells_the_push_daemon_of_every_task_by_its_tags(roles: Roles) -> None:
     roles.add("web", "- tags: [stop, x]\n  block:\n    - {tags: inner, x: 1}\n    - {x: 2}\n    - {x: 3}\n")
-    begin, tasks = yaml.safe_load(files(roles, "web")["node/step2_stop.yml"])
+    begin, tasks = yaml.safe_load(files(roles, "web")["node/step3_upgrade.yml"])
     assert begin["convoy.upgrade.push_step"] == {
         "task_group": "stop/web",
         "task_tags": [["step2", "stop", "web", "x", "inner"], ["step2", "stop", "web", "x"]],
@@ -59,7 +59,7 @@ def test_a_step_tells_the_push_daemon_of_every_task_by_its_tags(roles: Roles) ->
 
 def test_handlers_run_at_the_end_of_their_task_group_and_what_runs_once_is_ended(roles: Roles) -> None:
     roles.add("web", {TASKS: "- {x: 1, tags: 'stop,once'}\n", "handlers/main.yml": "[]\n"})
-    names = [task["name"] for task in yaml.safe_load(files(roles, "web")["node/step2_stop.yml"])]
+    names = [task["name"] for task in yaml.safe_load(files(roles, "web")["node/step3_upgrade.yml"])]
     assert names == ["Begin stop/web", "Stop web", "Handlers of web", "End stop/web"]
 
 
@@ -67,7 +67,32 @@ def test_steps_without_tasks_are_files_without_tasks(roles: Roles) -> None:
     roles.simple("web", "stop")
     found = files(roles, "web")
     assert yaml.safe_load(found["node/step1_prepare.yml"]) == []
-    assert [task["name"] for task in yaml.safe_load(found["node/step2_stop.yml"])][1:2] == ["Stop web"]
+    assert [task["name"] for task in yaml.safe_load(found["node/step3_upgrade.yml"])][1:2] == ["Stop web"]
+
+
+def test_the_file_of_all_steps_has_the_tasks_of_the_other_files(roles: Roles) -> None:
+    roles.simple("web", "prepare", "drain", "stop", "verify")
+    roles.simple("db", "may_stop", "upgrade")
+    found = files(roles, "web", "db")
+    steps = ("step1_prepare", "step2_stop", "step3_upgrade", "step4_start", "step5_verify")
+    parts = [task for step in steps for task in yaml.safe_load(found[f"node/{step}.yml"])]
+    assert yaml.safe_load(found["node/upgrade.yml"]) == parts
+    assert [task["name"] for task in parts][::2] == [
+        "Begin prepare/web", "Begin may_stop/db", "Begin drain/web", "Begin stop/web", "Begin upgrade/db", "Begin verify/web",
+    ]  # fmt: skip
+
+
+def test_the_check_before_a_stop_is_tried_again(roles: Roles) -> None:
+    roles.simple("web", "may_stop")
+    found = files(roles, "web")
+    _begin, check = yaml.safe_load(found["node/step2_stop.yml"])
+    again = {"file": "{{ upgrade_tasks_folder }}/step2_may_stop_web.yml"}
+    assert check["ansible.builtin.include_tasks"] == again
+    (block,) = yaml.safe_load(found["node/step2_may_stop_web.yml"])
+    assert block["block"][0]["ansible.builtin.import_role"]["tasks_from"] == "step2_may_stop"
+    wait, include = block["rescue"]
+    assert (wait["convoy.upgrade.push_step"]["state"], include["ansible.builtin.include_tasks"]) == ("refused", again)
+    assert block["tags"] == check["tags"] == ["step2", "stop", "may_stop", "web"]
 
 
 @pytest.mark.parametrize(("name", "source"), [("step2_stop", TASKS), ("post_upgrade", POST), ("step0_validate", SPECS)])

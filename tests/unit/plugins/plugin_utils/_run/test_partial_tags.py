@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import refuse_partial_upgrades
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import early_lines, hosts_outside_tags
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps import STEPS, tags_of
 
 NAMES = [
@@ -33,7 +33,7 @@ def refusal(only: str, skip: str = "", done: str = "", checkpoints: tuple[str, .
     groups = sorted(map(task_group, NAMES), key=lambda one: [*STEPS, "post_upgrade"].index(str(one["step"])))
     plan = {"hosts": {"web1": {"role": "web", "done": done.split()}}}
     try:
-        refuse_partial_upgrades(
+        hosts_outside_tags(
             plan,
             {"roles": {"web": {"task_groups": groups}}},
             ["web1"],
@@ -105,3 +105,18 @@ def test_only_checkpoints_on_the_path_count() -> None:
 def test_the_message_quotes_the_tags() -> None:
     assert refusal("stop,prepare").startswith("--tags prepare,stop: ")
     assert refusal("all", "start,verify").startswith("--skip-tags start,verify: ")
+
+
+def test_hosts_whose_turn_has_not_come_are_left_out() -> None:
+    groups = [task_group(f"{step}/nginx") for step in STEPS]
+    done = ["prepare/nginx", "may_stop/nginx", "drain/nginx", "stop/nginx", "upgrade/nginx", "start/nginx"]
+    plan = {"hosts": {"web1": {"role": "web", "done": done}, "web2": {"role": "web", "done": []}}}
+    composition = {"roles": {"web": {"task_groups": groups}}}
+    early = hosts_outside_tags(plan, composition, ["web1", "web2"], {}, ["verify"], [])
+    assert early == {"web2": "a later run would run prepare/nginx after verify/nginx"}
+    assert early_lines(early) == [
+        "Not in this run, because of its tags: web2; a later run would run prepare/nginx after verify/nginx."
+    ]
+    with pytest.raises(UpgradeError) as refused:
+        hosts_outside_tags(plan, composition, ["web2"], {}, ["verify"], [])
+    assert refused.value.details["without"] == ["--tags", "--skip-tags"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps import (
+    NUMBERED,
     POST,
     STEPS,
     file_of,
@@ -17,13 +18,16 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps imp
     tags_of,
 )
 
-ALL = "Tag it with one of step0 (validate), step1 (prepare), step2 (stop), step3 (upgrade), step4 (start), step5 (verify)."
+ALL = (
+    "Tag it with one of step0 (validate), step1 (prepare), step2 (stop), step3 (upgrade), step4 (start), step5 (verify), "
+    "may_stop, drain, undrain."
+)
 
 
 @pytest.mark.parametrize(
     ("tags", "step"),
     [
-        *(((f"step{number}",), step) for number, step in enumerate(STEPS)),
+        *(((f"step{number}",), step) for number, step in enumerate(NUMBERED)),
         *(((step,), step) for step in STEPS),
         (("step3", "upgrade", "nginx"), "upgrade"),
         (("nginx", "Stop", "mystep2"), None),
@@ -66,6 +70,8 @@ def test_without_a_step_the_nearest_one_is_named(tags: list[str], meant: str) ->
 
 def test_files_and_tags_of_a_step() -> None:
     assert [file_of(step) for step in (*STEPS, POST)] == [
-        "step0_validate", "step1_prepare", "step2_stop", "step3_upgrade", "step4_start", "step5_verify", "post_upgrade",
+        "step0_validate", "step1_prepare", "step2_may_stop", "step2_drain", "step2_stop", "step3_upgrade", "step4_start", "step5_verify",
+        "step5_undrain", "post_upgrade",
     ]  # fmt: skip
+    assert (tags_of("drain"), tags_of("undrain")) == (["step2", "stop", "drain"], ["step5", "verify", "undrain"])
     assert (tags_of("stop"), tags_of(POST)) == (["step2", "stop"], ["post_upgrade"])
