@@ -170,7 +170,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory 
     survey_fleet,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import PLANES, plane_order
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import plane_order
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.meta import PLANES
 
 UNPLACED = "unplaced"
 

@@ -123,6 +123,7 @@ def compose(
     listed: dict[str, list[tuple[ServiceEntry, Service]]] = {}
     for role, what in upgrade_roles.items():
         listed[role] = _listed(role, (what or {}).get("services") or (), find, places, found)
+        _refuse_two_planes(role, (what or {}).get("plane"), listed[role])
     requires = _requires(listed, find, places)
     warnings = list(requires.warnings)
     needs = {
@@ -166,6 +167,20 @@ def _listed(
             )
         uses[entry.name] = (entry, found[entry.role])
     return list(uses.values())
+
+
+def _refuse_two_planes(role: str, plane: str | None, services: Sequence[tuple[ServiceEntry, Service]]) -> None:
+    """Refuse a role with services of both planes: a host is upgraded as a whole, so some of them would go too early or too late."""
+    for number, (entry, service) in enumerate(services):
+        own = entry.plane or service.meta.plane
+        plane = plane or own
+        if own and own != plane:
+            raise refusal(
+                f"upgrade_roles.{role}.services[{number}]",
+                f"{entry.name} belongs to the plane {own}, and the role to {plane}. A host is upgraded as a whole, in one of the planes. "
+                f"Move {entry.name} to a role of its plane, or accept that it goes with {plane}: "
+                f"{{service: {entry.role}, plane: {plane}}}.",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,7 @@ from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import did_you_mean, in_order, listing
-
-# The control plane goes first.
-PLANES = ("controlplane", "dataplane")
+from .._services.meta import PLANES
 
 _KEYS = ("plane", "services")
 

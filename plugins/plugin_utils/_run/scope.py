@@ -14,7 +14,7 @@ from ...module_utils._common.names import did_you_mean, listing
 from ...module_utils._fleet.host_patterns import select_hosts
 from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import REVERSED
-from .._compose.inventory_roles import PLANES
+from .._services.meta import PLANES
 from .._services.steps import POST
 
 _CONTROL = PLANES[0]

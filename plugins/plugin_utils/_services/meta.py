@@ -19,7 +19,8 @@ from .refusal import refusal
 from .steps import POST, STEPS, step_of_tag
 from .version_keys import WAY_KEYS, read_version_rules
 
-KEYS = ("requires", "once", "stop_together", "upgrade_path", "provider", *WAY_KEYS)
+PLANES = ("controlplane", "dataplane")
+KEYS = ("requires", "once", "stop_together", "plane", "upgrade_path", "provider", *WAY_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class ServiceMeta:
     :param requires: services that are upgraded before it.
     :param once: steps that one host per version runs for all.
     :param stop_together: whether all services of its role are stopped before any of them is upgraded, and started after all are.
+    :param plane: the plane that it belongs to; None if it fits into both.
     :param upgrade_path: version -> file below the folder ``tasks`` that upgrades a host to it, in any order.
     :param provider: whether it upgrades something shared with a version of its own, such as a database, which one host upgrades.
     :param version_rules: which versions may be upgraded to which.
@@ -41,6 +43,7 @@ class ServiceMeta:
     requires: Sequence[str] = ()
     once: Sequence[str] = ()
     stop_together: bool = False
+    plane: str | None = None
     upgrade_path: Mapping[str, str] = field(default_factory=dict)
     provider: bool = False
     version_rules: VersionRules = field(default_factory=VersionRules)
@@ -78,10 +81,24 @@ def read_meta(path: Path) -> ServiceMeta:
         requires=_names(data.get("requires"), where.at("requires"), "requires"),
         once=_steps(data.get("once"), where.at("once")),
         stop_together=_bool(data.get("stop_together"), where.at("stop_together"), "stop_together"),
+        plane=read_plane(data.get("plane"), where.at("plane")),
         upgrade_path=read_versions(data.get("upgrade_path"), where.at("upgrade_path")),
         provider=_bool(data.get("provider"), where.at("provider"), "provider"),
         version_rules=read_version_rules(data, where.at, where.file),
     )
+
+
+def read_plane(value: object, where: str) -> str | None:
+    """Return a plane; None for none.
+
+    :param where: file and line, for messages.
+    :raises UpgradeError: ``bad_service``.
+    """
+    if value is not None and value not in PLANES:
+        raise refusal(
+            where, f"{value!r} is not a plane{did_you_mean(str(value), PLANES) or '.'} Planes are: {', '.join(PLANES)}."
+        )
+    return None if value is None else str(value)
 
 
 def _lines(text: str) -> dict[str, int]:

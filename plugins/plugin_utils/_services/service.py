@@ -12,14 +12,14 @@ from typing import Any
 
 from ...module_utils._common.names import did_you_mean, listing
 from ...module_utils._rules.allowed_versions import VersionRules
-from .meta import ServiceMeta, read_meta
+from .meta import ServiceMeta, read_meta, read_plane
 from .refusal import refusal
 from .service_paths import Checkpoint, read_path
 from .steps import MAY_STOP, ONCE, POST, STEPS, tags_of
 from .task_file import TaskPiece, read_pieces
 from .version_keys import WAY_KEYS, merged_version_rules, read_version_rules
 
-_ENTRY_KEYS = ("service", "name", "vars", *WAY_KEYS)
+_ENTRY_KEYS = ("service", "name", "vars", "plane", *WAY_KEYS)
 
 # A service's name becomes a tag, and these tags are reserved.
 _TAKEN = frozenset(
@@ -37,12 +37,14 @@ class ServiceEntry:
     :param role: name of the Ansible role, with or without its collection.
     :param name: name of this use; by default the last part of the role's name.
     :param vars: variables for its tasks.
+    :param plane: the plane that overrides that of the service; None for the service's own.
     :param version_rules: version rules that override those of the service.
     """
 
     role: str
     name: str
     vars: Mapping[str, Any] = field(default_factory=dict)
+    plane: str | None = None
     version_rules: VersionRules = field(default_factory=VersionRules)
 
 
@@ -99,7 +101,9 @@ def read_entry(value: object, where: str) -> ServiceEntry:
     if not isinstance(given, Mapping):
         raise refusal(where, f"vars: {given!r} does not map variables to values.")
     name = _name(value.get("name") or role.strip().rpartition(".")[2], where)
-    return ServiceEntry(role.strip(), name, dict(given), read_version_rules(value, lambda key: f"{where}.{key}", where))
+    plane = read_plane(value.get("plane"), f"{where}.plane")
+    rules = read_version_rules(value, lambda key: f"{where}.{key}", where)
+    return ServiceEntry(role.strip(), name, dict(given), plane, rules)
 
 
 def version_rules_of(entry: ServiceEntry, service: Service) -> VersionRules:

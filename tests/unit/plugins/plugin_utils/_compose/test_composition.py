@@ -331,10 +331,10 @@ def test_what_every_host_runs_does_not(roles: Roles) -> None:
     ("meta", "message"),
     [
         ("require: [db]\n", "R/web/meta/upgrade.yml:1: unknown key 'require'; did you mean 'requires'? Known are: requires, "
-         "once, stop_together, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
+         "once, stop_together, plane, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
         ("---\n\n1: x\n", "R/web/meta/upgrade.yml:3: unknown key 1. Known are: requires, "
-         "once, stop_together, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
-        ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is not a mapping with requires, once, stop_together, upgrade_path, provider, versions, allowed_from and "),
+         "once, stop_together, plane, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
+        ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is not a mapping with requires, once, stop_together, plane, upgrade_path, provider, versions, allowed_from and "),
         ("once: x\nrequires: {a: b}\n", "R/web/meta/upgrade.yml:2: requires: {'a': 'b'} is not a list of names."),
         ("requires: [1]\n", "R/web/meta/upgrade.yml:1: requires: [1] is not a list of names."),
         ("requires: []\nonce: [upgrad]\n", "R/web/meta/upgrade.yml:2: once: 'upgrad' is not a step; did you mean 'upgrade'? Steps are: "),
@@ -364,11 +364,25 @@ def test_meta_that_says_little(roles: Roles, meta: str) -> None:
     )
 
 
+@pytest.mark.parametrize("plane", ["controlplane", None])
+def test_a_role_with_services_of_both_planes_is_refused(roles: Roles, plane: str | None) -> None:
+    roles.add("api", {TASKS: "- command: x\n  tags: start\n", META: "plane: controlplane\n"})
+    roles.add("agent", {TASKS: "- command: x\n  tags: start\n", META: "plane: dataplane\n"})
+    assert refused(roles, {"x": {"plane": plane, "services": ["api", "agent"]}}) == (
+        "upgrade_roles.x.services[1]: agent belongs to the plane dataplane, and the role to controlplane. A host is upgraded as a whole, "
+        "in one of the planes. Move agent to a role of its plane, or accept that it goes with controlplane: "
+        "{service: agent, plane: controlplane}."
+    )
+    accepted = ["api", {"service": "agent", "plane": "controlplane"}]
+    assert roles.compose({"x": {"plane": plane, "services": accepted}}).roles["x"].services
+
+
 def test_every_service_of_the_collection_can_be_composed_beside_all_others() -> None:
     folder = Path(__file__).resolve().parents[5] / "roles"
     names = sorted({tasks.parents[1].name for tasks in folder.glob("*/tasks/*upgrade_tasks.yml")})
     assert len(names) > 10
-    roles = {"x": {"plane": "controlplane", "services": names}}
+    services = [{"service": name, "plane": "controlplane"} for name in names]
+    roles = {"x": {"plane": "controlplane", "services": services}}
     composition = compose(roles, lambda name: folder / name.rpartition(".")[2], [str(folder)], {"x": 1})
     assert {task_group.service for task_group in composition.roles["x"].task_groups} == set(names)
     assert composition.warnings == ()
