@@ -193,6 +193,11 @@ validate:
   returned: with V(prepared), V(started) and V(finished)
   type: list
   elements: str
+resumed:
+  description: The hosts that an earlier run began to upgrade. They are not validated again.
+  returned: with V(prepared), V(started) and V(finished)
+  type: list
+  elements: str
 post_upgrade:
   description: Hosts that have tasks after the upgrade. Empty before V(finished), and as long as a host is not upgraded.
   returned: with V(prepared), V(started) and V(finished)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from devkit.agent import consul_binary
 from lab.node import Node
 
 from .conftest import MakeSteps
@@ -25,7 +26,8 @@ def steps(make_steps: MakeSteps) -> Steps:
 
 
 def consul(node: Node, *arguments: str) -> str:
-    return node.run("consul", *arguments).stdout
+    """Run a command of Consul's own tool against the node's agent; the nodes themselves have only the agent."""
+    return node.run(str(consul_binary()), *arguments).stdout
 
 
 def checks(node: Node) -> str:

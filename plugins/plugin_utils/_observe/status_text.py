@@ -238,15 +238,16 @@ def composition_lines(result: Mapping[str, Any]) -> list[str]:
     for role, what in result["roles"].items():
         plane = f" ({what['plane']})" if what["plane"] else ""
         lines.append(f"{role}{plane}:")
-        steps: dict[str, list[str]] = {}
+        # In the order in which they run: a step comes again for the next service.
+        steps: list[tuple[str, list[str]]] = []
         for one in what["task_groups"]:
             once = ", one host for all" if one["once"] or one.get("provider") else ""
             checkpoint = f" to {one['checkpoint']}" if one.get("checkpoint") else ""
-            steps.setdefault(one["step"], []).append(
-                f"{one['service']}{checkpoint} ({plural(one['tasks'], 'task')}{once})"
-            )
-        width = max(map(len, steps), default=0)
-        lines += [f"  {step.ljust(width)}  {', '.join(groups)}" for step, groups in steps.items()]
+            if not steps or steps[-1][0] != one["step"]:
+                steps.append((one["step"], []))
+            steps[-1][1].append(f"{one['service']}{checkpoint} ({plural(one['tasks'], 'task')}{once})")
+        width = max((len(step) for step, _groups in steps), default=0)
+        lines += [f"  {step.ljust(width)}  {', '.join(groups)}" for step, groups in steps]
         if not steps:
             lines.append("  no tasks")
         lines += [f"  {sentence}" for sentence in what["dropped"]]

@@ -86,6 +86,7 @@ class PreparedRun:
             **{play: list(pushed) for play, pushed in self.scope.pushed.items()},
             "waves": list(self.scope.waves),
             "validate": list(self.scope.validate),
+            "resumed": list(self.scope.resumed),
             POST_UPGRADE: list(self.post_upgrade),
             "complete": self.complete,
             "task_timeout": self.task_timeout,

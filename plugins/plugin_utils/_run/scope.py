@@ -44,6 +44,12 @@ class RunScope:
         """Return all hosts that Ansible upgrades, those of the control plane first."""
         return tuple(host for play in (CONTROL, FIRST, DATA) for host in self.pushed[play])
 
+    @property
+    def resumed(self) -> tuple[str, ...]:
+        """Return the pushed hosts that have begun in an earlier run."""
+        fresh = set(self.validate)
+        return tuple(host for host in self.pushed_hosts if host not in fresh)
+
     def with_last(self, last: Collection[str], fleet: Mapping[str, str]) -> RunScope:
         """Return the same run with some hosts after the other hosts of their roles, in the places that the plan has for the roles.
 
@@ -156,10 +162,9 @@ def resumed_lines(plan: Mapping[str, Any], scope: RunScope) -> list[str]:
     :param plan: a result of ``consul_upgrade_plan``.
     """
     found: dict[str, list[str]] = {}
-    for host in scope.pushed_hosts:
-        if host not in scope.validate:
-            done = plan["hosts"][host].get("done") or ()
-            found.setdefault(f"after {done[-1]}" if done else "with the first step", []).append(host)
+    for host in scope.resumed:
+        done = plan["hosts"][host].get("done") or ()
+        found.setdefault(f"after {done[-1]}" if done else "with the first step", []).append(host)
     return [
         f"An earlier run began the upgrade of {listing(hosts, 5)} and did not finish it; this one continues {where}."
         for where, hosts in found.items()

@@ -36,7 +36,7 @@ def test_what_a_service_may_be(value: Any, entry: ServiceEntry) -> None:
         ([], "[] is not a service."),
         (
             {"srvice": "web"},
-            "unknown key 'srvice'; did you mean 'service'? Known are: service, name, vars, "
+            "unknown key 'srvice'; did you mean 'service'? Known are: service, name, vars, plane, "
             "versions, allowed_from, allow_downgrade.",
         ),
         ({"name": "web"}, "service is missing. Set it to the name of the role."),

@@ -1,0 +1,163 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How long Redis and PostgreSQL take no writes during an upgrade: the longest gap between successful writes, in a lab.
+
+    python tests/benchmarks/outage.py
+
+Compares the services of this collection with a plain ``apt-get install``, and for Redis with a replica with a switch-over by hand.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+
+from lab.guard import guarded
+from lab.lab import Lab
+from lab.node import Node
+from services.snapshots import point, publish
+from services.steps import STEPS, Steps
+
+REDIS = ["redis-server", "redis-tools"]
+POSTGRESQL = ["postgresql-15", "postgresql-client-15"]
+KEYS = 200_000
+Write = Callable[[], bool]
+
+
+@contextmanager
+def writes(write: Write) -> Iterator[list[float]]:
+    """Write again and again meanwhile; give the times of successful writes."""
+    found: list[float] = []
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.is_set():
+            if write():
+                found.append(time.monotonic())
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    time.sleep(2)
+    try:
+        yield found
+    finally:
+        time.sleep(2)
+        ended.set()
+        thread.join()
+
+
+def longest(times: list[float]) -> float:
+    """Return the longest gap between two writes (seconds)."""
+    return max(later - earlier for earlier, later in pairwise(times))
+
+
+def measure(what: str, write: Write, act: Callable[[], Any]) -> None:
+    """Print the longest gap while something is done."""
+    with writes(write) as times:
+        act()
+    print(
+        f"{what}: {longest(times):.2f} s without a write, of {times[-1] - times[0]:.0f} s with {len(times)} writes",
+        flush=True,
+    )
+
+
+def install(node: Node, packages: list[str]) -> None:
+    """Install the packages as an operator would by hand."""
+    options = ("-o", "Dpkg::Options::=--force-confold")
+    node.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-yq", *options, "install", *packages)
+
+
+def redis_write(*nodes: Node) -> Write:
+    """Return what writes to the first of some nodes that takes it."""
+    number = 0
+
+    def write() -> bool:
+        nonlocal number
+        number += 1
+        for node in nodes:
+            done = node.run("redis-cli", "-t", "1", "SET", "last", str(number), check=False)
+            if done.stdout.strip() == "OK":
+                return True
+        return False
+
+    return write
+
+
+def redis(lab: Lab, steps: Steps) -> None:
+    """Measure a primary alone, and one with a replica."""
+    primary, replica = lab.nodes["redis1"], lab.nodes["redis2"]
+    for node in (primary, replica):
+        node.write("/etc/redis/mine.conf", "bind 0.0.0.0\nprotected-mode no\n")
+        node.run("sh", "-c", "echo include /etc/redis/mine.conf >>/etc/redis/redis.conf; systemctl start redis-server")
+        node.wait(6379)
+    primary.run("redis-cli", "EVAL", f"for i = 1, {KEYS} do redis.call('SET', 'key' .. i, i) end", "0")
+    point(primary, "v2")
+    measure("redis, a primary alone, by apt-get", redis_write(primary), lambda: install(primary, REDIS))
+    point(primary, "v3")
+    measure(
+        "redis, a primary alone, by the service",
+        redis_write(primary),
+        lambda: steps.run("redis", STEPS, ["redis1"], {}),
+    )
+    replica.run("redis-cli", "REPLICAOF", primary.address, "6379")
+    time.sleep(10)
+    both = redis_write(primary, replica)
+    measure("redis with a replica, a switch-over by hand", both, lambda: primary.run("redis-cli", "FAILOVER"))
+    time.sleep(5)
+    replica.run("redis-cli", "FAILOVER")
+    time.sleep(5)
+    settings = {"redis_switchover_command": ["redis-cli", "FAILOVER"]}
+    for name in ("redis2", "redis1"):
+        point(lab.nodes[name], "v4")
+        measure(
+            f"redis with a replica, {name} by the service",
+            both,
+            lambda name=name: steps.run("redis", STEPS, [name], settings),
+        )
+
+
+def postgresql(lab: Lab, steps: Steps) -> None:
+    """Measure a primary alone."""
+    node = lab.nodes["db1"]
+    node.run("sh", "-c", "pg_dropcluster 15 main; rm -rf /var/lib/postgresql/15/main /etc/postgresql/15/main")
+    node.run("pg_createcluster", "15", "main")
+    node.run("systemctl", "start", "postgresql@15-main")
+    psql = ("runuser", "-u", "postgres", "--", "env", "PGCONNECT_TIMEOUT=1", "psql", "-XqAt", "-c")
+    node.run(*psql, "CREATE TABLE written AS SELECT generate_series(1, 1000000) AS id")
+    write = lambda: not node.run(*psql, "INSERT INTO written VALUES (0)", check=False).returncode  # noqa: E731
+    point(node, "v2")
+    measure("postgresql, a primary alone, by apt-get", write, lambda: install(node, POSTGRESQL))
+    point(node, "v3")
+    settings = {"postgresql_major": 15}
+    measure(
+        "postgresql, a primary alone, by the service", write, lambda: steps.run("postgresql", STEPS, ["db1"], settings)
+    )
+
+
+def main() -> None:
+    """Measure both."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, roles, packages, act in (
+            ("redis", {"redis1": "cache", "redis2": "cache"}, REDIS, redis),
+            ("postgresql", {"db1": "database"}, POSTGRESQL, postgresql),
+        ):
+            with guarded(f"outage-{name}") as lab:
+                lab.up(roles, packages=[packages[0]])
+                for version in ("v2", "v3", "v4"):
+                    publish(lab, packages, version)
+                act(lab, Steps(lab, Path(folder) / name))
+
+
+if __name__ == "__main__":
+    main()
