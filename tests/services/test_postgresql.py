@@ -117,7 +117,7 @@ def test_a_change_that_fails_leaves_the_schema_as_it_was(steps: Steps) -> None:
 
 
 @pytest.mark.thorough
-def test_another_major_version_is_refused_before_anything_is_stopped(steps: Steps) -> None:
+def test_another_major_version_is_refused_before_a_package_is_replaced(steps: Steps) -> None:
     node = steps.lab.nodes["db1"]
     repository(steps.lab.shared / "v16", [Package("postgresql-16", "16.1-1"), Package("fleet-postgresql", "16.1-1")])
     repository(steps.lab.shared / "v15", [Package("fleet-postgresql", "15.1-1")])

@@ -89,7 +89,7 @@ OTHERS = (
         "benchmarks",
         (
             ("python", "tests/benchmarks", "--hosts", "100", "1000", "10000"),
-            ("python", "tests/benchmarks/window.py", "--hosts", "6"),
+            ("python", "tests/benchmarks/playbooks.py", "--hosts", "10"),
         ),
         (),
     ),
