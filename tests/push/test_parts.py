@@ -178,6 +178,7 @@ def test_a_planner_host_that_only_the_inventory_names_is_refused(site: Site) -> 
     assert "name one host with -e upgrade_planner_host=web1" in " ".join(shown.split())
 
 
+@pytest.mark.thorough
 def test_a_host_between_two_steps_keeps_its_slot_and_the_next_command_goes_on_with_it(site: Site) -> None:
     site.service("app", ["prepare", "may_stop", "drain", "stop", "upgrade", "start", "verify", "undrain"])
     site.inventory({"web": {"plane": "dataplane", "services": ["app"]}}, {"web": ["web1", "web2"]})
@@ -209,6 +210,7 @@ def test_a_host_between_two_steps_keeps_its_slot_and_the_next_command_goes_on_wi
     assert site.reported("v1") == {"web1", "web2"}
 
 
+@pytest.mark.thorough
 def test_a_limit_without_the_hosts_that_go_first_begins_nothing(fleet: Site) -> None:
     fleet.play("controlplane", version="v1")
     before = fleet.consul.tree()
@@ -239,6 +241,7 @@ def test_a_service_is_stopped_once_it_may_be(site: Site) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_primary_goes_after_the_other_hosts_of_its_role(site: Site) -> None:
     site.service("app", ["upgrade"])
     hosts = ["db1", "db2", "db3"]
@@ -247,6 +250,7 @@ def test_a_primary_goes_after_the_other_hosts_of_its_role(site: Site) -> None:
     assert [one.host for one in site.entries() if one.what == "begin"] == ["db2", "db3", "db1"]
 
 
+@pytest.mark.thorough
 def test_a_waiting_host_gives_its_fork_to_one_that_can_be_admitted(site: Site) -> None:
     site.service("app", ["upgrade"])
     roles = {"cache": {"plane": "dataplane", "services": ["app"]}, "web": {"plane": "dataplane", "services": ["app"]}}

@@ -41,6 +41,7 @@ def run(steps: Steps, host: str, *which: str, code: int = 0, check: bool = False
     )
 
 
+@pytest.mark.thorough
 def test_a_host_is_out_of_its_services_while_it_is_upgraded(steps: Steps) -> None:
     web1, web2 = (steps.lab.nodes[name] for name in ("web1", "web2"))
     run(steps, "web1", check=True)
