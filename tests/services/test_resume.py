@@ -109,7 +109,7 @@ def fleet(make_steps: MakeSteps, tmp_path_factory: pytest.TempPathFactory) -> Fl
 def test_after_a_failure_in_each_step(fleet: Fleet) -> None:
     for step in STEPS:
         fleet.mark(f"break-{step}", present=True)
-        shown = fleet.site.play("upgrade", version="v2", retry_failed=True, code=2)
+        shown = fleet.site.play("upgrade", version="v2", retry_failed=True, upgrade_may_stop_timeout=1, code=2)
         assert {host: fleet.site.record(host).get("step") for host in HOSTS} == dict.fromkeys(HOSTS, step), shown
         fleet.mark(f"break-{step}", present=False)
     fleet.site.play("upgrade", version="v2", retry_failed=True)
