@@ -60,7 +60,7 @@ def test_a_host_goes_through_its_units_and_is_upgraded(run: Runner, roles: Roles
     assert (begun["go"], begun["state"], begun["done"]) == (True, "upgrading", [])
     assert [(result["run"], result["why"]) for result in (steps[0], steps[1], steps[3])] == [(True, "")] * 3
     assert ended["state"] == "upgraded"
-    assert (settled["done"], settled["partial"], settled["blockers"]) == (True, [], [])
+    assert (settled["done"], settled["partial"], settled["blockers"]) == (True, {}, [])
     assert consul.get(f"running/versions/v2/{HOST}")
     assert consul.get("running/versions/v2/web2") is None
 

@@ -54,23 +54,34 @@ def test_a_fleet_goes_through_its_steps_in_order(fleet: Site) -> None:
     data = [one for one in touches if one.host in WEB]
     assert max(control) < min(one.at for one in data)
 
-    # Within a step, services come in the order of what they require, else as they are listed.
+    # Services come in the order of what they require, else as they are listed, each stopped, upgraded and started before the next.
     once = [one for one in entries if one.task == "api/upgrade-once" and one.what == "end"]
     assert len(once) == 1
     for host in CONTROLLERS:
         own = [task for task in fleet.done(host) if not task.endswith(("-once", "/validate"))]
         assert own == [
-            *("balancer/prepare", "database/prepare", "api/prepare", "balancer/stop"),
-            *("balancer/upgrade", "database/upgrade", "api/upgrade", "balancer/start", "api/start", "balancer/verify"),
+            *(
+                "balancer/prepare",
+                "database/prepare",
+                "api/prepare",
+                "balancer/stop",
+                "balancer/upgrade",
+                "balancer/start",
+            ),
+            *("database/upgrade", "api/upgrade", "api/start", "balancer/verify"),
         ]
     # No one goes on to the next step before what is done once for all is done.
-    starts = [one.at for one in entries if one.task == "balancer/start" and one.what == "begin"]
+    starts = [one.at for one in entries if one.task == "api/start" and one.what == "begin"]
     assert once[0].at < min(starts)
 
     # The hosts of a wave take each step together; those of the data plane wait for no one, and not for the slowest.
-    for before, after in (("prepare", "stop"), ("upgrade", "start")):
-        last = max(one.at for one in touches if one.host in CONTROLLERS[:2] and one.task.endswith(f"/{before}"))
-        first = min(one.at for one in touches if one.host in CONTROLLERS[:2] and one.task == f"balancer/{after}")
+    for before, after in (
+        ("api/prepare", "balancer/stop"),
+        ("balancer/upgrade", "balancer/start"),
+        ("api/start", "balancer/verify"),
+    ):
+        last = max(one.at for one in touches if one.host in CONTROLLERS[:2] and one.task == before)
+        first = min(one.at for one in touches if one.host in CONTROLLERS[:2] and one.task == after)
         assert last < first
     work = spans([one for one in touches if "/after" not in one.task])
     assert most_at_once(work, CONTROLLERS) == 2
@@ -93,8 +104,8 @@ def test_a_fleet_goes_through_its_steps_in_order(fleet: Site) -> None:
 @pytest.mark.thorough
 def test_hosts_of_several_roles_in_a_wave_take_each_step_together(site: Site) -> None:
     steps = ["prepare", "stop", "upgrade", "start", "verify"]
-    site.service("app", steps)
-    site.service("store", steps)
+    site.service("app", steps, meta="stop_together: true\n")
+    site.service("store", steps, meta="stop_together: true\n")
     roles = {
         "api": {"plane": "controlplane", "services": ["app"]},
         "db": {"plane": "controlplane", "services": ["store"]},
@@ -150,7 +161,7 @@ def test_a_failed_host_is_tried_again_only_when_asked_and_from_the_step_that_fai
     fleet.play("upgrade", version="v1", retry_failed=True)
     assert fleet.reported("v1") == {*CONTROLLERS, *WEB}
     since = [one.task for one in fleet.entries("controller2")[len(before) :] if one.what == "end"]
-    assert since == ["balancer/start", "api/start", "balancer/verify"]
+    assert since == ["balancer/start", "database/upgrade", "api/upgrade", "api/start", "balancer/verify"]
     assert fleet.record("controller2")["attempt"] == 2
     # Those that were done are not visited again.
     assert fleet.done("controller1").count("balancer/prepare") == 1
