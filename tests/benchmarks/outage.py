@@ -86,7 +86,7 @@ def redis_write(*nodes: Node) -> Write:
         nonlocal number
         number += 1
         for node in nodes:
-            done = node.run("redis-cli", "-t", "1", "SET", "last", str(number), check=False)
+            done = node.run("timeout", "1", "redis-cli", "SET", "last", str(number), check=False)
             if done.stdout.strip() == "OK":
                 return True
         return False
