@@ -135,7 +135,10 @@ def postgresql(lab: Lab, steps: Steps) -> None:
     node.run("systemctl", "start", "postgresql@15-main")
     psql = ("runuser", "-u", "postgres", "--", "env", "PGCONNECT_TIMEOUT=1", "psql", "-XqAt", "-c")
     node.run(*psql, "CREATE TABLE written AS SELECT generate_series(1, 1000000) AS id")
-    write = lambda: not node.run(*psql, "INSERT INTO written VALUES (0)", check=False).returncode  # noqa: E731
+
+    def write() -> bool:
+        return not node.run(*psql, "INSERT INTO written VALUES (0)", check=False).returncode
+
     point(node, "v2")
     measure("postgresql, a primary alone, by apt-get", write, lambda: install(node, POSTGRESQL))
     point(node, "v3")

@@ -31,7 +31,7 @@ from devkit.wipe import wipe
 from push.site import Site
 
 STEPS = ("prepare", "stop", "upgrade", "start", "verify")
-# In no order, as nobody knows before how long a host takes.
+# Not sorted, because durations are unknown before an upgrade.
 SECONDS = (5, 12, 3, 9, 16, 2, 8, 14, 4, 10, 7, 6)
 CAP, FORKS = 3, 5
 PINNED, SERIAL = "strategy: ansible.builtin.host_pinned", f"serial: {CAP}"

@@ -117,9 +117,9 @@ class PlaybookRun:
             self._say(f"Then: {self._command.again()}")
 
     def _line(self, step: NextStep) -> str:
-        return (
-            self._command.other(step.playbook, step.variables) if step.playbook else self._command.again(step.variables)
-        )
+        if step.playbook:
+            return self._command.other(step.playbook, step.variables)
+        return self._command.again(step.variables, renamed=dict.fromkeys(step.without, ""))
 
     def _end_without_output(self) -> None:
         if not self._is_over:

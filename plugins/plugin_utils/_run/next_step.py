@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,11 +30,13 @@ class NextStep:
 
     :param playbook: the name of its playbook, empty for the one of this run.
     :param then_again: whether the command of this run follows.
+    :param without: variables of this run that it leaves out.
     """
 
     playbook: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
     then_again: bool = False
+    without: Sequence[str] = ()
 
 
 def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: bool = False) -> NextStep:
@@ -74,7 +76,7 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
 def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> NextStep | None:
     """Return the command that upgrades the rest of the fleet after a run for a part of it; None if no host is left.
 
-    :param is_limited: whether the run had ``upgrade_limit``.
+    :param is_limited: whether the run had ``upgrade_limit``. Then the same command without it is next.
     """
     hosts: Mapping[str, Mapping[str, Any]] = info.get("hosts") or {}
     is_part = is_limited or playbook in ("controlplane", "dataplane", "role")
@@ -82,7 +84,9 @@ def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> Ne
         return None
     if all(view["state"] in (UPGRADED, HELD) for view in hosts.values()):
         return None
-    return NextStep("upgrade", {"version": str(info["version"])})
+    return (
+        NextStep(without=("upgrade_limit",)) if is_limited else NextStep("upgrade", {"version": str(info["version"])})
+    )
 
 
 def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:

@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.next_step import (
     NextStep,
     after_failure,
+    next_part,
     next_to_admit,
 )
 
@@ -73,3 +74,26 @@ def test_hosts_that_can_be_admitted_need_a_run() -> None:
     assert next_to_admit("status", {**info, "blocker": {"code": "paused"}}) is None
     assert next_to_admit("status", {**info, "hosts": HELD}) is None
     assert next_to_admit("status", {}) is None
+
+
+@pytest.mark.parametrize(
+    ("playbook", "is_limited", "state", "step"),
+    [
+        ("upgrade", True, "pending", NextStep(without=("upgrade_limit",))),
+        ("rollback", True, "failed", NextStep(without=("upgrade_limit",))),
+        ("controlplane", False, "pending", NextStep("upgrade", {"version": "v2"})),
+        ("upgrade", False, "pending", None),
+        ("upgrade", True, "held", None),
+        ("status", True, "pending", None),
+    ],
+)
+def test_after_a_run_for_a_part_comes_the_rest(
+    playbook: str, is_limited: bool, state: str, step: NextStep | None
+) -> None:
+    info = {"version": "v2", "hosts": {"web1": {"state": "upgraded"}, "web2": {"state": state}}}
+    assert next_part(playbook, info, is_limited=is_limited) == step
+
+
+@pytest.mark.parametrize("code", ["unknown_limit", "limit_waits"])
+def test_a_refused_limit_is_not_repeated(code: str) -> None:
+    assert after_failure("upgrade", code, {}) == NextStep("status")

@@ -194,3 +194,22 @@ def test_hosts_that_are_left_out_are_in_no_play_and_are_named() -> None:
     assert found.plays["dataplane"] == ("compute1", "compute3", "puppet1")
     assert found.left_out == ("compute2",)
     assert run_scope(there, ROLES, COMPOSITION, part="controlplane", left_out=["compute2"]).left_out == ()
+
+
+def scope_of(waves: tuple[int, ...], control: str, data: str) -> RunScope:
+    pushed = {"dataplane_first": (), "controlplane": tuple(control.split()), "dataplane": tuple(data.split())}
+    return RunScope(pushed=pushed, waves=waves, validate=tuple(f"{control} {data}".split()[1:]), plays=pushed)
+
+
+def test_hosts_are_left_out_of_all_plays_and_waves() -> None:
+    found = scope_of((1, 2, 1), "a1 a2 a3 a4", "b1 b2").without({"a1", "a3", "b2"})
+    assert (found.waves, found.pushed["controlplane"], found.plays["dataplane"]) == ((1, 1), ("a2", "a4"), ("b1",))
+    assert found.validate == ("a2", "a4", "b1")
+
+
+def test_hosts_that_go_last_keep_the_places_of_their_roles() -> None:
+    fleet = {"a1": "a", "a2": "a", "b1": "b", "b2": "b"}
+    found = scope_of((2,), "a1 b1", "b2 a2").with_last({"a1", "b2"}, fleet)
+    assert found.pushed["controlplane"] == ("a1", "b1")
+    found = scope_of((), "", "a1 b1 a2 b2").with_last({"a1"}, fleet)
+    assert found.pushed["dataplane"] == ("a2", "b1", "a1", "b2")
