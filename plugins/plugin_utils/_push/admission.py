@@ -267,15 +267,15 @@ class RunAdmission:
             self._gave_way[host] = None
 
     def _goes_later(self, host: str) -> bool:
-        """Return whether a host has to let other hosts of its role go first."""
+        """Return whether a host has to let other hosts of its role go first. If one of them failed, it waits for an operator."""
         run, latest = self._run, self._latest
         if host not in run.last or latest is None:
             return False
+        mates = [mate for mate, role in run.fleet.items() if role == run.fleet[host] and mate not in run.last]
         return any(
-            mate not in run.last
-            and run.fleet[mate] == run.fleet[host]
-            and latest.hosts[mate].state in (states.PENDING, states.UPGRADING)
-            for mate in self._remaining
+            latest.hosts[mate].state in states.BROKEN
+            or (mate in self._remaining and latest.hosts[mate].state in (states.PENDING, states.UPGRADING))
+            for mate in mates
         )
 
     def _make_pass(self, limit: Collection[str]) -> PassView:
