@@ -334,7 +334,8 @@ def test_what_every_host_runs_does_not(roles: Roles) -> None:
          "once, stop_together, plane, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
         ("---\n\n1: x\n", "R/web/meta/upgrade.yml:3: unknown key 1. Known are: requires, "
          "once, stop_together, plane, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
-        ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is not a mapping with requires, once, stop_together, plane, upgrade_path, provider, versions, allowed_from and "),
+        ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is not a mapping with requires, "
+         "once, stop_together, plane, upgrade_path, provider, versions, allowed_from and "),
         ("once: x\nrequires: {a: b}\n", "R/web/meta/upgrade.yml:2: requires: {'a': 'b'} is not a list of names."),
         ("requires: [1]\n", "R/web/meta/upgrade.yml:1: requires: [1] is not a list of names."),
         ("requires: []\nonce: [upgrad]\n", "R/web/meta/upgrade.yml:2: once: 'upgrad' is not a step; did you mean 'upgrade'? Steps are: "),
