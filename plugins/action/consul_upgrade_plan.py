@@ -17,11 +17,11 @@ from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import Code, UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.admission import MOST_SLOW, SlowTries
+from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import REQUIRED_IF, SPEC, act
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import PassProgress, running_count
@@ -30,6 +30,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messa
     IsShown,
     WaitUntilShown,
 )
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ModuleAction
 
 # If nothing changes, the running count is shown this often (seconds).
 _SHOW_EVERY = 30
@@ -42,8 +43,13 @@ _DEFAULT_TIMEOUT = 14400
 _FIRST_ONLY = ("instructions", "instructions_file", "role_order", "restart", "replace", "rollback")
 
 
-class ActionModule(ActionBase):
+class ActionModule(ModuleAction):
     """The action behind the module of the same name."""
+
+    MODULE = "convoy.upgrade.consul_upgrade_plan"
+    SPEC = SPEC
+    REQUIRED_IF = REQUIRED_IF
+    ACT = act
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Make one pass, or with ``wait`` passes until the end of the rollout."""
@@ -121,9 +127,7 @@ class ActionModule(ActionBase):
         """Call the module, and call it again if it was too slow, as it can't print that before it ends."""
         tries: SlowTries | None = None
         while True:
-            found: dict[str, Any] = self._execute_module(
-                module_name="convoy.upgrade.consul_upgrade_plan", module_args=options, task_vars=task_vars
-            )
+            found = self.call(options, task_vars)
             failure = found.get("failure") or {}
             if failure.get("code") != "too_slow":
                 return found

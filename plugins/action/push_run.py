@@ -15,9 +15,13 @@ from ansible import context
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_info import as_result as fleet_result
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started, require_watch
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.status_text import status_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     GetHostsThatGaveWay,
@@ -193,8 +197,16 @@ class ActionModule(ControllerAction):
             if settlement.done:
                 break
             if not settlement.can_move or left <= 0:
-                return _unsettled(settlement)
+                result = _unsettled(settlement)
+                if result.get("failed"):
+                    self._show_fleet(options)
+                return result
         return {"done": True, "partial": {}, "blockers": []}
+
+    def _show_fleet(self, options: dict[str, Any]) -> None:
+        view = read_fleet(Store(read_settings(options.get, os.environ)), fleet=ask(GetRun()).fleet)
+        for line in status_lines(fleet_result(view, None)):
+            self._display.display(line)
 
     def _stop(self, _options: dict[str, Any]) -> dict[str, Any]:
         if is_started():

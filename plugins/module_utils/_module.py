@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from ansible.module_utils.basic import AnsibleModule, env_fallback
 
@@ -35,6 +35,21 @@ ACTION_CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
     **{name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()},
     "kv_prefix": {"type": "str", "default": ""},
 }
+
+
+class ModuleCall(Protocol):
+    """What a module knows of its call."""
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Return the checked options."""
+
+    @property
+    def check_mode(self) -> bool:
+        """Return whether nothing may be written."""
+
+    def warn(self, warning: str) -> None:
+        """Add a warning to the result."""
 
 
 def run(module: AnsibleModule, act: Callable[[Store], dict[str, Any]]) -> None:

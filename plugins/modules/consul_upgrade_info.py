@@ -344,10 +344,18 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, ModuleCall, run
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts, rollout_blockers
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView, read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+
+SPEC: dict[str, dict[str, Any]] = {
+    **CONNECTION_OPTIONS,
+    "fleet": {"type": "dict"},
+    "role_pattern": {"type": "str"},
+    "history": {"type": "int", "default": 10},
+    "name": {"type": "str"},
+}
 
 
 def as_result(view: FleetView, name: str | None) -> dict[str, Any]:
@@ -376,33 +384,28 @@ def as_result(view: FleetView, name: str | None) -> dict[str, Any]:
     return result
 
 
+def act(call: ModuleCall, store: Store) -> dict[str, Any]:
+    """Read the state of the fleet; return it as the result.
+
+    :raises UpgradeError: what :func:`read_fleet` raises.
+    """
+    options = call.params
+    view = read_fleet(
+        store,
+        fleet=options["fleet"],
+        role_pattern=options["role_pattern"],
+        history=max(0, options["history"]),
+        name=options["name"],
+    )
+    for warning in view.warnings:
+        call.warn(warning)
+    return as_result(view, options["name"])
+
+
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION_OPTIONS,
-            "fleet": {"type": "dict"},
-            "role_pattern": {"type": "str"},
-            "history": {"type": "int", "default": 10},
-            "name": {"type": "str"},
-        },
-        supports_check_mode=True,
-    )
-    options = module.params
-
-    def act(store: Store) -> dict[str, Any]:
-        view = read_fleet(
-            store,
-            fleet=options["fleet"],
-            role_pattern=options["role_pattern"],
-            history=max(0, options["history"]),
-            name=options["name"],
-        )
-        for warning in view.warnings:
-            module.warn(warning)
-        return as_result(view, options["name"])
-
-    run(module, act)
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    run(module, lambda store: act(module, store))
 
 
 if __name__ == "__main__":

@@ -442,7 +442,12 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES, UPGRADING
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
+    CONNECTION_OPTIONS,
+    ModuleCall,
+    changed,
+    run,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts, rollout_blockers
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import as_rollback
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import (
@@ -454,6 +459,27 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import RuleSource, origins
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import with_order
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+
+SPEC: dict[str, dict[str, Any]] = {
+    **CONNECTION_OPTIONS,
+    "version": {"type": "str"},
+    "instructions": {"type": "dict"},
+    "instructions_file": {"type": "path"},
+    "role_order": {"type": "dict"},
+    "fleet": {"type": "dict"},
+    "role_pattern": {"type": "str"},
+    "limit": {"type": "list", "elements": "str"},
+    "converge": {"type": "bool", "default": False},
+    "wait": {"type": "bool", "default": False},
+    "wait_timeout": {"type": "int", "default": 14400},
+    "restart": {"type": "bool", "default": False},
+    "replace": {"type": "str"},
+    "rollback": {"type": "bool", "default": False},
+    "since": {"type": "int"},
+    "epoch": {"type": "int", "default": 0},
+    "commit": {"type": "str", "default": ""},
+}
+REQUIRED_IF: list[tuple[str, Any, tuple[str, ...]]] = [("rollback", True, ("version",))]
 
 
 def as_result(
@@ -495,63 +521,45 @@ def as_result(
     }
 
 
+def act(call: ModuleCall, store: Store) -> dict[str, Any]:
+    """Make a pass; return its result.
+
+    :raises UpgradeError: what :func:`make_pass` raises.
+    """
+    options = call.params
+    # After the first pass, the rules are in the ledger.
+    sources = sources_of(options["instructions"], options["instructions_file"]) if options["since"] is None else ()
+    request = PassRequest(
+        version=options["version"],
+        rules=merged(sources) if sources else None,
+        role_order=options["role_order"],
+        fleet=options["fleet"],
+        role_pattern=options["role_pattern"],
+        limit=options["limit"],
+        converge=options["converge"],
+        restart=options["restart"],
+        replace=options["replace"],
+        since=options["since"],
+        epoch=options["epoch"],
+        commit=options["commit"],
+    )
+    if options["rollback"]:
+        request = as_rollback(store, request)
+    if options["since"] is not None:
+        seen = store.wait_for_change(options["since"], options["wait_timeout"])
+    # One slow try ends the call. The action plugin prints a line and tries again.
+    outcome = make_pass(store, request, dry=call.check_mode, most_slow=1)
+    if options["since"] is not None:
+        outcome.index = max(outcome.index, seen)
+    for warning in outcome.warnings:
+        call.warn(warning)
+    return as_result(outcome, sources, options["role_order"])
+
+
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION_OPTIONS,
-            "version": {"type": "str"},
-            "instructions": {"type": "dict"},
-            "instructions_file": {"type": "path"},
-            "role_order": {"type": "dict"},
-            "fleet": {"type": "dict"},
-            "role_pattern": {"type": "str"},
-            "limit": {"type": "list", "elements": "str"},
-            "converge": {"type": "bool", "default": False},
-            "wait": {"type": "bool", "default": False},
-            "wait_timeout": {"type": "int", "default": 14400},
-            "restart": {"type": "bool", "default": False},
-            "replace": {"type": "str"},
-            "rollback": {"type": "bool", "default": False},
-            "since": {"type": "int"},
-            "epoch": {"type": "int", "default": 0},
-            "commit": {"type": "str", "default": ""},
-        },
-        required_if=[("rollback", True, ("version",))],
-        supports_check_mode=True,
-    )
-    options = module.params
-
-    def act(store: Store) -> dict[str, Any]:
-        # After the first pass, the rules are in the ledger.
-        sources = sources_of(options["instructions"], options["instructions_file"]) if options["since"] is None else ()
-        request = PassRequest(
-            version=options["version"],
-            rules=merged(sources) if sources else None,
-            role_order=options["role_order"],
-            fleet=options["fleet"],
-            role_pattern=options["role_pattern"],
-            limit=options["limit"],
-            converge=options["converge"],
-            restart=options["restart"],
-            replace=options["replace"],
-            since=options["since"],
-            epoch=options["epoch"],
-            commit=options["commit"],
-        )
-        if options["rollback"]:
-            request = as_rollback(store, request)
-        if options["since"] is not None:
-            seen = store.wait_for_change(options["since"], options["wait_timeout"])
-        # One slow try ends the call. The action plugin prints a line and tries again.
-        outcome = make_pass(store, request, dry=module.check_mode, most_slow=1)
-        if options["since"] is not None:
-            outcome.index = max(outcome.index, seen)
-        for warning in outcome.warnings:
-            module.warn(warning)
-        return as_result(outcome, sources, options["role_order"])
-
-    run(module, act)
+    module = AnsibleModule(argument_spec=SPEC, required_if=REQUIRED_IF, supports_check_mode=True)
+    run(module, lambda store: act(module, store))
 
 
 if __name__ == "__main__":

@@ -222,6 +222,11 @@ hosts:
       description: The checkpoints that are still before it on its upgrade path, such as C(nginx@2.4).
       type: list
       elements: str
+plays:
+  description: Plays with hosts that are waited for, hosts that upgrade themselves included.
+  returned: with V(prepared), V(started) and V(finished)
+  type: list
+  elements: str
 task_timeout:
   description: The longest that a task of a host may take, in seconds, from C(health.progress_deadline) in the rules. 0 for no limit.
   returned: with V(prepared), V(started) and V(finished)

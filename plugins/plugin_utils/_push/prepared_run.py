@@ -88,6 +88,7 @@ class PreparedRun:
             "validate": list(self.scope.validate),
             "resumed": list(self.scope.resumed),
             POST_UPGRADE: list(self.post_upgrade),
+            "plays": [play for play in (*self.scope.plays, POST_UPGRADE) if self.hosts_of(play)],
             "complete": self.complete,
             "task_timeout": self.task_timeout,
             "hosts": {

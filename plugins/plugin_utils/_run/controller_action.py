@@ -1,17 +1,26 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all actions that run on the controller share: their options, and a failure in place of an exception."""
+"""What all actions that run on the controller share: their options, a failure in place of an exception, and modules called in this process."""
 
 from __future__ import annotations
 
+import datetime
+import json
+import os
+import sys
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.common.parameters import remove_values
 from ansible.plugins.action import ActionBase
 
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._consul.settings import read_settings
+from ...module_utils._module import ModuleCall
+from ...module_utils._state.store import Store
 
 
 class ControllerAction(ActionBase):
@@ -42,3 +51,70 @@ class ControllerAction(ActionBase):
         :param task_vars: the variables of the task.
         :raises UpgradeError: which becomes the failure of the task.
         """
+
+
+class ModuleAction(ActionBase):
+    """An action that calls the module of the same name.
+
+    If the module would run on this machine, under the same Python and as the same user, it is called in this process: to pack, start and import
+    a module takes more processor time than a planner pass.
+
+    :cvar MODULE: the module's full name.
+    :cvar SPEC: its argument spec.
+    :cvar REQUIRED_IF: its conditions for required options.
+    :cvar ACT: its function that does the work.
+    """
+
+    MODULE: ClassVar[str]
+    SPEC: ClassVar[Mapping[str, Mapping[str, Any]]]
+    REQUIRED_IF: ClassVar[list[tuple[str, Any, tuple[str, ...]]]] = []
+    ACT: ClassVar[Callable[[ModuleCall, Store], dict[str, Any]]]
+
+    def call(self, options: Mapping[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Call the module; return its result."""
+        if self._runs_here(task_vars or {}):
+            plain = json.loads(json.dumps(options, default=_plain))
+            checked = ArgumentSpecValidator(dict(self.SPEC), required_if=self.REQUIRED_IF).validate(plain)
+            # Otherwise the module says what is wrong.
+            if not checked.error_messages:
+                params = checked.validated_parameters
+                result = json.loads(json.dumps(self._call_here(params)))
+                secrets = [params[name] for name, spec in self.SPEC.items() if spec.get("no_log") and params.get(name)]
+                return dict(remove_values(result, secrets))
+        found: dict[str, Any] = self._execute_module(
+            module_name=self.MODULE, module_args=dict(options), task_vars=task_vars
+        )
+        return found
+
+    def _call_here(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        call = _LocalCall(params, check_mode=bool(self._task.check_mode))
+        try:
+            result = type(self).ACT(call, Store(read_settings(params.get, os.environ)))
+        except UpgradeError as error:
+            result = error.as_result()
+        return {"changed": False, **result, **({"warnings": call.warnings} if call.warnings else {})}
+
+    def _runs_here(self, task_vars: Mapping[str, Any]) -> bool:
+        task = self._task
+        if self._connection.transport != "local" or self._play_context.become or task.delegate_to or task.async_val:
+            return False
+        # Variables of the environment are for the process of the module.
+        interpreter = self._templar.template(task_vars.get("ansible_python_interpreter") or "")
+        return not any(task.environment or ()) and interpreter == sys.executable
+
+
+class _LocalCall:
+    """A call of a module in this process."""
+
+    def __init__(self, params: Mapping[str, Any], *, check_mode: bool) -> None:
+        self.params, self.check_mode = params, check_mode
+        self.warnings: list[str] = []
+
+    def warn(self, warning: str) -> None:
+        """Add a warning to the result."""
+        self.warnings.append(warning)
+
+
+def _plain(value: object) -> str:
+    """Return an option as modules get it, if JSON has no such type: dates as ISO 8601, and decrypted values."""
+    return value.isoformat() if isinstance(value, datetime.date) else str(value)
