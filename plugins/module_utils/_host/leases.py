@@ -8,11 +8,11 @@ Consul deletes the keys with the session: at once if the run ends it, and after 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 
 from .._common.clock import is_time
@@ -20,7 +20,7 @@ from .._common.errors import UpgradeError
 from .._common.processes import boot_id, start_ticks
 from .._consul.client import Operation
 from .._consul.errors import Conflict
-from .._consul.operations import lock, remove
+from .._consul.operations import check_lock, lock, remove
 from .._fleet.ledger import is_count
 from .._state.codec import decode_data, sanitize_all
 from .._state.store import Store, current_user
@@ -98,9 +98,14 @@ def holding_session(store: Store, host: str) -> str:
     return holder.session if holder is not None else ""
 
 
-def release(store: Store, hosts: Iterable[str]) -> list[Operation]:
-    """Return the operations that release the leases of hosts."""
-    return [remove(store.keys.lease(host)) for host in hosts]
+def release(store: Store, session: str, host: str) -> None:
+    """Release the lease of a host, unless another session has it.
+
+    :raises UpgradeError: what :meth:`ConsulClient.write` raises.
+    """
+    key = store.keys.lease(host)
+    with contextlib.suppress(Conflict):
+        store.client.write([check_lock(key, session), remove(key)])
 
 
 def _lock(store: Store, session: str, host: str) -> Operation:

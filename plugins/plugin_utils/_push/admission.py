@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
+from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
 from ...module_utils._host_states import states
@@ -84,7 +85,7 @@ class RunAdmission:
             self._admitted.discard(host)
             self._changed.notify_all()
             if any(decision is None for decision in self._waiting.values()):
-                self._pass()
+                self._try_pass()
 
     def hosts_that_gave_way(self) -> tuple[str, ...]:
         """Return the hosts that have to ask again: of those that waited, the ones that gave their forks to others."""
@@ -158,7 +159,13 @@ class RunAdmission:
                 self._waiting[host] = None
             self._gather(play)
             if not self._has_passed:
-                self._pass()
+                try:
+                    self._pass()
+                except UpgradeError:
+                    # Otherwise later passes would admit hosts that no task waits for.
+                    for host in leased:
+                        self._waiting.pop(host, None)
+                    raise
             self._start_watching()
             while self._waiting[leased[0]] is None:
                 left = max(0.0, deadline - time.monotonic())
@@ -352,14 +359,17 @@ class RunAdmission:
                 latest = self._latest
             self._wait(latest, _LONGEST_WAIT)
             with self._lock:
-                try:
-                    self._pass()
-                except Exception as error:
-                    # Without a decision, hosts would wait until the timeout.
-                    for host, decision in self._waiting.items():
-                        if decision is None:
-                            self._waiting[host] = Decision(admitted=False, state=states.PENDING, reason=str(error))
-                    self._changed.notify_all()
+                self._try_pass()
+
+    def _try_pass(self) -> None:
+        """Make a pass. If it fails, no waiting host is admitted; without a decision, they would wait until the timeout."""
+        try:
+            self._pass()
+        except Exception as error:
+            for host, decision in self._waiting.items():
+                if decision is None:
+                    self._waiting[host] = Decision(admitted=False, state=states.PENDING, reason=str(error))
+            self._changed.notify_all()
 
     def _wait(self, latest: PassView | None, seconds: float) -> None:
         wake_at = latest.outcome.plan.wake_at if latest else None

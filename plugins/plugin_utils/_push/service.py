@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Collection, Iterator
+
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.watch import BlockingQueries
 from ...module_utils._host_states.states import PENDING, UPGRADED
@@ -54,7 +57,8 @@ class PushService:
 
     def admit(self, message: Admit) -> HostAdmission:
         """Answer :class:`Admit`."""
-        return self._begin(message.host, self._admission.admit(message.host))
+        with self._released_on_error([message.host]):
+            return self._begin(message.host, self._admission.admit(message.host))
 
     def hosts_that_gave_way(self) -> tuple[str, ...]:
         """Answer :class:`GetHostsThatGaveWay`."""
@@ -62,8 +66,9 @@ class PushService:
 
     def admit_wave(self, message: AdmitWave) -> dict[str, HostAdmission]:
         """Answer :class:`AdmitWave`."""
-        decisions = self._admission.admit_wave(message.hosts)
-        return {host: self._begin(host, decisions[host], in_wave=True) for host in message.hosts}
+        with self._released_on_error(message.hosts):
+            decisions = self._admission.admit_wave(message.hosts)
+            return {host: self._begin(host, decisions[host], in_wave=True) for host in message.hosts}
 
     def begin_task_group(self, message: BeginTaskGroup) -> TaskGroupStart:
         """Answer :class:`BeginTaskGroup`."""
@@ -125,6 +130,18 @@ class PushService:
             and all(host in self._partial or latest.hosts[host].state == PENDING for host in unfinished),
             unfinished,
         )
+
+    @contextlib.contextmanager
+    def _released_on_error(self, hosts: Collection[str]) -> Iterator[None]:
+        """Let no other host and no other run wait for hosts whose admission failed."""
+        try:
+            yield
+        except UpgradeError:
+            for host in set(hosts).difference(self._active_hosts()):
+                self._admission.ended(host)
+                with contextlib.suppress(UpgradeError):
+                    self.session.release(host)
+            raise
 
     def _begin(self, host: str, decision: Decision, *, in_wave: bool = False) -> HostAdmission:
         done: tuple[str, ...] = ()

@@ -38,8 +38,8 @@ class RunSession:
             return leases.acquire(store, self.name, host)
 
     def release(self, host: str) -> None:
-        """Release the lease of a host."""
-        self._pool.with_retries(lambda store: store.client.write(leases.release(store, [host])))
+        """Release the lease of a host, unless another run has it."""
+        self._pool.with_retries(lambda store: leases.release(store, self.name, host))
 
     def check(self, host: str) -> None:
         """Raise an error if another run acquired the lease of a host while this run had lost its session.

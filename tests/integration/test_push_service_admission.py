@@ -1,0 +1,61 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Push services with a real Consul: what remains of a host whose admission fails, and of leases that belong to another run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Admit, Settle
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
+from devkit.kv import RawKV
+from integration.support.fleet import seed
+from integration.support.push_services import PushServices, admit_apart
+
+pytestmark = pytest.mark.one_release
+
+FLEET = {"web1": "web", "web2": "web"}
+GROUPS = {"web": (RunTaskGroup("upgrade/app", "upgrade", "app", once=False),)}
+
+
+@pytest.fixture
+def services(store: Store, consul: RawKV) -> Iterator[PushServices]:
+    """Starts push services."""
+    seed(consul, FLEET)
+    running = PushServices(store, FLEET)
+    yield running
+    running.close()
+
+
+def test_a_host_whose_admission_failed_is_not_admitted_by_a_later_pass(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2")
+    ledger = consul.get("upgrade/ledger")
+    assert ledger is not None
+    consul.put("upgrade/ledger", "not JSON")
+    with pytest.raises(UpgradeError):
+        service.admit(Admit("web1"))
+    assert consul.get("upgrade/drivers/web1") is None
+    consul.put("upgrade/ledger", ledger)
+    admit_apart(service, "web2")
+    assert consul.get("config_state/enable_puppet/host/web1") is None
+    # Nor does the run wait for it.
+    assert "web1" not in service.settle(Settle(("web2",), 0.1)).unfinished
+
+
+def test_a_run_releases_only_its_own_leases(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2")
+    admit_apart(service, "web1")
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    other = json.loads(body)["ID"]
+    for host in FLEET:
+        consul.delete(f"upgrade/drivers/{host}")
+        consul.call("PUT", f"kv/upgrade/drivers/{host}?acquire={other}", b"{}")
+        service.session.release(host)
+        assert consul.get(f"upgrade/drivers/{host}") == b"{}"
+    assert service.admit(Admit("web2")).state == "taken"
+    assert consul.get("upgrade/drivers/web2") == b"{}"
