@@ -8,7 +8,11 @@ from __future__ import annotations
 from ...module_utils._fleet.checkpoints import is_checkpoint_group
 from ...module_utils._fleet.fleet import HostRecord
 from ...module_utils._planner.plan import HostView
+from .._services.steps import DRAIN, MAY_STOP, REPLACEMENT
 from .run import AFTER, PushRun
+
+# If an upgrade was interrupted in one of these steps and no other service is stopped, it is not known whether any is.
+_BEFORE_REPLACEMENT = (MAY_STOP, DRAIN, "stop")
 
 
 def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[str, None]:
@@ -17,6 +21,8 @@ def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[
     - Task groups of checkpoints count if their checkpoint is on the host's upgrade path in this run, which a rollback changes.
     - Other task groups count only for the version of the record.
     - Task groups of providers never count. The provider's own key has its progress, as its version may have changed since.
+    - ``may_stop`` and ``drain`` don't count if the upgrade was interrupted before the first service was stopped, as what they checked may have
+      changed since.
     """
     if record is None or not record.readable:
         return {}
@@ -33,7 +39,11 @@ def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[
             return task_group is not None
         return is_same_version
 
-    return dict.fromkeys(filter(counts, record.done))
+    done = dict.fromkeys(filter(counts, record.done))
+    step_of = {name: one.step for name, one in task_groups.items()}
+    if record.step in _BEFORE_REPLACEMENT and not any(step_of.get(name) in REPLACEMENT for name in done):
+        done = {name: None for name in done if step_of.get(name) not in (MAY_STOP, DRAIN)}
+    return done
 
 
 def interrupted_at(run: PushRun, host: str, view: HostView) -> str:

@@ -60,3 +60,26 @@ def test_an_unreadable_record_or_one_of_another_upgrade_has_no_finished_task_gro
     assert not finished_groups(run("2.12", AFTER), "db1", record)
     assert not finished_groups(run(), "db1", replace(record, readable=False))
     assert not finished_groups(run(), "db1", None)
+
+
+@pytest.mark.parametrize(
+    ("step", "done", "expected"),
+    [
+        ("stop", ("prepare/db", "may_stop/db", "drain/db"), ["prepare/db"]),
+        ("drain", ("prepare/db", "may_stop/db"), ["prepare/db"]),
+        ("upgrade", ("may_stop/db", "drain/db"), ["may_stop/db", "drain/db"]),
+        ("stop", ("may_stop/db", "stop/web"), ["may_stop/db", "stop/web"]),
+        # Tags ended the run after these steps.
+        (None, ("may_stop/db", "drain/db"), ["may_stop/db", "drain/db"]),
+    ],
+)
+def test_a_host_asks_again_whether_it_may_stop_if_no_service_was_stopped(
+    step: str | None, done: tuple[str, ...], expected: list[str]
+) -> None:
+    groups = tuple(
+        RunTaskGroup(f"{step}/{service}", step, service, once=False)
+        for step in ("prepare", "may_stop", "drain", "stop", "upgrade")
+        for service in ("db", "web")
+    )
+    of_run = replace(run(), task_groups={"db": groups})
+    assert list(finished_groups(of_run, "db1", HostRecord("2.10", FAILED, done=done, step=step))) == expected
