@@ -65,8 +65,8 @@ def test_what_an_operator_put_into_maintenance_stays_there(steps: Steps) -> None
     web1 = steps.lab.nodes["web1"]
     consul(web1, "maint", "-enable", "-service=shop", "-reason=new disk")
     assert "changed=0 " in run(steps, "web1", "drain")
-    shown = run(steps, "web1", "undrain", code=2)
-    assert "web1: the state of the service shop in Consul is maintenance after 5 s." in shown
+    # Nor is it waited for.
+    run(steps, "web1", "undrain")
     assert "new disk" in checks(web1)
     consul(web1, "maint", "-disable", "-service=shop")
 

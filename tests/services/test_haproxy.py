@@ -163,6 +163,8 @@ def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balance
     assert download.server == "web1"
     shown = words(backend(steps, "web1", "drain", code=2, haproxy_backend_drain_timeout=0))
     assert "app/web1 gets no new sessions any more, but has 1 that did not end within 0 s." in shown
+    assert "Its services still run. They were put back." in shown
+    assert status(balancer, "web1") == "UP"
     assert not download.is_over
     backend(steps, "web1", "drain", haproxy_backend_drain_timeout=0, haproxy_backend_shutdown_sessions=True)
     assert download.end() < SLOW

@@ -86,6 +86,7 @@ def test_a_primary_keeps_its_data_even_what_was_written_after_it_was_saved(steps
     assert installed(primary, "redis-server").endswith("+v2")
     process = process_of(primary)
     cli(primary, "SET", "late", "1")
+    assert "redis1: Redis still runs from packages that were replaced." in run(steps, "redis1", "verify", code=2)
     run(steps, "redis1", "start", "verify")
     assert process_of(primary) != process
     assert (cli(primary, "DBSIZE"), cli(primary, "GET", "late")) == (str(KEYS + 2), "1")
