@@ -242,12 +242,20 @@ def test_a_service_is_stopped_once_it_may_be(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_primary_goes_after_the_other_hosts_of_its_role(site: Site) -> None:
+@pytest.mark.parametrize("plane", ["controlplane", "dataplane"])
+def test_a_primary_goes_after_the_other_hosts_of_its_role(site: Site, plane: str) -> None:
     site.service("app", ["upgrade"])
     hosts = ["db1", "db2", "db3"]
-    site.inventory({"db": {"plane": "dataplane", "services": ["app"]}}, {"db": hosts}, db1={"upgrade_goes_last": True})
-    site.play("upgrade", version="v1", instructions={"rolling_rules": {"global": 1}})
-    assert [one.host for one in site.entries() if one.what == "begin"] == ["db2", "db3", "db1"]
+    site.inventory({"db": {"plane": plane, "services": ["app"]}}, {"db": hosts}, db1={"upgrade_goes_last": True})
+    cause = site.fail("db3", "app/upgrade")
+    rules = {"rolling_rules": {"global": 2}}
+    shown = site.play("upgrade", version="v1", instructions=rules, code=2)
+    assert "db1 is not admitted (pending): it goes after the other hosts of its role: db3 (failed)" in shown
+    assert not site.entries("db1")
+    cause.unlink()
+    for version in ("v1", "v2"):
+        site.play("upgrade", version=version, instructions=rules, retry_failed=True)
+        assert [(one.host, one.what) for one in site.entries()][-2:] == [("db1", "begin"), ("db1", "end")]
 
 
 @pytest.mark.thorough

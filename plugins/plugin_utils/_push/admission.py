@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import listing
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
 from ...module_utils._host_states import states
@@ -131,6 +132,8 @@ class RunAdmission:
             view = plan.hosts[host]
             if host in leases and host not in self._remaining:
                 return f"{view.reason}; another run holds its lease"
+            if view.state == states.PENDING and (later := self._why_later(host)):
+                return later
             if view.state == states.PENDING and host in admissible:
                 return f"{view.reason}, but no run holds its lease; run the same command again"
             return view.reason
@@ -207,14 +210,21 @@ class RunAdmission:
         while True:
             try:
                 latest = self._make_pass(self._pulled)
-                waiting = [host for host in hosts if decide(self._run, latest, host) is None]
+                # Their mates were in earlier waves.
+                refused = {host: why for host in hosts if (why := self._why_later(host))}
+                waiting = [host for host in hosts if host not in refused and decide(self._run, latest, host) is None]
                 plan = latest.plan_for(hosts)
                 admissible = {one.host for one in plan.admissions}
                 fits = all(host in admissible for host in waiting)
                 can_fit_later = plan.waits or self._are_others_upgrading(latest, hosts)
                 if fits or not can_fit_later or time.monotonic() >= deadline:
                     latest = self._make_pass([*waiting, *self._pulled]) if waiting else latest
-                    return {host: decide_finally(self._run, latest, host) for host in hosts}
+                    return {
+                        host: Decision(admitted=False, state=latest.hosts[host].state, reason=refused[host])
+                        if host in refused
+                        else decide_finally(self._run, latest, host)
+                        for host in hosts
+                    }
             except Unreachable:
                 if time.monotonic() >= deadline:
                     raise
@@ -234,7 +244,8 @@ class RunAdmission:
             return
         if self._run.last and self._latest is None:
             self._make_pass(self._pulled)
-        mates = [host for host in waiting if not self._goes_later(host)]
+        later = {host: why for host in waiting if (why := self._why_later(host))}
+        mates = [host for host in waiting if host not in later]
         latest = self._make_pass([*mates, *self._pulled])
         self._has_passed = True
         for host in mates:
@@ -246,7 +257,10 @@ class RunAdmission:
         to_ask = [
             host
             for host in self._remaining
-            if host not in self._admitted and host not in self._gave_way and self._play_of.get(host, play) == play
+            if host not in self._admitted
+            and host not in self._gave_way
+            and host not in later
+            and self._play_of.get(host, play) == play
         ]
         if undecided and not self._can_move(latest, to_ask):
             for host in undecided:
@@ -255,9 +269,8 @@ class RunAdmission:
                 asks_again = bool(self._gave_way) and host not in self._asking_again
                 if asks_again:
                     self._gave_way[host] = None
-                self._waiting[host] = Decision(
-                    admitted=False, state=view.state, reason=view.reason, asks_again=asks_again
-                )
+                reason = later.get(host, view.reason)
+                self._waiting[host] = Decision(admitted=False, state=view.state, reason=reason, asks_again=asks_again)
         elif undecided:
             self._make_way(latest, undecided, [host for host in to_ask if host not in self._requested])
         self._changed.notify_all()
@@ -273,17 +286,19 @@ class RunAdmission:
             self._waiting[host] = Decision(admitted=False, state=view.state, reason=view.reason, asks_again=True)
             self._gave_way[host] = None
 
-    def _goes_later(self, host: str) -> bool:
-        """Return whether a host has to let other hosts of its role go first. If one of them failed, it waits for an operator."""
+    def _why_later(self, host: str) -> str:
+        """Return why a host has to let other hosts of its role go first, empty if it does not. If one of them failed, it waits for an operator."""
         run, latest = self._run, self._latest
         if host not in run.last or latest is None:
-            return False
-        mates = [mate for mate, role in run.fleet.items() if role == run.fleet[host] and mate not in run.last]
-        return any(
-            latest.hosts[mate].state in states.BROKEN
-            or (mate in self._remaining and latest.hosts[mate].state in (states.PENDING, states.UPGRADING))
-            for mate in mates
-        )
+            return ""
+        mates = {mate: latest.hosts[mate].state for mate, role in run.fleet.items() if role == run.fleet[host]}
+        first = [
+            f"{mate} ({state})"
+            for mate, state in mates.items()
+            if mate not in run.last
+            and (state in states.BROKEN or (mate in self._remaining and state in (states.PENDING, states.UPGRADING)))
+        ]
+        return f"it goes after the other hosts of its role: {listing(first, 3)}" if first else ""
 
     def _make_pass(self, limit: Collection[str]) -> PassView:
         run = self._run

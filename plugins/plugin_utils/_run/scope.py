@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
@@ -53,6 +54,8 @@ class RunScope:
     def with_last(self, last: Collection[str], fleet: Mapping[str, str]) -> RunScope:
         """Return the same run with some hosts after the other hosts of their roles, in the places that the plan has for the roles.
 
+        A wave with such a host and others of its role becomes two, as the hosts of a wave go at the same time.
+
         :param fleet: host -> role.
         """
 
@@ -62,14 +65,18 @@ class RunScope:
                 left.setdefault(fleet[host], []).append(host)
             return tuple(left[fleet[host]].pop(0) for host in hosts)
 
-        return replace(self, pushed={play: ordered(hosts) for play, hosts in self.pushed.items()})
+        pushed = {play: ordered(hosts) for play, hosts in self.pushed.items()}
+        waves: list[tuple[str, ...]] = []
+        for wave in _split(pushed[CONTROL], self.waves):
+            firsts = {fleet[host] for host in wave if host not in last}
+            later = tuple(host for host in wave if host in last and fleet[host] in firsts)
+            waves += [tuple(host for host in wave if host not in later), later]
+        pushed[CONTROL] = tuple(host for wave in waves for host in wave)
+        return replace(self, pushed=pushed, waves=tuple(len(wave) for wave in waves if wave))
 
     def without(self, hosts: Collection[str]) -> RunScope:
         """Return the same run without some of its hosts."""
-        waves, at = [], 0
-        for size in self.waves:
-            waves.append(sum(host not in hosts for host in self.pushed[CONTROL][at : at + size]))
-            at += size
+        waves = [sum(host not in hosts for host in wave) for wave in _split(self.pushed[CONTROL], self.waves)]
         return replace(
             self,
             pushed={play: tuple(host for host in found if host not in hosts) for play, found in self.pushed.items()},
@@ -77,6 +84,12 @@ class RunScope:
             validate=tuple(host for host in self.validate if host not in hosts),
             plays={play: tuple(host for host in found if host not in hosts) for play, found in self.plays.items()},
         )
+
+
+def _split(hosts: Sequence[str], sizes: Iterable[int]) -> list[tuple[str, ...]]:
+    """Return the waves of some sizes."""
+    rest = iter(hosts)
+    return [tuple(islice(rest, size)) for size in sizes]
 
 
 def run_scope(

@@ -213,3 +213,11 @@ def test_hosts_that_go_last_keep_the_places_of_their_roles() -> None:
     assert found.pushed["controlplane"] == ("a1", "b1")
     found = scope_of((), "", "a1 b1 a2 b2").with_last({"a1"}, fleet)
     assert found.pushed["dataplane"] == ("a2", "b1", "a1", "b2")
+
+
+def test_a_wave_with_a_host_that_goes_last_and_others_of_its_role_becomes_two() -> None:
+    fleet = {"a1": "a", "a2": "a", "a3": "a", "b1": "b"}
+    found = scope_of((3, 1), "a1 a2 b1 a3", "").with_last({"a1"}, fleet)
+    assert (found.waves, found.pushed["controlplane"]) == ((3, 1), ("a2", "a3", "b1", "a1"))
+    found = scope_of((4,), "a1 a2 b1 a3", "").with_last({"a1"}, fleet)
+    assert (found.waves, found.pushed["controlplane"]) == ((3, 1), ("a2", "a3", "b1", "a1"))
