@@ -6,7 +6,8 @@
     python tests/benchmarks/playbooks.py [--hosts N ...] [--rounds N]
 
 First with hosts whose upgrades take 2 to 16 s, three at once: the time from the first task to the last, and that of the whole run. Then with
-five tasks that do nothing: the processor time of all processes. The hosts are this machine under several names.
+five tasks that do nothing: the processor time of all processes, beside plain playbooks that gather the facts that an upgrade gathers, and none.
+The hosts are this machine under several names.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ CAP, FORKS = 3, 5
 PINNED, SERIAL = "strategy: ansible.builtin.host_pinned", f"serial: {CAP}"
 _SET_CHILD_SUBREAPER = 36
 _TASK = "- name: {step}\n  ansible.builtin.command: {command}\n  changed_when: false\n  tags: [{step}]\n"
-_PLAY = "---\n- hosts: web\n  gather_facts: false\n  {how}\n  tasks:\n    - ansible.builtin.import_tasks: roles/app/tasks/upgrade_tasks.yml\n"
+_PLAY = "---\n- hosts: web\n  {facts}\n  {how}\n  tasks:\n    - ansible.builtin.import_tasks: roles/app/tasks/upgrade_tasks.yml\n"
+NO_FACTS = "gather_facts: false"
+# As upgrade_fact_subset in playbooks/group_vars.
+SAME_FACTS = "gather_subset: ['!all', '!min', distribution, pkg_mgr, service_mgr, platform]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +69,13 @@ def site_of(folder: str, agent: Agent, hosts: Sequence[str], tasks: str, each: S
     return site
 
 
-def run(site: Site, how: str, forks: int, cap: int) -> Cost:
+def run(site: Site, how: str, forks: int, cap: int, facts: str = NO_FACTS) -> Cost:
     """Run the tasks by a plain playbook, or by an upgrade if ``how`` is empty."""
     others = _children()
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     if how:
         play = site.folder / "plain.yml"
-        play.write_text(_PLAY.format(how=how))
+        play.write_text(_PLAY.format(how=how, facts=facts))
         ended = site.end(site.start(play, forks=forks), 3600)
     else:
         rules = {"rolling_rules": {"global": cap}}
@@ -115,19 +119,24 @@ def uneven(rounds: int) -> None:
 
 
 def cost(size: int, rounds: int) -> None:
-    """Print the processor time of both for a fleet of some size, and their ratio."""
+    """Print the processor time of both for a fleet of some size, and their ratios."""
     hosts = [f"web{number}" for number in range(1, size + 1)]
     tasks = "".join(_TASK.format(step=step, command="'true'") for step in STEPS)
-    ours, plain = [], []
+    ours: list[float] = []
+    plain: dict[str, list[float]] = {SAME_FACTS: [], NO_FACTS: []}
     for _round in range(rounds):
         with tempfile.TemporaryDirectory() as folder, Agent() as agent:
             site = site_of(folder, agent, hosts, tasks)
-            plain.append(run(site, PINNED, FORKS, FORKS).busy)
+            for facts, found in plain.items():
+                found.append(run(site, PINNED, FORKS, FORKS, facts).busy)
             ours.append(run(site, "", FORKS, FORKS).busy)
-    ratio = statistics.median(mine / other for mine, other in zip(ours, plain, strict=True))
+    same, none = (
+        f"{statistics.median(found):6.1f} s ({statistics.median(mine / other for mine, other in zip(ours, found, strict=True)):.2f} times)"
+        for found in plain.values()
+    )
     print(
-        f"{size:5} hosts with {len(STEPS)} tasks: {statistics.median(ours):6.1f} s of processor, host_pinned "
-        f"{statistics.median(plain):6.1f} s; {ratio:.2f} times",
+        f"{size:5} hosts with {len(STEPS)} tasks: {statistics.median(ours):6.1f} s of processor; host_pinned with the same facts {same}, "
+        f"without facts {none}",
         flush=True,
     )
 
@@ -137,11 +146,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, nargs="+", default=[10, 50, 200])
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--uneven-only", action="store_true")
+    parser.add_argument("--only", choices=["uneven", "cost"])
     given = parser.parse_args()
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    uneven(given.rounds)
-    for size in () if given.uneven_only else given.hosts:
+    if given.only != "cost":
+        uneven(given.rounds)
+    for size in () if given.only == "uneven" else given.hosts:
         cost(size, given.rounds)
 
 
