@@ -9,35 +9,8 @@ import pytest
 from lab.node import Node
 
 from .conftest import MakeSteps
+from .kernels import NEW, OLD, RUNNING, boot_with, install
 from .steps import POST, Steps
-
-RUNNING = "/proc/sys/kernel/osrelease"
-OLD, NEW = "6.1.0-9-amd64", "6.1.0-10-amd64"
-
-# All nodes have this machine's kernel; the loader has the node say that it is the one of /boot/default.
-LOADER = f"""\
-#!/bin/sh
-cp /boot/default /run/osrelease
-mount --bind /run/osrelease {RUNNING}
-"""
-UNIT = """\
-[Unit]
-Description=What a boot loader would have done
-DefaultDependencies=no
-Before=ssh.service
-[Service]
-Type=oneshot
-ExecStart=/usr/local/sbin/lab-loader
-[Install]
-WantedBy=lab.target
-"""
-
-
-def install(node: Node, release: str, *, default: bool = True) -> None:
-    """Put a kernel into /boot, and let the boot loader take it."""
-    node.write(f"/boot/vmlinuz-{release}", "")
-    if default:
-        node.write("/boot/default", f"{release}\n")
 
 
 def boot_of(node: Node) -> str:
@@ -50,11 +23,7 @@ def steps(make_steps: MakeSteps) -> Steps:
     """Three nodes that run an old kernel."""
     steps = make_steps({f"compute{number}": "compute" for number in (1, 2, 3)})
     for node in steps.lab.nodes.values():
-        install(node, OLD)
-        node.write("/usr/local/sbin/lab-loader", LOADER, 0o755)
-        node.write("/etc/systemd/system/lab-loader.service", UNIT)
-        node.run("systemctl", "enable", "--now", "lab-loader")
-        assert node.run("cat", RUNNING).stdout == f"{OLD}\n"
+        boot_with(node, OLD)
     return steps
 
 

@@ -1,0 +1,133 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs that end in each step of some services, by a failure, by a kill or by tags, and runs that go on from there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.lab import Lab
+from push.site import Site, kill
+
+from .snapshots import installed
+
+STEPS = ("prepare", "may_stop", "drain", "stop", "upgrade", "start", "verify", "undrain", "post_upgrade")
+REPOSITORY = {
+    "repositories_files": [{"src": "{{ inventory_dir }}/lab.list.j2", "dest": "/etc/apt/sources.list.d/lab.list"}]
+}
+# Listed first, so that a run ends before the services begin the step.
+_BREAK = """\
+- name: Break
+  ansible.builtin.shell: {{cmd: "test ! -e /run/sleep-{step} || sleep 600; test ! -e /run/break-{step}"}}
+  changed_when: false
+"""
+
+
+@dataclass(frozen=True)
+class Services:
+    """The services of a role.
+
+    :param hosts: the hosts of the role.
+    :param entries: the services, as entries of ``upgrade_roles``.
+    :param packages: the packages that they upgrade.
+    :param units: the units that have to be active afterwards.
+    """
+
+    hosts: Sequence[str]
+    entries: Sequence[Any]
+    packages: Sequence[str] = ()
+    units: Sequence[str] = ()
+
+
+class Fleet:
+    """Hosts with some services, and runs of the playbook. The sources of version v2 have to be in ``v2`` of the lab's folder, and so on.
+
+    :param roles: role -> its services.
+    :param others: groups of further hosts in the inventory.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        folder: Path,
+        roles: Mapping[str, Services],
+        variables: Mapping[str, Any],
+        others: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """Write the inventory and the service that ends runs."""
+        self.lab = lab
+        self.site = Site(folder, lab)
+        self._roles = roles
+        self._hosts = [host for services in roles.values() for host in services.hosts]
+        breaker = folder / "roles/breaker"
+        (breaker / "tasks").mkdir(parents=True)
+        (breaker / "meta").mkdir()
+        *steps, post = STEPS
+        tasks = "".join(f"{_BREAK.format(step=step)}  tags: {step}\n" for step in steps)
+        (breaker / "tasks/upgrade_tasks.yml").write_text(tasks)
+        (breaker / "tasks/post_upgrade_tasks.yml").write_text(_BREAK.format(step=post))
+        (breaker / "meta/upgrade.yml").write_text("stop_together: true\n")
+        (folder / "lab.list.j2").write_text("deb [trusted=yes] file:/srv/lab/{{ version }} ./\n")
+        entries = {
+            role: {"plane": "dataplane", "services": ["breaker", "repositories", *services.entries]}
+            for role, services in roles.items()
+        }
+        members = {role: list(services.hosts) for role, services in roles.items()}
+        of_host = {host: {**REPOSITORY, **variables} for host in self._hosts}
+        self.site.inventory(entries, {**members, **(others or {})}, **of_host)
+
+    def fail_in_each_step(self, version: str) -> None:
+        """Upgrade all hosts by runs that fail, each one step later."""
+        for step in STEPS:
+            self._mark(f"break-{step}", present=True)
+            shown = self.site.play("upgrade", version=version, retry_failed=True, upgrade_may_stop_timeout=1, code=2)
+            assert {host: self.site.record(host).get("step") for host in self._hosts} == dict.fromkeys(
+                self._hosts, step
+            ), shown
+            self._mark(f"break-{step}", present=False)
+        self.site.play("upgrade", version=version, retry_failed=True)
+        self._assert_upgraded(version)
+
+    def select_steps(self, version: str) -> None:
+        """Upgrade all hosts by runs with tags."""
+        for tags in ("prepare", "stop,upgrade,start", "verify", "post_upgrade"):
+            self.site.play("upgrade", "--tags", tags, version=version)
+        self._assert_upgraded(version)
+
+    def kill_in_each_step(self, version: str) -> None:
+        """Upgrade all hosts by runs that are killed, each one step later."""
+        for step in STEPS:
+            self._mark(f"sleep-{step}", present=True)
+            process = self.site.start("upgrade", version=version)
+            until = time.monotonic() + 180
+            while any(self.site.record(host).get("step") != step for host in self._hosts):
+                assert time.monotonic() < until, f"not all hosts have come to {step}"
+                time.sleep(0.2)
+            kill(process)
+            # Over SSH, a task goes on after its controller is gone.
+            self._mark(f"sleep-{step}", present=False)
+            for host in self._hosts:
+                self.lab.nodes[host].run("pkill", "-x", "sleep", check=False)
+        self.site.play("upgrade", version=version)
+        self._assert_upgraded(version)
+
+    def _mark(self, name: str, *, present: bool) -> None:
+        """Make a file on all hosts, or remove it."""
+        for host in self._hosts:
+            self.lab.nodes[host].run("sh", "-c", f"touch /run/{name}" if present else f"rm -f /run/{name}")
+
+    def _assert_upgraded(self, version: str) -> None:
+        """Check that all packages are new, and that all services serve."""
+        for services in self._roles.values():
+            for host in services.hosts:
+                node = self.lab.nodes[host]
+                found = {name: installed(node, name).rpartition("+")[2] for name in services.packages}
+                assert found == dict.fromkeys(services.packages, version)
+                active = node.run("systemctl", "is-active", *services.units, check=False).stdout.split()
+                assert active == ["active"] * len(services.units)
+        assert self.site.reported(version) == set(self._hosts)
