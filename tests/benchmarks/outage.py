@@ -5,7 +5,7 @@
 
     python tests/benchmarks/outage.py
 
-Compares the services of this collection with a plain ``apt-get install``, and for Redis with a replica with a switch-over by hand.
+Compares the services of this collection with a plain ``apt-get install``, and of a primary with a replica with a switch-over by hand.
 """
 
 from __future__ import annotations
@@ -32,6 +32,16 @@ from services.steps import STEPS, Steps
 REDIS = ["redis-server", "redis-tools"]
 POSTGRESQL = ["postgresql-15", "postgresql-client-15"]
 KEYS = 200_000
+DATA = "/var/lib/postgresql/15/main"
+# Stops this primary, promotes the other host, and follows it. The standby gets all writes before the primary ends.
+SWITCH = """\
+#!/bin/sh -e
+systemctl stop postgresql@15-main
+runuser -u postgres -- psql -XqAt -h {other} -c 'SELECT pg_promote()'
+runuser -u postgres -- touch {data}/standby.signal
+echo "primary_conninfo = 'host={other} user=postgres'" >>{data}/postgresql.auto.conf
+systemctl start postgresql@15-main
+"""
 Write = Callable[[], bool]
 
 
@@ -148,12 +158,49 @@ def postgresql(lab: Lab, steps: Steps) -> None:
     )
 
 
+def standby(lab: Lab, steps: Steps) -> None:
+    """Measure a primary with a standby."""
+    nodes = [lab.nodes["db1"], lab.nodes["db2"]]
+    for node, other in zip(nodes, reversed(nodes), strict=True):
+        node.run("systemctl", "stop", "postgresql@15-main")
+        node.write("/etc/postgresql/15/main/conf.d/lab.conf", "listen_addresses = '*'\n")
+        rules = "host all all samenet trust\nhost replication all samenet trust"
+        node.run("sh", "-c", f"printf '{rules}\\n' >>/etc/postgresql/15/main/pg_hba.conf")
+        node.write("/usr/local/sbin/switch", SWITCH.format(other=other.address, data=DATA), 0o755)
+    primary, follower = nodes
+    primary.run("systemctl", "start", "postgresql@15-main")
+    user = ("runuser", "-u", "postgres", "--")
+    primary.run(*user, "psql", "-XqAtc", "CREATE TABLE written AS SELECT generate_series(1, 1000000) AS id")
+    follower.run("rm", "-r", DATA)
+    follower.run(*user, "pg_basebackup", "-h", primary.address, "-D", DATA, "-R")
+    follower.run("systemctl", "start", "postgresql@15-main")
+    addresses = ",".join(node.address for node in nodes)
+    target = f"host={addresses} user=postgres target_session_attrs=read-write connect_timeout=1"
+
+    def write() -> bool:
+        command = ("psql", "-XqAt", "-c", "INSERT INTO written VALUES (0)", target)
+        return not lab.nodes["app1"].run(*command, check=False).returncode
+
+    what = "postgresql with a standby"
+    measure(f"{what}, a switch-over by hand", write, lambda: primary.run("/usr/local/sbin/switch"))
+    time.sleep(5)
+    follower.run("/usr/local/sbin/switch")
+    time.sleep(5)
+    settings = {"postgresql_major": 15, "postgresql_switchover_command": ["/usr/local/sbin/switch"]}
+    for name in ("db2", "db1"):
+        point(lab.nodes[name], "v2")
+        measure(
+            f"{what}, {name} by the service", write, lambda name=name: steps.run("postgresql", STEPS, [name], settings)
+        )
+
+
 def main() -> None:
-    """Measure both."""
+    """Measure all."""
     with tempfile.TemporaryDirectory() as folder:
         for name, roles, packages, act in (
             ("redis", {"redis1": "cache", "redis2": "cache"}, REDIS, redis),
             ("postgresql", {"db1": "database"}, POSTGRESQL, postgresql),
+            ("standby", {"db1": "database", "db2": "database", "app1": "app"}, POSTGRESQL, standby),
         ):
             with guarded(f"outage-{name}") as lab:
                 lab.up(roles, packages=[packages[0]])
