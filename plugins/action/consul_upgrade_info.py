@@ -14,6 +14,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_act
 class ActionModule(ModuleAction):
     """The action behind the module of the same name."""
 
+    _supports_async = True
+
     MODULE = "convoy.upgrade.consul_upgrade_info"
     SPEC = SPEC
     ACT = act

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -204,9 +205,11 @@ class ActionModule(ControllerAction):
         return {"done": True, "partial": {}, "blockers": []}
 
     def _show_fleet(self, options: dict[str, Any]) -> None:
-        view = read_fleet(Store(read_settings(options.get, os.environ)), fleet=ask(GetRun()).fleet)
-        for line in status_lines(fleet_result(view, None)):
-            self._display.display(line)
+        # The reason why the run stopped is known without it.
+        with contextlib.suppress(UpgradeError):
+            view = read_fleet(Store(read_settings(options.get, os.environ)), fleet=ask(GetRun()).fleet)
+            for line in status_lines(fleet_result(view, None)):
+                self._display.display(line)
 
     def _stop(self, _options: dict[str, Any]) -> dict[str, Any]:
         if is_started():

@@ -177,6 +177,18 @@ def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balance
 
 
 @pytest.mark.thorough
+def test_a_host_is_put_back_if_another_balancer_can_not_be_reached(steps: Steps, balancer: Node) -> None:
+    other = steps.lab.nodes["web2"]
+    other.run("systemctl", "stop", "ssh")
+    try:
+        shown = words(backend(steps, "web1", "drain", code=2, haproxy_backend_balancers=["lb1", "web2"]))
+    finally:
+        other.run("systemctl", "start", "ssh")
+    assert "web1: its servers can't be set to drained: balancer web2: " in shown
+    assert status(balancer, "web1") == "UP"
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
@@ -63,6 +62,8 @@ class RunAdmission:
         self._remaining = dict.fromkeys(run.hosts)
         self._play_of = {host: at for at, hosts in enumerate(run.plays) for host in hosts}
         self._admitted: set[str] = set()
+        # Hosts whose admission failed, and so did their tasks.
+        self._dropped: set[str] = set()
         self._is_watching = False
         self._latest: PassView | None = None
         self._epoch, self._commit = 0, ""
@@ -87,6 +88,15 @@ class RunAdmission:
             self._changed.notify_all()
             if any(decision is None for decision in self._waiting.values()):
                 self._try_pass()
+
+    def drop(self, hosts: Collection[str]) -> None:
+        """Remove hosts whose admission failed. The next pass decides on those that wait."""
+        with self._lock:
+            self._dropped.update(hosts)
+            for host in hosts:
+                self._remaining.pop(host, None)
+                self._admitted.discard(host)
+            self._changed.notify_all()
 
     def hosts_that_gave_way(self) -> tuple[str, ...]:
         """Return the hosts that have to ask again: of those that waited, the ones that gave their forks to others."""
@@ -164,7 +174,7 @@ class RunAdmission:
             if not self._has_passed:
                 try:
                     self._pass()
-                except UpgradeError:
+                except Exception:
                     # Otherwise later passes would admit hosts that no task waits for.
                     for host in leased:
                         self._waiting.pop(host, None)
@@ -213,10 +223,11 @@ class RunAdmission:
                 # Their mates were in earlier waves.
                 refused = {host: why for host in hosts if (why := self._why_later(host))}
                 waiting = [host for host in hosts if host not in refused and decide(self._run, latest, host) is None]
-                plan = latest.plan_for(hosts)
+                others = [host for host in hosts if host not in refused]
+                plan = latest.plan_for(others)
                 admissible = {one.host for one in plan.admissions}
                 fits = all(host in admissible for host in waiting)
-                can_fit_later = plan.waits or self._are_others_upgrading(latest, hosts)
+                can_fit_later = plan.waits or self._are_others_upgrading(latest, others)
                 if fits or not can_fit_later or time.monotonic() >= deadline:
                     latest = self._make_pass([*waiting, *self._pulled]) if waiting else latest
                     return {
@@ -242,7 +253,8 @@ class RunAdmission:
         play = self._play(waiting)
         if not waiting or play not in self._gathered_plays:
             return
-        if self._run.last and self._latest is None:
+        if any(host in self._run.last for host in waiting):
+            # Whether they go last depends on hosts that may have failed since the last pass.
             self._make_pass(self._pulled)
         later = {host: why for host in waiting if (why := self._why_later(host))}
         mates = [host for host in waiting if host not in later]
@@ -291,12 +303,22 @@ class RunAdmission:
         run, latest = self._run, self._latest
         if host not in run.last or latest is None:
             return ""
-        mates = {mate: latest.hosts[mate].state for mate, role in run.fleet.items() if role == run.fleet[host]}
+        place, play = latest.hosts[host].stage, self._play_of.get(host, 0)
+        mates = {
+            mate: latest.hosts[mate]
+            for mate, role in run.fleet.items()
+            if role == run.fleet[host]
+            and mate not in run.last
+            # Those of later stages and plays wait for this one.
+            and latest.hosts[mate].stage <= place
+            and self._play_of.get(mate, play) <= play
+        }
         first = [
-            f"{mate} ({state})"
-            for mate, state in mates.items()
-            if mate not in run.last
-            and (state in states.BROKEN or (mate in self._remaining and state in (states.PENDING, states.UPGRADING)))
+            f"{mate} ({view.state})"
+            for mate, view in mates.items()
+            if (view.state in states.BROKEN and view.blocks)
+            or (mate in self._remaining and view.state in (states.PENDING, states.UPGRADING))
+            or mate in self._dropped
         ]
         return f"it goes after the other hosts of its role: {listing(first, 3)}" if first else ""
 

@@ -41,7 +41,7 @@ def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[
 
     done = dict.fromkeys(filter(counts, record.done))
     step_of = {name: one.step for name, one in task_groups.items()}
-    if record.step in _BEFORE_REPLACEMENT and not any(step_of.get(name) in REPLACEMENT for name in done):
+    if record.step in _BEFORE_REPLACEMENT and not any(step_of.get(name) in REPLACEMENT for name in record.done):
         done = {name: None for name in done if step_of.get(name) not in (MAY_STOP, DRAIN)}
     return done
 

@@ -136,11 +136,11 @@ class PushService:
         """Let no other host and no other run wait for hosts whose admission failed."""
         try:
             yield
-        except UpgradeError:
-            for host in set(hosts).difference(self._active_hosts()):
-                self._admission.ended(host)
-                with contextlib.suppress(UpgradeError):
-                    self.session.release(host)
+        except Exception:
+            failed = sorted(set(hosts).difference(self._active_hosts()))
+            self._admission.drop(failed)
+            with contextlib.suppress(UpgradeError):
+                self.session.release_all(failed)
             raise
 
     def _begin(self, host: str, decision: Decision, *, in_wave: bool = False) -> HostAdmission:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.errors import Unreachable
@@ -40,6 +40,15 @@ class RunSession:
     def release(self, host: str) -> None:
         """Release the lease of a host, unless another run has it."""
         self._pool.with_retries(lambda store: leases.release(store, self.name, host))
+
+    def release_all(self, hosts: Collection[str]) -> None:
+        """Release the leases of hosts, unless another run has them. The requests are not repeated.
+
+        :raises UpgradeError: what :func:`leases.release` raises, with the first one that fails.
+        """
+        with self._pool.store() as store:
+            for host in hosts:
+                leases.release(store, self.name, host)
 
     def check(self, host: str) -> None:
         """Raise an error if another run acquired the lease of a host while this run had lost its session.

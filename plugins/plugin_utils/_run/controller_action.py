@@ -11,6 +11,7 @@ import os
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
@@ -82,16 +83,24 @@ class ModuleAction(ActionBase):
                 secrets = [params[name] for name, spec in self.SPEC.items() if spec.get("no_log") and params.get(name)]
                 return dict(remove_values(result, secrets))
         found: dict[str, Any] = self._execute_module(
-            module_name=self.MODULE, module_args=dict(options), task_vars=task_vars
+            module_name=self.MODULE,
+            module_args=dict(options),
+            task_vars=task_vars,
+            wrap_async=bool(self._task.async_val) and not self._connection.has_native_async,
         )
         return found
 
     def _call_here(self, params: Mapping[str, Any]) -> dict[str, Any]:
         call = _LocalCall(params, check_mode=bool(self._task.check_mode))
+        started_in = Path.cwd()
         try:
+            # Where Ansible runs modules on this machine, so that relative paths mean the same.
+            os.chdir(self._loader.get_basedir())
             result = type(self).ACT(call, Store(read_settings(params.get, os.environ)))
         except UpgradeError as error:
             result = error.as_result()
+        finally:
+            os.chdir(started_in)
         return {"changed": False, **result, **({"warnings": call.warnings} if call.warnings else {})}
 
     def _runs_here(self, task_vars: Mapping[str, Any]) -> bool:
