@@ -135,6 +135,5 @@ def _play(step: str, services: list[str], hosts: list[str]) -> dict[str, Any]:
         "name": step,
         "hosts": ",".join(hosts),
         "gather_facts": False,
-        "any_errors_fatal": True,
         "tasks": [{"ansible.builtin.include_role": {"name": name, "tasks_from": f"steps/{step}"}} for name in services],
     }
