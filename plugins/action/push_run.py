@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +15,9 @@ from ansible import context
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_info import as_result as fleet_result
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started, require_watch
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.status_text import status_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     GetHostsThatGaveWay,
@@ -198,18 +193,8 @@ class ActionModule(ControllerAction):
             if settlement.done:
                 break
             if not settlement.can_move or left <= 0:
-                result = _unsettled(settlement)
-                if result.get("failed"):
-                    self._show_fleet(options)
-                return result
+                return _unsettled(settlement)
         return {"done": True, "partial": {}, "blockers": []}
-
-    def _show_fleet(self, options: dict[str, Any]) -> None:
-        # The reason why the run stopped is known without it.
-        with contextlib.suppress(UpgradeError):
-            view = read_fleet(Store(read_settings(options.get, os.environ)), fleet=ask(GetRun()).fleet)
-            for line in status_lines(fleet_result(view, None)):
-                self._display.display(line)
 
     def _stop(self, _options: dict[str, Any]) -> dict[str, Any]:
         if is_started():
