@@ -317,8 +317,7 @@ class RunAdmission:
             f"{mate} ({view.state})"
             for mate, view in mates.items()
             if (view.state in states.BROKEN and view.blocks)
-            or (mate in self._remaining and view.state in (states.PENDING, states.UPGRADING))
-            or mate in self._dropped
+            or ((mate in self._remaining or mate in self._dropped) and view.state in (states.PENDING, states.UPGRADING))
         ]
         return f"it goes after the other hosts of its role: {listing(first, 3)}" if first else ""
 
@@ -377,7 +376,7 @@ class RunAdmission:
         return any(
             not self._run.is_pushed(latest.hosts[host].role)
             or latest.hosts[host].soaking
-            or (host in leases and host not in self._waiting)
+            or (host in leases and host not in self._waiting and host not in self._dropped)
             for host in upgrading
         )
 

@@ -66,9 +66,20 @@ class PushService:
 
     def admit_wave(self, message: AdmitWave) -> dict[str, HostAdmission]:
         """Answer :class:`AdmitWave`."""
+        begun: dict[str, HostAdmission] = {}
         with self._released_on_error(message.hosts):
             decisions = self._admission.admit_wave(message.hosts)
-            return {host: self._begin(host, decisions[host], in_wave=True) for host in message.hosts}
+            try:
+                for host in message.hosts:
+                    begun[host] = self._begin(host, decisions[host], in_wave=True)
+            except Exception as error:
+                # The task that asked for all of them fails, so those that have begun run nothing either.
+                for host, admission in begun.items():
+                    if admission.admitted:
+                        with contextlib.suppress(UpgradeError):
+                            self.fail_host(FailHost(host, f"its wave could not begin: {error}"))
+                raise
+        return begun
 
     def begin_task_group(self, message: BeginTaskGroup) -> TaskGroupStart:
         """Answer :class:`BeginTaskGroup`."""

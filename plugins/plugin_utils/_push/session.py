@@ -42,7 +42,7 @@ class RunSession:
         self._pool.with_retries(lambda store: leases.release(store, self.name, host))
 
     def release_all(self, hosts: Collection[str]) -> None:
-        """Release the leases of hosts, unless another run has them. The requests are not repeated.
+        """Release the leases of hosts, unless another run has them. The requests are not repeated, and the session ends with the run anyway.
 
         :raises UpgradeError: what :func:`leases.release` raises, with the first one that fails.
         """

@@ -11,7 +11,6 @@ import os
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
@@ -92,7 +91,8 @@ class ModuleAction(ActionBase):
 
     def _call_here(self, params: Mapping[str, Any]) -> dict[str, Any]:
         call = _LocalCall(params, check_mode=bool(self._task.check_mode))
-        started_in = Path.cwd()
+        # As a file, because the folder may have been deleted meanwhile.
+        started_in = os.open(".", os.O_RDONLY)
         try:
             # Where Ansible runs modules on this machine, so that relative paths mean the same.
             os.chdir(self._loader.get_basedir())
@@ -100,7 +100,8 @@ class ModuleAction(ActionBase):
         except UpgradeError as error:
             result = error.as_result()
         finally:
-            os.chdir(started_in)
+            os.fchdir(started_in)
+            os.close(started_in)
         return {"changed": False, **result, **({"warnings": call.warnings} if call.warnings else {})}
 
     def _runs_here(self, task_vars: Mapping[str, Any]) -> bool:
