@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -109,6 +110,13 @@ class Child:
         """Its exit code, None while it runs."""
         return self.process.exitcode
 
+    def stacks(self) -> str:
+        """Return what each of its threads is at."""
+        self.signal(signal.SIGUSR1)
+        time.sleep(0.3)
+        file = _stacks_of(str(self._file))
+        return file.read_text() if file.exists() else ""
+
     @property
     def last_words(self) -> str:
         """What it died of."""
@@ -122,10 +130,15 @@ def _end_with_the_run() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _stacks_of(file: str) -> Path:
+    return Path(f"{file}.stacks")
+
+
 def _run(act: Callable[..., None], shared: Shared, file: str, arguments: Sequence[Any]) -> None:
     die_with_parent()
     # Its parent is the process that all are forked from, which outlives the run where that is killed.
     threading.Thread(target=_end_with_the_run, daemon=True).start()
+    faulthandler.register(signal.SIGUSR1, _stacks_of(file).open("w"))
     time.time = lambda: _clock() + shared.clock.value
     shared.ready.value = 1
     try:

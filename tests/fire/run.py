@@ -20,7 +20,7 @@ from lab.lab import Lab
 
 from .actors import be_holder, be_nodes, be_operator, be_planner
 from .cluster import all_keys, becomes_whole, once_led, url_of
-from .facts import GATES, LEDGER, REPORTS
+from .facts import GATES, HOLDS, LEDGER, RECORDS, REPORTS
 from .faults import Faults
 from .findings import Findings
 from .fleet import FLEET, NEW, OLD
@@ -181,8 +181,11 @@ class Run:
             if dead or self._is_over(operator):
                 return
             time.sleep(0.1)
-        ledger = once_led(lambda: self._lab.kv.texts("upgrade/")).get(LEDGER)
-        say(f"the rollout did not come to an end in {_SECONDS} s; the ledger is {ledger}")
+        keys = once_led(self._lab.kv.texts)
+        wanted = (LEDGER, GATES, RECORDS, HOLDS, REPORTS)
+        at = {key: text for key, text in keys.items() if key.startswith(wanted)}
+        print(json.dumps(at, indent=1, sort_keys=True), *(child.name + "\n" + child.stacks() for child in everybody))
+        say(f"the rollout did not come to an end in {_SECONDS} s; the ledger is {keys.get(LEDGER)}")
 
     def _is_over(self, operator: Child) -> bool:
         target = self._target(operator)

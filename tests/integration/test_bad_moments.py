@@ -125,6 +125,36 @@ def test_a_hold_that_is_not_the_first_is_seen_by_who_begins(store: Store, consul
     assert [one.host for one in outcome.admissions] == ["compute3", "compute4"]
 
 
+@pytest.mark.parametrize(
+    "before", [[], [("2", "started"), ("2", "failed")], [("2", "started"), ("2", "upgraded"), ("1", "upgraded")]]
+)
+def test_a_host_that_starts_while_the_next_rollout_begins_gets_its_gate_back(
+    store: Store, consul: RawKV, before: list[tuple[str, str]]
+) -> None:
+    seed(consul, FLEET)
+    rules = {"rolling_rules": {"global": 1}}
+    make_pass(store, PassRequest("2", rules, fleet=FLEET))
+    for version, state in before:
+        write_report(store, HostReport("compute1", version, state))
+    sleeper = Sleeper(store.settings)
+    sleeper.meanwhile = lambda: write_report(store, HostReport("compute1", "2", "started", role="compute"))
+    # Another host would come first, and there is one slot.
+    stages = {"stages": [{"name": "canary", "hosts": ["compute3"]}, {"name": "rest"}]}
+    outcome = make_pass(sleeper, PassRequest("3", {**rules, **stages}, fleet=FLEET, replace="2"))
+    assert outcome.begun
+    assert opened(consul) == {"compute1"}
+    write_report(store, HostReport("compute1", "3", "started", role="compute"))
+
+
+def test_a_host_that_had_ended_and_starts_behind_its_closed_gate_does_not_get_it_back(
+    store: Store, consul: RawKV
+) -> None:
+    begin(store, consul)
+    upgrade(store, "compute1")
+    make_pass(store, PassRequest("3", RULES, fleet=FLEET, replace="2"))
+    assert "compute1" not in ledger(consul)["admitted"]
+
+
 def test_a_host_that_fell_back_and_reports_again_soaks_again(store: Store, consul: RawKV) -> None:
     begin(store, consul, {"rolling_rules": {"global": 1}, "health": {"soak": 2}})
     upgrade(store, "compute1")

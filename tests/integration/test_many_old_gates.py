@@ -72,8 +72,8 @@ def test_a_rollout_begins_and_opens_nothing_meanwhile(agent: Agent, store: Store
     around_writes(store, look_on)
     requests = store.client.requests
     outcome = make_pass(store, PassRequest("2", FIVE))
-    # It reads, removes the first 16, begins and opens. Pauses stay.
-    assert store.client.requests - requests == 4
+    # It reads, removes the first 16, begins, reads again and opens. Pauses stay.
+    assert store.client.requests - requests == 5
     five = set(FIRST)
     assert len(opened) == 3
     for old, new in opened[:2]:

@@ -166,18 +166,18 @@ def read_states(
     return states
 
 
-def admitted_and_started(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, int]:
-    """Return host -> index of its last report, for hosts that planners have admitted and that have started and not ended.
+def still_admitted(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, int]:
+    """Return host -> index of its last report, for hosts whose admission may be in use: they may start, or have started and not ended.
 
-    A planner stores the time in each gate that it opens. A later report of the host ends that admission. At most ``MOST_ADMITTED``
-    hosts are returned, the first in the order of ``members``, because the ledger stores them.
+    A host that has not started counts too, because it may start between the read of the snapshot and the write that removes its gate.
+    At most ``MOST_ADMITTED`` hosts are returned, the first in the order of ``members``, because the ledger stores them.
     """
     found: dict[str, int] = {}
     for host, role in members.items():
         record = snapshot.records.get(host)
-        if record is None or not record.readable or record.state != STARTED:
-            continue
-        if was_admitted(snapshot, host, role):
+        has_started = record is not None and record.readable and record.state == STARTED
+        # What an earlier rollout admitted can't start any more, as its gate is gone.
+        if _has_gate_of_planner(snapshot, host, role) or (has_started and _was_admitted(snapshot, host)):
             found[host] = _reported_index(snapshot, host)
         if len(found) == MOST_ADMITTED:
             break
@@ -185,10 +185,21 @@ def admitted_and_started(snapshot: Snapshot, members: Mapping[str, str]) -> dict
 
 
 def was_admitted(snapshot: Snapshot, host: str, role: str) -> bool:
-    """Return whether planners have admitted a host since it reported last, whether or not it has started."""
+    """Return whether planners have admitted a host and it has not ended since then, whether or not it has started."""
+    return _has_gate_of_planner(snapshot, host, role) or _was_admitted(snapshot, host)
+
+
+def _has_gate_of_planner(snapshot: Snapshot, host: str, role: str) -> bool:
+    """Return whether a gate that planners opened admits a host, and it has not reported the version since then.
+
+    A planner stores the time in each gate that it opens. A report of another version does not end an admission: the host fell back, and
+    its gate admits it again.
+    """
     gate = _answer(snapshot, host, role)
-    by_planner = gate.is_open and gate.at and gate.scope in ("host", "role")
-    return bool(by_planner and gate.index > _reported_index(snapshot, host)) or _was_admitted(snapshot, host)
+    if not gate.is_open or not gate.at or gate.scope not in ("host", "role"):
+        return False
+    report = snapshot.reports.get(host)
+    return report is None or gate.index > report.index or report.version != snapshot.current_version
 
 
 def _was_admitted(snapshot: Snapshot, host: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from .._common.errors import UpgradeError
 from .._common.names import check_version
+from .._consul.errors import Conflict
 from .._consul.operations import Change, net_changes
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._fleet.fleet import Snapshot
@@ -44,6 +45,7 @@ class PassResult:
     :param begun: whether this pass began a rollout.
     :param replaces: the rollout under way that it replaced; None for none.
     :param admissions: the hosts that this pass admitted. Other planners may have admitted more meanwhile.
+    :param begin_warnings: those of the try that began the rollout.
     :param snapshot: what the plan was made from, with its fleet (host -> role) and its rules.
     """
 
@@ -55,6 +57,7 @@ class PassResult:
     admissions: list[Admission] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    begin_warnings: list[str] = field(default_factory=list)
     snapshot: Snapshot = field(default_factory=Snapshot)
     members: Mapping[str, str] = field(default_factory=dict)
     rules: Instructions = field(default_factory=Instructions)
@@ -65,6 +68,17 @@ class PassResult:
         for one in self.admissions:
             hosts[one.host] = replace(hosts[one.host], state=UPGRADING, reason=f"admitted, because {one.reason}")
         return hosts
+
+
+class _Begun(Conflict):
+    """The rollout has begun. A retry reads again, as hosts may have started between the read and this write, which removed their gates.
+
+    Admitted from the same snapshot, another host would get the slot of such a host.
+    """
+
+    def __init__(self) -> None:
+        """Nobody sees its message."""
+        super().__init__("conflict", "The rollout has begun.")
 
 
 def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slow: int = MOST_SLOW) -> PassResult:
@@ -117,7 +131,7 @@ def _try_once(
 ) -> None:
     keys = writer.store.keys
     desired = desired_ledger(keys, request, snapshot, writer.clock, begun=outcome.begun)
-    outcome.warnings = [*desired.warnings]
+    outcome.warnings = [*dict.fromkeys((*outcome.begin_warnings, *desired.warnings))]
     if desired.begins and desired.ledger.rollback:
         broken = _broken(writer.store, snapshot, desired.members, desired.ledger.version)
         desired = replace(desired, ledger=replace(desired.ledger, broken=broken))
@@ -137,8 +151,12 @@ def _try_once(
         refuse_old_read(writer.store, read_at)
     if move is not None:
         _do(writer, move)
-        outcome.begun |= desired.begins
         outcome.replaces = desired.replaces or outcome.replaces
+        if desired.begins:
+            outcome.begun = True
+            if not writer.dry:
+                outcome.begin_warnings = outcome.warnings
+                raise _Begun
     outcome.plan, outcome.index = plan, snapshot.index
     outcome.snapshot, outcome.members, outcome.rules = snapshot, desired.members, desired.rules
     outcome.warnings += plan.warnings
