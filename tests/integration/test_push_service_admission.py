@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Admit, Settle
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Admit, AdmitWave, Settle
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
 from devkit.kv import RawKV
 from integration.support.fleet import seed
-from integration.support.push_services import PushServices, admit_apart
+from integration.support.push_services import PushServices, admit_apart, entry
 
 pytestmark = pytest.mark.one_release
 
@@ -45,6 +47,26 @@ def test_a_host_whose_admission_failed_is_not_admitted_by_a_later_pass(services:
     assert consul.get("config_state/enable_puppet/host/web1") is None
     # Nor does the run wait for it.
     assert "web1" not in service.settle(Settle(("web2",), 0.1)).unfinished
+
+
+def test_a_wave_of_which_one_host_can_not_begin_fails_as_a_whole(
+    services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = services.begin(GROUPS, "2")
+    begin = service._host_runs.begin
+
+    def lose_consul(host: str, **more: Any) -> Any:
+        if host == "web2":
+            raise Unreachable("unreachable", "Consul gives no answer.")
+        return begin(host, **more)
+
+    monkeypatch.setattr(service._host_runs, "begin", lose_consul)
+    with pytest.raises(Unreachable):
+        service.admit_wave(AdmitWave(("web1", "web2")))
+    record = entry(consul, "upgrade/hosts/web1")
+    assert (record["state"], record["error"]) == ("failed", "its wave could not begin: Consul gives no answer.")
+    assert consul.get("upgrade/hosts/web2") is None
+    assert [consul.get(f"upgrade/drivers/{host}") for host in FLEET] == [None, None]
 
 
 def test_a_run_releases_only_its_own_leases(services: PushServices, consul: RawKV) -> None:
