@@ -32,7 +32,7 @@ def lines(path: Path) -> list[str]:
 @pytest.mark.thorough
 def test_the_picture_of_the_first_page_is_what_is_shown_today(tmp_path: Path) -> None:
     taken = tmp_path / "upgrade.svg"
-    subprocess.run([sys.executable, ROOT / "tools" / "picture", taken], check=True, timeout=120)
+    subprocess.run([sys.executable, ROOT / "tools" / "picture", taken], check=True, timeout=300)
     today, kept = lines(taken), lines(ROOT / PICTURE)
     for shown in (today, kept):
         compute, controller = (line.strip() for line in shown if re.search("[█▓░]", line))
