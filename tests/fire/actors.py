@@ -180,8 +180,16 @@ class Operator:
             elif len(self._plan.kind.rules) > 1 and {"freezes", "windows"} & set(ledger.instructions):
                 self._change_to(self._plan.kind.rules[0])
             control.retry(self._store, _SAID)
+            self._retry_unadmitted()
             if self._plan.kind.rules[0].canary:
                 control.approve(self._store, _SAID)
+
+    def _retry_unadmitted(self) -> None:
+        """Retry by name what started before the rollout, behind the global gate, as the status says to do."""
+        plan = make_pass(self._store, PassRequest(fleet=FLEET), dry=True).plan
+        hosts = [host for host, view in plan.hosts.items() if view.unadmitted]
+        if hosts:
+            control.retry(self._store, _SAID, hosts)
 
 
 def be_operator(shared: Shared, settings: Settings, plan: Schedule) -> None:

@@ -145,7 +145,9 @@ class Judge:
             found += _of_stage(event, before, after, step, facts, self._latest(write, event))
         elif event["what"] == "retry" and rules.deadline is None:
             found += [
-                f"{host} was retried, and has not failed" for host in event["hosts"] if not facts.has_failed(host)
+                f"{host} was retried, and has not failed"
+                for host in event["hosts"]
+                if not facts.has_failed(host) and not _is_midway(facts, host)
             ]
         return found
 
@@ -242,6 +244,11 @@ class Judge:
             if self._steady and write.at - mark["since"] < rules.soak:
                 found.append(f"{host} was taken for well {write.at - mark['since']:.1f} s after it was seen to be")
         return found
+
+
+def _is_midway(facts: Facts, host: str) -> bool:
+    """Return whether a host has started, and its gate is closed."""
+    return facts.record(host).get("state") == "started" and not is_open(facts.state, host)
 
 
 def _of_ledger(
