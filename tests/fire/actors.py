@@ -185,9 +185,14 @@ class Operator:
                 control.approve(self._store, _SAID)
 
     def _retry_unadmitted(self) -> None:
-        """Retry by name what started before the rollout, behind the global gate, as the status says to do."""
+        """Retry by name what started behind the global gate before the first rollout, as the status says to do.
+
+        What else is shown as not admitted is a fault, and keeps the rollout from its end.
+        """
+        snapshot, first = self._store.snapshot(), self._store.client.get(self._store.keys.event(1))
         plan = make_pass(self._store, PassRequest(fleet=FLEET), dry=True).plan
-        hosts = [host for host, view in plan.hosts.items() if view.unadmitted]
+        early = {host for host, one in snapshot.records.items() if first is not None and one.index < first.modify_index}
+        hosts = [host for host, view in plan.hosts.items() if view.unadmitted and host in early]
         if hosts:
             control.retry(self._store, _SAID, hosts)
 

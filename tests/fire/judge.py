@@ -147,7 +147,7 @@ class Judge:
             found += [
                 f"{host} was retried, and has not failed"
                 for host in event["hosts"]
-                if not facts.has_failed(host) and not _is_midway(facts, host)
+                if not facts.has_failed(host) and not _is_unadmitted(facts, host)
             ]
         return found
 
@@ -246,9 +246,14 @@ class Judge:
         return found
 
 
-def _is_midway(facts: Facts, host: str) -> bool:
-    """Return whether a host has started, and its gate is closed."""
-    return facts.record(host).get("state") == "started" and not is_open(facts.state, host)
+def _is_unadmitted(facts: Facts, host: str) -> bool:
+    """Return whether a host has started behind a closed gate, and the ledger does not say that it was admitted."""
+    if facts.record(host).get("state") != "started" or is_open(facts.state, host):
+        return False
+    report = next(
+        (entry for key, entry in facts.state.items() if key.startswith(REPORTS) and key.endswith(f"/{host}")), None
+    )
+    return facts.ledger.get("admitted", {}).get(host) != (report.index if report is not None else 0)
 
 
 def _of_ledger(

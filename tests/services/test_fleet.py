@@ -179,7 +179,7 @@ def test_no_request_fails_while_the_whole_fleet_is_upgraded(fleet: Fleet) -> Non
     nodes = fleet.lab.nodes
     with Traffic(nodes["controller1"].address) as one, Traffic(nodes["controller2"].address) as other:
         process = fleet.upgrade(instructions=RULES)
-        shown, _nothing = process.communicate(timeout=1200)
+        shown, _nothing = process.communicate(timeout=540)
     assert process.returncode == 0, shown
     assert one.failures == []
     assert other.failures == []

@@ -45,7 +45,7 @@ class PassResult:
     :param begun: whether this pass began a rollout.
     :param replaces: the rollout under way that it replaced; None for none.
     :param admissions: the hosts that this pass admitted. Other planners may have admitted more meanwhile.
-    :param begin_warnings: those of the try that began the rollout.
+    :param begin_warnings: the warnings of the try that began the rollout; later tries add theirs to ``warnings``.
     :param snapshot: what the plan was made from, with its fleet (host -> role) and its rules.
     """
 
@@ -70,19 +70,8 @@ class PassResult:
         return hosts
 
 
-class _Begun(Conflict):
-    """The rollout has begun. A retry reads again, as hosts may have started between the read and this write, which removed their gates.
-
-    Admitted from the same snapshot, another host would get the slot of such a host.
-    """
-
-    def __init__(self) -> None:
-        """Nobody sees its message."""
-        super().__init__("conflict", "The rollout has begun.")
-
-
 def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slow: int = MOST_SLOW) -> PassResult:
-    """Read, plan and admit hosts; retry on conflict.
+    """Read, plan and admit hosts; retry on conflict, and once a rollout has begun.
 
     :param dry: write nothing, and return what would be done.
     :param most_slow: the number of tries in a row over ``pass_limit`` at which the pass fails.
@@ -152,11 +141,12 @@ def _try_once(
     if move is not None:
         _do(writer, move)
         outcome.replaces = desired.replaces or outcome.replaces
-        if desired.begins:
-            outcome.begun = True
-            if not writer.dry:
-                outcome.begin_warnings = outcome.warnings
-                raise _Begun
+        outcome.begun |= desired.begins
+        if desired.begins and not writer.dry:
+            outcome.begin_warnings = outcome.warnings
+            # Hosts may have started between the read and this write, which removed their gates. Without another read, this pass would
+            # give their slots to other hosts.
+            raise Conflict("conflict", "The rollout has begun. The keys are read again before a host is admitted.")
     outcome.plan, outcome.index = plan, snapshot.index
     outcome.snapshot, outcome.members, outcome.rules = snapshot, desired.members, desired.rules
     outcome.warnings += plan.warnings
