@@ -152,7 +152,23 @@ def test_a_host_that_had_ended_and_starts_behind_its_closed_gate_does_not_get_it
     begin(store, consul)
     upgrade(store, "compute1")
     make_pass(store, PassRequest("3", RULES, fleet=FLEET, replace="2"))
-    assert "compute1" not in ledger(consul)["admitted"]
+    assert "admitted" not in ledger(consul)
+
+
+def test_a_host_that_had_not_started_when_the_next_rollout_began_does_not_get_its_gate_back_for_a_later_start(
+    store: Store, consul: RawKV
+) -> None:
+    begin(store, consul, {"rolling_rules": {"global": 1}})
+    assert opened(consul) == {"compute1"}
+    stages = {"stages": [{"name": "canary", "hosts": ["compute3"]}, {"name": "rest"}]}
+    make_pass(store, PassRequest("3", {"rolling_rules": {"global": 1}, **stages}, fleet=FLEET, replace="2"))
+    assert opened(consul) == {"compute3"}
+    assert "admitted" not in ledger(consul)
+    # Its own record proves nothing.
+    write_report(store, HostReport("compute1", "3", "started"))
+    outcome = make_pass(store, PassRequest(fleet=FLEET))
+    assert opened(consul) == {"compute3"}
+    assert outcome.plan.hosts["compute1"].unadmitted
 
 
 def test_a_host_that_fell_back_and_reports_again_soaks_again(store: Store, consul: RawKV) -> None:

@@ -37,8 +37,8 @@ class Ledger:
     :param command: the last command of an operator to pause, abort or roll back: ``by``, ``at`` (unix seconds), ``reason``.
     :param rollback: whether it is a rollback: the hosts that changed last go first, and no host waits for those in ``broken``.
     :param broken: hosts that had failed or were lost when the rollback began.
-    :param admitted: hosts that were admitted when this rollout began, which removed their gates. Each has the
-        index of its last report then, 0 for none. Only these get their gates back, unless they have reported since.
+    :param admitted: hosts that were admitted when this rollout began, which removed their gates, each with the index of its last report
+        then, 0 for none. A host gets its gate back only if it is listed here, has started, and has not reported since.
     :param stopped: keys of the exhausted failure budgets. They are stored so that a planner that was suspended meanwhile can't
         admit hosts on an outdated snapshot.
     :param stage: the current stage: ``number`` (0 for the first), and ``done_at`` (unix seconds) once all its hosts are upgraded.

@@ -167,25 +167,36 @@ def read_states(
 
 
 def still_admitted(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, int]:
-    """Return host -> index of its last report, for hosts whose admission may be in use: they may start, or have started and not ended.
+    """Return host -> index of its last report, for hosts that planners have admitted and that have not ended, started or not.
 
-    A host that has not started counts too, because it may start between the read of the snapshot and the write that removes its gate.
-    At most ``MOST_ADMITTED`` hosts are returned, the first in the order of ``members``, because the ledger stores them.
+    A host that has not started may do so between the read of the snapshot and the write that removes its gate. At most ``MOST_ADMITTED``
+    hosts are returned, because the ledger stores them: those that have started come first.
     """
-    found: dict[str, int] = {}
+    started, others = [], []
     for host, role in members.items():
-        record = snapshot.records.get(host)
-        has_started = record is not None and record.readable and record.state == STARTED
-        # What an earlier rollout admitted can't start any more, as its gate is gone.
-        if _has_gate_of_planner(snapshot, host, role) or (has_started and _was_admitted(snapshot, host)):
-            found[host] = _reported_index(snapshot, host)
-        if len(found) == MOST_ADMITTED:
-            break
-    return found
+        if _has_started(snapshot, host):
+            if was_admitted(snapshot, host, role):
+                started.append(host)
+        elif _has_gate_of_planner(snapshot, host, role):
+            others.append(host)
+    return {host: _reported_index(snapshot, host) for host in (*started, *others)[:MOST_ADMITTED]}
+
+
+def without_unstarted(snapshot: Snapshot, admitted: Mapping[str, int]) -> dict[str, int]:
+    """Return ``admitted`` of the ledger without the hosts that have not started. They can't start any more, as their gates are closed.
+
+    A host may write anything into its record. So it must not get its gate back for a start that it reports later.
+    """
+    return {host: index for host, index in admitted.items() if _has_started(snapshot, host)}
+
+
+def _has_started(snapshot: Snapshot, host: str) -> bool:
+    record = snapshot.records.get(host)
+    return record is not None and record.readable and record.state == STARTED
 
 
 def was_admitted(snapshot: Snapshot, host: str, role: str) -> bool:
-    """Return whether planners have admitted a host and it has not ended since then, whether or not it has started."""
+    """Return whether an admission of a host by planners is still valid, whether or not it has started."""
     return _has_gate_of_planner(snapshot, host, role) or _was_admitted(snapshot, host)
 
 

@@ -102,7 +102,7 @@ def _too_slow(seconds: Sequence[float], limit: float) -> UpgradeError:
     return UpgradeError(
         "too_slow",
         f"Reading the fleet and planning took {took}, and at most {limit:g} s may pass before hosts are admitted (pass_limit), so no "
-        f"rollout begins and no host is admitted. Consul, the network or this machine is slow. Run the same command nearer to Consul{allow}.",
+        f"host is admitted. Consul, the network or this machine is slow. Run the same command nearer to Consul{allow}.",
         seconds=list(seconds),
         limit=limit,
         variables=fixes,

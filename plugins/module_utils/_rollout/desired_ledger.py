@@ -14,7 +14,7 @@ from .._common.errors import UpgradeError
 from .._common.names import check_new_version, listing, plural
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Snapshot, roles_of_hosts
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
-from .._host_states.states import still_admitted
+from .._host_states.states import still_admitted, without_unstarted
 from .._planner.blockers import command_text
 from .._planner.post_upgrade import post_upgrade_hosts
 from .._planner.slots import refuse_uncapped
@@ -150,7 +150,7 @@ def desired_ledger(keys: Keys, request: PassRequest, snapshot: Snapshot, now: in
         rollback=same.rollback if same else request.rolls_back is not None,
         stage=_stage(same, rules) if same else {},
         begun_index=same.begun_index if same else snapshot.index,
-        admitted=same.admitted if same else still_admitted(snapshot, members),
+        admitted=without_unstarted(snapshot, same.admitted) if same else still_admitted(snapshot, members),
         broken=same.broken if same else (),
         stopped=same.stopped if same else (),
         post_upgrade=_post_upgrade(request, same),

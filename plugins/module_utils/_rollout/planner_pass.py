@@ -195,7 +195,7 @@ def _ledger_move(keys: Keys, snapshot: Snapshot, desired: DesiredLedger) -> Ledg
 
 def _with_facts(old: Ledger, new: Ledger) -> Ledger:
     """Return the old ledger with the fields of the new one that are written only together with other changes."""
-    return replace(old, members=new.members, post_upgrade=new.post_upgrade)
+    return replace(old, members=new.members, post_upgrade=new.post_upgrade, admitted=new.admitted)
 
 
 def _new_rules(old: Ledger | None, new: Ledger) -> dict[str, object]:
