@@ -129,8 +129,9 @@ def test_what_an_operator_changes_meanwhile_counts(run: Runner, store: Store, co
     seed(consul, names(compute=3))
     live = run.start([plan(version="2", instructions=ONE_BY_ONE, wait=True, wait_timeout=60)])
     live.wait_for("compute1 is upgrading")
-    consul.put("upgrade/hold/role/compute", '{"reason": "lunch", "by": "ann"}')
+    # A hold takes back the admission of a host that has not started.
     write_report(store, HostReport("compute1", "2", "started"))
+    consul.put("upgrade/hold/role/compute", '{"reason": "lunch", "by": "ann"}')
     write_report(store, HostReport("compute1", "2", "upgraded"))
     played = live.end()
     assert "compute1 upgrading -> upgraded" in played.stdout

@@ -27,7 +27,8 @@ from .messages import StartNotifier
 
 # The rollout is read at least this often (seconds), because soaks and deadlines end without a change in Consul.
 _LONGEST_WAIT = 5.0
-# A read of a large fleet takes long. So there is at most one in so many seconds, and reads take at most a tenth of the time.
+# A read of a large fleet takes long. So there is at most one in so many seconds, and reads take at most a tenth of the processor and half of
+# the time. Only the latter grows if others keep the machine busy.
 _SHORTEST_PERIOD = 0.2
 _PERIODS_PER_READ = 10
 # How long a run waits at its end until another run that holds the lock has sent the last events (seconds).
@@ -49,7 +50,7 @@ class Notifier:
         self._over = threading.Event()
         self._sent_key = SentKey(self._store)
         self._has_lock = False
-        self._read_seconds = 0.0
+        self._period = _SHORTEST_PERIOD
         keys = self._store.keys
         folders = (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates, keys.current_version)
         self._watch = Watch(start.settings, folders, queries)
@@ -107,15 +108,15 @@ class Notifier:
         """Wait for a change or the end of the run."""
         self._watch.wait(mark, _LONGEST_WAIT)
         # One read covers all changes that arrive meanwhile.
-        self._over.wait(
-            max(0.0, began + max(_SHORTEST_PERIOD, self._read_seconds * _PERIODS_PER_READ) - time.monotonic())
-        )
+        self._over.wait(max(0.0, began + self._period - time.monotonic()))
 
     def _send_new(self) -> bool:
         """Send the new events; return whether all are sent."""
-        began = time.monotonic()
+        began, busy = time.monotonic(), time.thread_time()
         rollout = read_rollout(self._store, self._start.fleet)
-        self._read_seconds = time.monotonic() - began
+        self._period = max(
+            _SHORTEST_PERIOD, (time.thread_time() - busy) * _PERIODS_PER_READ, (time.monotonic() - began) * 2
+        )
         if not self._has_lock:
             found = self._sent_key.take(self._sent)
             self._has_lock = found is not None

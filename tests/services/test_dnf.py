@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""package_service on a node with Debian's dnf, a repository of RPM packages, and the files of an EL system by which Ansible chooses dnf."""
+
+from __future__ import annotations
+
+import pytest
+from lab.node import Node
+
+from .conftest import MakeSteps
+from .steps import STEPS, Steps, words
+
+SETTINGS = {
+    "package_service_packages": ["beacon"],
+    "package_service_units": ["beacon.service"],
+    "package_service_verify_timeout": 5,
+}
+SPEC = """\
+Name: beacon
+Version: {version}
+Release: 1
+Summary: A service of the lab
+License: GPL-3.0-or-later
+BuildArch: noarch
+AutoReqProv: no
+%description
+A service of the lab.
+%install
+mkdir -p %{{buildroot}}/usr/local/sbin %{{buildroot}}/etc/systemd/system
+printf '#!/bin/sh\\n# version {version}\\nexec sleep infinity\\n' >%{{buildroot}}/usr/local/sbin/beacon
+printf '[Service]\\nExecStart=/usr/local/sbin/beacon\\n' >%{{buildroot}}/etc/systemd/system/beacon.service
+%files
+%attr(755, root, root) /usr/local/sbin/beacon
+/etc/systemd/system/beacon.service
+"""
+REPOSITORY = "/var/lib/lab-rpm"
+
+
+def publish(node: Node, version: str) -> None:
+    """Add a version to the repository of a node."""
+    node.write("/root/beacon.spec", SPEC.format(version=version))
+    node.run("rpmbuild", "-bb", "--define", f"_rpmdir {REPOSITORY}", "/root/beacon.spec")
+    node.run("createrepo_c", "--quiet", REPOSITORY)
+    node.run("dnf", "--quiet", "clean", "metadata")
+
+
+def installed(node: Node) -> str:
+    """Return the version of the package on a node."""
+    return node.run("rpm", "--query", "--queryformat", "%{VERSION}", "beacon").stdout
+
+
+def is_active(node: Node) -> bool:
+    """Return whether the service runs."""
+    return node.run("systemctl", "is-active", "beacon", check=False).stdout == "active\n"
+
+
+def cached(node: Node) -> list[str]:
+    """Return the packages that dnf has downloaded."""
+    return node.run("find", "/var/cache/dnf", "-name", "beacon-*.rpm", "-printf", "%f\\n").stdout.split()
+
+
+@pytest.fixture(scope="module")
+def steps(make_steps: MakeSteps) -> Steps:
+    """A node on which version 1 runs."""
+    steps = make_steps({"web1": "web"}, packages=["dnf", "rpm", "createrepo-c"])
+    node = steps.lab.nodes["web1"]
+    node.write("/etc/redhat-release", "Rocky Linux release 9.4 (Blue Onyx)\n")
+    # A repository that dnf has to copy from, as it uses the packages behind file: where they are.
+    node.write(
+        "/etc/systemd/system/lab-rpm.service",
+        f"[Service]\nExecStart=/usr/bin/python3 -m http.server --bind 127.0.0.1 --directory {REPOSITORY} 8080\n",
+    )
+    node.write(
+        "/etc/yum.repos.d/lab.repo",
+        "[lab]\nname=lab\nbaseurl=http://127.0.0.1:8080\ngpgcheck=0\nmetadata_expire=0\n",
+    )
+    node.run("mkdir", "-p", REPOSITORY)
+    publish(node, "1")
+    node.run("systemctl", "daemon-reload")
+    node.run("systemctl", "start", "lab-rpm")
+    node.wait(22)
+    node.run("sh", "-c", "until curl -sSf http://127.0.0.1:8080/repodata/repomd.xml >/dev/null; do sleep 0.1; done")
+    node.run("dnf", "--quiet", "--assumeyes", "install", "beacon")
+    node.run("systemctl", "start", "beacon")
+    return steps
+
+
+def run(steps: Steps, *which: str, code: int = 0, check: bool = False, **more: object) -> str:
+    return steps.run(
+        "package_service", which or STEPS, ["web1"], {**SETTINGS, **more}, *(["--check"] if check else []), code=code
+    )
+
+
+@pytest.mark.thorough
+def test_packages_are_downloaded_before_anything_is_stopped(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    publish(node, "2")
+    run(steps, check=True)
+    assert installed(node) == "1"
+    assert cached(node) == []
+
+    run(steps, "validate", "prepare")
+    assert cached(node) == ["beacon-2-1.noarch.rpm"]
+    assert installed(node) == "1"
+    assert is_active(node)
+    shown = run(steps, "prepare")
+    assert "changed=0 " in shown, shown
+
+    run(steps)
+    assert installed(node) == "2"
+    assert is_active(node)
+    assert "version 2" in (node.read("/usr/local/sbin/beacon") or "")
+
+
+@pytest.mark.thorough
+def test_a_second_run_stops_and_starts_the_service_and_changes_nothing_else(steps: Steps) -> None:
+    shown = run(steps)
+    assert "changed=2 " in shown, shown
+    assert installed(steps.lab.nodes["web1"]) == "2"
+
+
+@pytest.mark.thorough
+def test_a_failed_download_stops_nothing(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    publish(node, "3")
+    node.run("sh", "-c", f"mv {REPOSITORY}/noarch/beacon-3-1.noarch.rpm /root")
+    shown = words(run(steps, "prepare", code=2))
+    assert "web1: beacon could not be downloaded for v2, so nothing was stopped:" in shown
+    assert "Check the package sources and the space on the host. The step can run again." in shown
+    assert installed(node) == "2"
+    assert is_active(node)
+
+    node.run("mv", "/root/beacon-3-1.noarch.rpm", f"{REPOSITORY}/noarch")
+    run(steps)
+    assert installed(node) == "3"
+    assert is_active(node)
+
+
+@pytest.mark.thorough
+def test_an_unknown_package_is_refused_before_anything_is_touched(steps: Steps) -> None:
+    shown = words(run(steps, "validate", code=2, package_service_packages=["beacom"]))
+    assert "web1: beacom: no such package is installed, and no package source of the host offers one." in shown
