@@ -97,10 +97,18 @@ class Operator:
             time.sleep(1)
 
     def _chance_to_go_back(self) -> None:
+        if self._gone_back:
+            return
         with patience(*_TOO_LATE):
-            done = sum(1 for one in self._store.snapshot().reports.values() if one.version == NEW)
-            if not self._gone_back and done >= (self._plan.rollback or 0):
+            snapshot = self._store.snapshot()
+            # The answer to an earlier try may have been lost.
+            is_back = snapshot.ledger is not None and snapshot.ledger.rollback
+            if not is_back and sum(1 for one in snapshot.reports.values() if one.version == NEW) >= (
+                self._plan.rollback or 0
+            ):
                 control.roll_back(self._store, _SAID)
+                is_back = True
+            if is_back:
                 self._gone_back = True
                 self._shared.target.value = 1
 
@@ -208,16 +216,26 @@ def be_holder(shared: Shared, settings: Settings, plan: Schedule) -> None:
 
 
 class Nodes:
-    """Some hosts: slow, forgetful, talkative, and not always right."""
+    """Some hosts: slow, forgetful, talkative, and not always right.
+
+    :param honest: whether they are: what they say is so, and they never fall back.
+    """
 
     def __init__(
-        self, shared: Shared, settings: Settings, hosts: Mapping[str, str], plan: Schedule, number: int
+        self,
+        shared: Shared,
+        settings: Settings,
+        hosts: Mapping[str, str],
+        plan: Schedule,
+        number: int,
+        honest: bool = False,
     ) -> None:
         self._chance = random.Random(f"nodes {plan.seed} {number}")
         self._shared = shared
         self._store = Store(settings)
         self._hosts = dict(hosts)
         self._kind = plan.kind
+        self._is_honest = honest
         # What each really runs, what it said last, and until when it is of no use.
         self._runs = dict.fromkeys(hosts, OLD)
         self._said = dict.fromkeys(hosts, OLD)
@@ -250,7 +268,7 @@ class Nodes:
     def _after(self, host: str, wanted: str) -> None:
         """Let a host that is done say so again, and now and then fall back to where it was."""
         luck = self._chance.random()
-        if luck < 0.02 and self._flaps and not self._shared.calm.value:
+        if luck < 0.02 and self._flaps and not self._shared.calm.value and not self._is_honest:
             self._flaps -= 1
             self._runs[host] = OLD if wanted == NEW else NEW
             self._say(host, self._runs[host], "upgraded")
@@ -275,6 +293,8 @@ class Nodes:
         self._say(host, wanted, "started")
         if luck < 0.25:
             return
+        if self._is_honest:
+            luck = max(luck, 0.4)
         if luck < 0.33:
             # A word on what is not wanted (any more).
             self._say(host, "0.9", "failed", error="a former life")
@@ -291,6 +311,8 @@ class Nodes:
             self._say(host, wanted, "upgraded")
 
 
-def be_nodes(shared: Shared, settings: Settings, hosts: Mapping[str, str], plan: Schedule, number: int) -> None:
+def be_nodes(
+    shared: Shared, settings: Settings, hosts: Mapping[str, str], plan: Schedule, number: int, honest: bool = False
+) -> None:
     """Be some hosts until killed."""
-    Nodes(shared, settings, hosts, plan, number).work()
+    Nodes(shared, settings, hosts, plan, number, honest).work()

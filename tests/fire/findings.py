@@ -29,3 +29,7 @@ class Findings:
             (f"at index {first}: " if first is not None else "") + sentence + (f" ({count} times)" if count > 1 else "")
             for sentence, (first, count) in self._found.items()
         ]
+
+    def first(self) -> int | None:
+        """Return the first index of all, None if there is none."""
+        return min((first for first, _count in self._found.values() if first is not None), default=None)

@@ -238,3 +238,20 @@ def test_a_report_that_is_out_of_date_is_not_published(store: Store, consul: Raw
     assert consul.get("running/versions/2/compute1") is None
     assert make_pass(store, PassRequest(fleet=FLEET)).plan.hosts["compute1"].state == "failed"
     assert consul.get("running/versions/2/compute1") is None
+
+
+def test_a_host_that_falls_back_after_an_abort_gets_its_gate_back_in_the_next_rollout(
+    store: Store, consul: RawKV
+) -> None:
+    # Nothing limits the role, so its gate is opened instead of its hosts'. The abort gives the hosts that have begun gates of their own.
+    seed(consul, FLEET)
+    rules = {"rolling_rules": {"global": "unlimited"}}
+    make_pass(store, PassRequest("2", rules, fleet=FLEET))
+    upgrade(store, "compute1")
+    control.abort(store, control.Command("logins fail", fleet=FLEET))
+    assert gates(consul) == {"global": "False", "role/compute": "False", "host/compute1": "True"}
+    write_report(store, HostReport("compute1", "1", "upgraded"))
+    write_report(store, HostReport("compute1", "2", "started", role="compute"))
+    outcome = make_pass(store, PassRequest("2", rules, fleet=FLEET, restart=True))
+    assert not outcome.plan.hosts["compute1"].unadmitted
+    assert "compute1" in opened(consul)

@@ -64,6 +64,7 @@ OTHERS = (
     _same("changelog", ("antsibull-changelog", "lint")),
     _same("docs", ("antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=self", ".")),
     _tests("unit", ("-n", "2", "tests/unit")),
+    _tests("simulation", ("-n", "2", "tests/simulation")),
     _same("lint", ("ansible-lint",)),
     # The last file checks what all other files have used and seen.
     Check(

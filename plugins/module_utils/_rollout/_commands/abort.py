@@ -109,11 +109,15 @@ def _begun(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
 
 
 def _opened_at(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gate: Change) -> int:
-    """Return when planners admitted the host whose own gate an abort opens (unix seconds); 0 if they did not, or if it closes the gate."""
-    host = gate.key.removeprefix(keys.gate("host", ""))
-    if gate.after != OPEN or not states.was_admitted(snapshot, host, members[host]):
+    """Return when planners admitted the host whose own gate an abort opens (unix seconds); 0 if they did not, or if it closes the gate.
+
+    A host that has ended keeps the time of its role's gate, as it may fall back and start again behind its own gate.
+    """
+    if gate.after != OPEN:
         return 0
-    return snapshot.gates.answer(host, members[host], snapshot.current_version).at
+    host = gate.key.removeprefix(keys.gate("host", ""))
+    answer = snapshot.gates.answer(host, members[host], snapshot.current_version)
+    return answer.at if answer.scope == "role" or states.was_admitted(snapshot, host, members[host]) else 0
 
 
 def _admitted_by_shared_gates(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,79 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Many simulated nights on all cores, or one of them again.
+
+    python tests/simulation [--nights N] [--first SEED]
+    python tests/simulation --seed SEED [--without PART,...]
+
+A night that fails is made smaller and told as a story. The exit code is 1 if a night failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+
+from simulation.night import PARTS, Result, run
+from simulation.shrink import shrink, told
+
+_MOST_TOLD = 5
+
+
+def main() -> int:
+    """Simulate them all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nights", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=int(time.time()), metavar="SEED")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--without", default="", metavar="PART,...", help=f"parts are {', '.join(PARTS)}")
+    given = parser.parse_args()
+    without = [part for part in given.without.split(",") if part]
+    if unknown := set(without) - set(PARTS):
+        parser.error(f"--without: there is no part {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
+    if given.seed is not None:
+        result = run(given.seed, without)
+        print(told(result, without) if result.violations else f"seed {given.seed} ({result.kind}): nothing found")
+        print(result.stuck)
+        return int(bool(result.violations))
+    return many(given.first, given.nights)
+
+
+def many(first: int, count: int) -> int:
+    """Simulate nights on all cores, and print each that fails."""
+    began, failed, done, admissions = time.monotonic(), 0, 0, 0
+    with multiprocessing.Pool(os.cpu_count()) as pool:
+        for result in pool.imap_unordered(run, range(first, first + count), chunksize=4):
+            done += 1
+            admissions += result.admissions
+            failed += bool(result.violations)
+            if result.violations and failed <= _MOST_TOLD:
+                _tell(result)
+            _show(done, count, failed, began)
+    print(f"\n{count} nights from seed {first}: {admissions} admissions, {failed} nights failed")
+    return int(bool(failed))
+
+
+def _tell(result: Result) -> None:
+    print("\r" + told(*shrink(result)))
+
+
+def _show(done: int, count: int, failed: int, began: float) -> None:
+    """Draw a bar on a terminal."""
+    if not sys.stdout.isatty():
+        return
+    seconds = time.monotonic() - began
+    bar = "=" * (40 * done // count)
+    left = seconds / done * (count - done)
+    print(f"\r[{bar:40}] {done} of {count}, {failed} failed, {left / 60:.0f} minutes left ", end="", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

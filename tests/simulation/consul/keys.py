@@ -1,0 +1,216 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The keys of a Consul server: transactions, indexes, and the graves of deleted keys, as in Consul 1.8."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+# The verbs that write. A transaction without any of them is a read.
+WRITES = frozenset({"set", "cas", "lock", "unlock", "delete", "delete-cas", "delete-tree"})
+
+
+class Entry(NamedTuple):
+    """A key.
+
+    :param value: as in Consul's JSON, in base64; None if it is empty.
+    :param session: the session that has locked it, empty if none has.
+    """
+
+    value: str | None
+    modified: int
+    created: int
+    flags: int = 0
+    locks: int = 0
+    session: str = ""
+
+    def shown(self, key: str, *, with_value: bool = True) -> dict[str, Any]:
+        """Return the entry as Consul's JSON has it."""
+        found: dict[str, Any] = {"LockIndex": self.locks, "Key": key, "Flags": self.flags}
+        found["Value"] = self.value if with_value else None
+        if self.session:
+            found["Session"] = self.session
+        return {**found, "CreateIndex": self.created, "ModifyIndex": self.modified}
+
+
+class Refused(Exception):
+    """An operation that a transaction can't do; the text is Consul's."""
+
+
+@dataclass
+class Keys:
+    """All keys, by their names, and the index of the last change.
+
+    :param graves: deleted key -> the index at which it was deleted. Consul forgets them after some time.
+    """
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    graves: dict[str, int] = field(default_factory=dict)
+    index: int = 0
+    _sorted: list[str] | None = None
+    # Prefix -> its index, as long as nothing changes.
+    _indexes: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> Keys:
+        """Return an independent copy."""
+        return Keys(dict(self.entries), dict(self.graves), self.index)
+
+    def below(self, prefix: str) -> list[str]:
+        """Return the keys that begin with a prefix, sorted."""
+        if self._sorted is None:
+            self._sorted = sorted(self.entries)
+        names = self._sorted
+        first = bisect_left(names, prefix)
+        last = first
+        while last < len(names) and names[last].startswith(prefix):
+            last += 1
+        return names[first:last]
+
+    def index_of(self, key: str) -> int:
+        """Return the index that an answer on one key has: that of the key, or of all keys if it is missing."""
+        found = self.entries.get(key)
+        return found.modified if found is not None else self.index
+
+    def index_below(self, prefix: str) -> int:
+        """Return the index that an answer on a prefix has: that of the last change below it, or of all keys if there is none."""
+        if not prefix:
+            return self.index
+        known = self._indexes.get(prefix)
+        if known is not None:
+            return known
+        changes = [self.entries[name].modified for name in self.below(prefix)]
+        changes += [index for name, index in self.graves.items() if name.startswith(prefix)]
+        found = self._indexes[prefix] = max(changes, default=self.index)
+        return found
+
+    def apply(
+        self, operations: Sequence[Mapping[str, Any]], index: int, is_session: Callable[[str], bool]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Carry out a transaction; return results and errors. With any error, nothing is changed.
+
+        :param index: the index of what it writes.
+        """
+        before = dict(self.entries), dict(self.graves), self.index
+        results: list[dict[str, Any]] = []
+        errors: list[dict[str, Any]] = []
+        for number, operation in enumerate(operations):
+            try:
+                results += [{"KV": one} for one in self._do(operation["KV"], index, is_session)]
+            except Refused as error:
+                errors.append({"OpIndex": number, "What": str(error)})
+        if errors:
+            self.entries, self.graves, self.index = before
+            self._sorted = None
+            self._indexes.clear()
+            return [], errors
+        return results, []
+
+    def _do(self, facts: Mapping[str, Any], index: int, is_session: Callable[[str], bool]) -> list[dict[str, Any]]:
+        key, verb = facts["Key"], facts["Verb"]
+        found = self.entries.get(key)
+        if verb == "get-tree":
+            return [self.entries[name].shown(name) for name in self.below(key)]
+        if verb == "delete-tree":
+            for name in self.below(key):
+                self.delete(name, index)
+            return []
+        if verb == "delete":
+            self.delete(key, index)
+            return []
+        if verb == "delete-cas":
+            # A missing key is deleted already.
+            if found is not None and found.modified != facts.get("Index", 0):
+                raise Refused(f'failed to delete key "{key}", index is stale')
+            self.delete(key, index)
+            return []
+        if verb == "check-not-exists":
+            if found is not None:
+                raise Refused(f'key "{key}" exists')
+            return []
+        check = _CHECKS.get(verb)
+        if check is not None:
+            return [check(key, found, facts).shown(key, with_value=verb == "get")]
+        return [self._set(key, verb, found, facts, index, is_session).shown(key, with_value=False)]
+
+    def _set(
+        self,
+        key: str,
+        verb: str,
+        found: Entry | None,
+        facts: Mapping[str, Any],
+        index: int,
+        is_session: Callable[[str], bool],
+    ) -> Entry:
+        expected = facts.get("Index", 0)
+        if verb == "cas" and (found.modified if found is not None else 0) != expected:
+            raise Refused(f'failed to set key "{key}", index is stale')
+        session = found.session if found is not None else ""
+        # Only locks count; a plain write of a locked key sets the count back.
+        locks = found.locks if found is not None and verb in ("lock", "unlock") else 0
+        given = facts.get("Session", "")
+        if verb == "lock":
+            if not is_session(given):
+                raise Refused(f'invalid session "{given}"')
+            if session not in ("", given):
+                raise Refused(f'failed to lock key "{key}", lock is already held')
+            locks += session != given
+            session = given
+        elif verb == "unlock":
+            if found is None or not session or session != given:
+                raise Refused(f'failed to unlock key "{key}", lock isn\'t held, or is held by another session')
+            session = ""
+        value = facts.get("Value") or None
+        return self.put(key, Entry(value, index, 0, facts.get("Flags", 0), locks, session))
+
+    def put(self, key: str, entry: Entry) -> Entry:
+        """Set a key. What changes nothing keeps its index."""
+        found = self.entries.get(key)
+        if found is None:
+            self._sorted = None
+        entry = entry._replace(created=found.created if found is not None else entry.modified)
+        if found is not None and found._replace(modified=0) == entry._replace(modified=0):
+            return found
+        self.entries[key] = entry
+        self.index = entry.modified
+        self._indexes.clear()
+        return entry
+
+    def delete(self, key: str, index: int) -> None:
+        """Delete a key, if it is there."""
+        if self.entries.pop(key, None) is not None:
+            self._sorted = None
+            self.graves[key] = self.index = index
+            self._indexes.clear()
+
+
+def _get(key: str, found: Entry | None, _facts: Mapping[str, Any]) -> Entry:
+    if found is None:
+        raise Refused(f'key "{key}" doesn\'t exist')
+    return found
+
+
+def _check_index(key: str, found: Entry | None, facts: Mapping[str, Any]) -> Entry:
+    if found is None:
+        raise Refused(f'failed to check index, key "{key}" doesn\'t exist')
+    if found.modified != facts.get("Index", 0):
+        raise Refused(
+            f'failed index check for key "{key}", current modify index {found.modified} != {facts.get("Index", 0)}'
+        )
+    return found
+
+
+def _check_session(key: str, found: Entry | None, facts: Mapping[str, Any]) -> Entry:
+    if found is None:
+        raise Refused(f'failed to check session, key "{key}" doesn\'t exist')
+    if found.session != facts.get("Session", ""):
+        raise Refused(
+            f'failed session check for key "{key}", current session "{found.session}" != "{facts.get("Session", "")}"'
+        )
+    return found
+
+
+_CHECKS = {"get": _get, "check-index": _check_index, "check-session": _check_session}

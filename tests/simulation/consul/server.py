@@ -1,0 +1,241 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Consul's API as far as the collection asks, answered by a model of its servers. Sources: Consul 1.8's documentation and answers.
+
+The servers are one state: what one of them has written, all have. Answers without C(consistent) may be old ones for a moment after a server
+has become the leader. :mod:`simulation.test_model` compares the answers with those of a real agent.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from . import acl
+from .catalog import Catalog
+from .keys import WRITES, Keys
+from .sessions import Sessions
+
+MOST_OPERATIONS = 64
+MOST_BYTES = 512 * 1024
+_LONGEST_WAIT = 600.0
+
+
+class Answer(NamedTuple):
+    """An answer to a request."""
+
+    code: int
+    body: str
+    headers: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to the API.
+
+    :param at: when it arrives (seconds).
+    """
+
+    method: str
+    path: str
+    params: Mapping[str, str]
+    body: str
+    token: str
+    at: float
+
+    def operations(self) -> list[dict[str, Any]]:
+        """Return the operations of a transaction, nothing for another request."""
+        found: list[dict[str, Any]] = json.loads(self.body) if self.path == "/v1/txn" else []
+        return found
+
+
+class Blocked(NamedTuple):
+    """A blocking query that has no answer yet."""
+
+    request: Request
+    prefix: str
+    index: int
+    until: float
+
+
+@dataclass
+class Snapshot:
+    """All that a server keeps."""
+
+    keys: Keys
+    sessions: Sessions
+    index: int
+
+
+@dataclass
+class Server:
+    """A model of Consul's servers.
+
+    :param tokens: secret -> policy; the empty one is for requests without a token. None if there are no ACLs.
+    :param new_id: returns a new session ID.
+    """
+
+    new_id: Callable[[], str]
+    node: str = "consul1"
+    keys: Keys = field(default_factory=Keys)
+    sessions: Sessions = field(default_factory=Sessions)
+    catalog: Catalog = field(default_factory=Catalog)
+    tokens: dict[str, acl.Policy] | None = None
+    index: int = 10
+    has_leader: bool = True
+    # What default reads are answered with for a moment, and until when.
+    old: Keys | None = None
+    old_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Add the node of the server itself."""
+        self.catalog.add(self.node)
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of all that is kept."""
+        return Snapshot(self.keys.copy(), copy.deepcopy(self.sessions), self.index)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Put a snapshot back. Indexes go on from where they were."""
+        self.keys = snapshot.keys.copy()
+        self.sessions = copy.deepcopy(snapshot.sessions)
+        self.index += 1
+
+    def answer(self, request: Request) -> Answer | Blocked:
+        """Answer a request, or block it."""
+        policy = self._policy(request.token)
+        if policy is None:
+            return Answer(403, "ACL not found")
+        if not self.has_leader:
+            return Answer(500, "No cluster leader")
+        path = unquote(request.path)
+        if path == "/v1/txn":
+            return self._transact(request, policy)
+        if path.startswith("/v1/kv/") and request.method == "get":
+            return self._read(request, path.removeprefix("/v1/kv/"), policy)
+        if path.startswith("/v1/session/"):
+            return self._session(request, *path.removeprefix("/v1/session/").partition("/")[::2], policy)
+        if path == "/v1/catalog/nodes":
+            return _json([one for one in self.catalog.nodes() if policy.may("node", one["Node"])], self.index)
+        if path == "/v1/health/state/any":
+            found = self.catalog.matching(request.params.get("filter", ""))
+            return _json([one for one in found if policy.may("node", one["Node"])], self.index)
+        raise AssertionError(f"The model does not know {request.method} {path}.")
+
+    def unblock(self, blocked: Blocked, now: float) -> Answer | None:
+        """Return the answer to a blocked query, None if it still has to wait."""
+        if self.keys.index_below(blocked.prefix) <= blocked.index and now < blocked.until:
+            return None
+        policy = self._policy(blocked.request.token)
+        if policy is None:
+            return Answer(403, "ACL not found")
+        return self._names(blocked.prefix, blocked.request.params, policy, self.keys)
+
+    def expire(self, now: float) -> list[str]:
+        """End the sessions whose time is over, and return their IDs."""
+        ended = self.sessions.expired(now)
+        for identity in ended:
+            self.index += 1
+            self.sessions.end(identity, self.keys, self.index)
+        return ended
+
+    def _policy(self, token: str) -> acl.Policy | None:
+        return acl.ALL if self.tokens is None else self.tokens.get(token)
+
+    def _transact(self, request: Request, policy: acl.Policy) -> Answer:
+        operations = request.operations()
+        if len(operations) > MOST_OPERATIONS:
+            return Answer(413, f"Transaction contains too many operations ({len(operations)} > {MOST_OPERATIONS})")
+        # Base64 has four characters for three bytes.
+        if any(len(one["KV"].get("Value") or "") * 3 // 4 > MOST_BYTES for one in operations):
+            return Answer(413, "Value for key is too large")
+        refused = [
+            {"OpIndex": number, "What": why}
+            for number, one in enumerate(operations)
+            if (why := _refusal(policy, one["KV"]["Verb"], one["KV"]["Key"]))
+        ]
+        if refused:
+            return Answer(409, json.dumps({"Results": None, "Errors": refused}))
+        writes = any(one["KV"]["Verb"] in WRITES for one in operations)
+        if writes:
+            self.index += 1
+        keys = self.keys if writes else self._keys_for(request)
+        results, errors = keys.apply(operations, self.index, self.sessions.found.__contains__)
+        if errors:
+            return Answer(409, json.dumps({"Results": None, "Errors": errors}))
+        shown = [one for one in results if policy.may("key", one["KV"]["Key"])]
+        return Answer(200, json.dumps({"Results": shown, "Errors": None}))
+
+    def _keys_for(self, request: Request) -> Keys:
+        """Return the keys that a read is answered with."""
+        if "consistent" in request.params or self.old is None or request.at >= self.old_until:
+            return self.keys
+        return self.old
+
+    def _read(self, request: Request, key: str, policy: acl.Policy) -> Answer | Blocked:
+        keys = self._keys_for(request)
+        if "keys" not in request.params:
+            if not policy.may("key", key):
+                return Answer(403, "Permission denied")
+            headers = {"X-Consul-Index": str(keys.index_of(key) or 1)}
+            found = keys.entries.get(key)
+            return Answer(404, "", headers) if found is None else Answer(200, json.dumps([found.shown(key)]), headers)
+        index = int(request.params.get("index", 0))
+        if index and keys.index_below(key) <= index:
+            wait = request.params.get("wait", "")
+            seconds = float(wait.removesuffix("ms")) / 1000 if wait.endswith("ms") else 300.0
+            return Blocked(request, key, index, request.at + min(seconds, _LONGEST_WAIT))
+        return self._names(key, request.params, policy, keys)
+
+    def _names(self, prefix: str, params: Mapping[str, str], policy: acl.Policy, keys: Keys) -> Answer:
+        names = [name for name in keys.below(prefix) if policy.may("key", name)]
+        separator = params.get("separator")
+        if separator:
+            cut = [name[len(prefix) :].partition(separator) for name in names]
+            names = list(dict.fromkeys(prefix + head + mark for head, mark, _rest in cut))
+        headers = {"X-Consul-Index": str(keys.index_below(prefix) or 1)}
+        return Answer(200, json.dumps(names), headers) if names else Answer(404, "", headers)
+
+    def _session(self, request: Request, verb: str, identity: str, policy: acl.Policy) -> Answer:
+        if verb == "info":
+            found = self.sessions.found.get(identity)
+            visible = found is not None and policy.may("session", self.node)
+            return _json([found.shown(self.node)] if found is not None and visible else [], self.index)
+        if not policy.may("session", self.node, write=True):
+            return Answer(403, "Permission denied")
+        if verb == "create":
+            identity = self.new_id()
+            self.index += 1
+            self.sessions.create(identity, json.loads(request.body or "{}"), self.index, request.at)
+            return _json({"ID": identity}, None)
+        if verb == "renew":
+            if not self.sessions.renew(identity, request.at):
+                return Answer(404, f"Session id '{identity}' not found")
+            return _json([self.sessions.found[identity].shown(self.node)], None)
+        if verb == "destroy":
+            if identity in self.sessions.found:
+                self.index += 1
+                self.sessions.end(identity, self.keys, self.index)
+            return _json(True, None)
+        raise AssertionError(f"The model does not know session/{verb}.")
+
+
+def _refusal(policy: acl.Policy, verb: str, key: str) -> str:
+    """Return why an operation may not be tried, nothing if it may. Results of reads are left out afterwards instead."""
+    if verb == "delete-tree":
+        return "" if policy.may_all_below(key) else "Permission denied"
+    if not key:
+        return "Must provide key"
+    # A check that a key does not exist counts as a write.
+    if verb in ("get", "get-tree") or policy.may("key", key, write=verb not in ("check-index", "check-session")):
+        return ""
+    return "Permission denied"
+
+
+def _json(data: Any, index: int | None) -> Answer:
+    return Answer(200, json.dumps(data), {} if index is None else {"X-Consul-Index": str(index)})

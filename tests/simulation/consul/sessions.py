@@ -1,0 +1,99 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The sessions of a Consul server, and what becomes of the keys that an ended session had locked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .keys import Keys
+
+# A session that is not renewed ends after so many times its TTL.
+_TTLS = 2
+_SECONDS = re.compile(r"([0-9.]+)s")
+
+
+@dataclass
+class Session:
+    """A session.
+
+    :param ttl: in seconds, 0 for none.
+    :param until: when it ends unless it is renewed; None for never.
+    """
+
+    id: str
+    name: str
+    ttl: float
+    behavior: str
+    created: int
+    until: float | None
+
+    def shown(self, node: str) -> dict[str, Any]:
+        """Return the fields that the collection reads, as Consul's JSON has them."""
+        return {
+            "ID": self.id,
+            "Name": self.name,
+            "Node": node,
+            "Behavior": self.behavior,
+            "TTL": f"{self.ttl:.0f}s" if self.ttl else "",
+            "CreateIndex": self.created,
+            "ModifyIndex": self.created,
+        }
+
+
+@dataclass
+class Sessions:
+    """All sessions, by ID."""
+
+    found: dict[str, Session] = field(default_factory=dict)
+
+    def create(self, identity: str, facts: Mapping[str, Any], index: int, now: float) -> None:
+        """Create a session."""
+        ttl = seconds(facts.get("TTL", ""))
+        until = now + _TTLS * ttl if ttl else None
+        self.found[identity] = Session(
+            identity, facts.get("Name", ""), ttl, facts.get("Behavior") or "release", index, until
+        )
+
+    def renew(self, identity: str, now: float) -> bool:
+        """Renew a session; return False if there is none."""
+        found = self.found.get(identity)
+        if found is not None and found.ttl:
+            found.until = now + _TTLS * found.ttl
+        return found is not None
+
+    def renew_all(self, now: float) -> None:
+        """Renew all, as a new leader does, who does not know when they were renewed last."""
+        for identity in self.found:
+            self.renew(identity, now)
+
+    def expired(self, now: float) -> list[str]:
+        """Return the sessions whose time is over."""
+        return [one.id for one in self.found.values() if one.until is not None and one.until <= now]
+
+    def next_end(self) -> float | None:
+        """Return when the next session ends unless it is renewed."""
+        return min((one.until for one in self.found.values() if one.until is not None), default=None)
+
+    def end(self, identity: str, keys: Keys, index: int) -> bool:
+        """End a session: the keys that it has locked are deleted or unlocked. Return whether there was one."""
+        found = self.found.pop(identity, None)
+        if found is None:
+            return False
+        for key in [key for key, entry in keys.entries.items() if entry.session == identity]:
+            if found.behavior == "delete":
+                keys.delete(key, index)
+            else:
+                entry = keys.entries[key]
+                keys.put(key, entry._replace(session="", modified=index))
+        return True
+
+
+def seconds(text: str) -> float:
+    """Return a duration such as 10s in seconds, 0 for an empty one."""
+    found = _SECONDS.fullmatch(text)
+    return float(found[1]) if found else 0.0

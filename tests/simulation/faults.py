@@ -1,0 +1,140 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What goes wrong in a night, and when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from .actor import Actor
+from .consul.server import Snapshot
+from .network import Network
+from .world import World
+
+# Those that are named twice come twice as often.
+KINDS = ("kill", "kill", "stop", "stop", "lose", "lose", "lead", "cut", "clock", "clock")
+
+
+class Faults:
+    """Injects faults for some time.
+
+    :param planners: those that are killed, stopped, and get wrong clocks.
+    :param restores: whether a snapshot is taken and restored on the way.
+    :param without: kinds of faults that are left out.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        planners: Sequence[Actor],
+        *,
+        restores: bool,
+        without: Collection[str] = (),
+    ) -> None:
+        self._world = world
+        self._network = network
+        self._planners = planners
+        self._restores = restores
+        self._snapshot: Snapshot | None = None
+        self._due = 3.0
+        self.count: Counter[str] = Counter()
+        self.problems: list[str] = []
+        # When each was, and what.
+        self.log: list[tuple[float, str]] = []
+        self._kinds = [getattr(self, name) for name in KINDS if name not in without]
+
+    def run(self, until: float) -> None:
+        """Inject faults, a moment apart, as a process of its own."""
+        world, chance = self._world, self._world.chance
+        while world.now < until:
+            world.wait(chance.uniform(0.1, 0.5))
+            self._network.remember()
+            if self._kinds:
+                act = chance.choice(self._kinds)
+                self.count[act.__name__] += 1
+                act()
+            if self._restores and world.now > self._due:
+                self._snapshot_or_restore()
+
+    def kill(self) -> None:
+        """Kill a planner, and start it again."""
+        planner = self._world.chance.choice(self._planners)
+        if planner.process.is_alive:
+            self._note(f"{planner.name} is killed and started again")
+            planner.process.kill()
+            planner.start()
+
+    def stop(self) -> None:
+        """Let a planner sleep while others go on, and wake it up."""
+        planner = self._world.chance.choice(self._planners)
+        seconds = self._world.chance.uniform(0.3, 1.5)
+        self._note(f"{planner.name} is stopped for {seconds:.1f} s")
+        planner.process.stop()
+        self._world.wait(seconds)
+        planner.process.go_on()
+
+    def clock(self) -> None:
+        """Set a planner's clock to some other time."""
+        planner, ahead = self._world.chance.choice(self._planners), self._world.chance.uniform(-7200, 7200)
+        self._note(f"the clock of {planner.name} is {ahead:+.0f} s off from now on")
+        planner.set_clock(ahead)
+
+    def lose(self) -> None:
+        """Lose the next writes on a line, or the replies to them."""
+        line = self._world.chance.choice(list(self._network.lines.values()))
+        count = self._world.chance.randint(1, 3)
+        if self._world.chance.random() < 0.7:
+            self._note(f"the next {count} replies to writes of {line.name} are lost")
+            line.lost_after = count
+        else:
+            self._note(f"the next {count} writes of {line.name} are lost")
+            line.lost_before = count
+
+    def lead(self) -> None:
+        """Let the leader be gone for a while."""
+        seconds = self._world.chance.uniform(0.3, 3.0)
+        self._note(f"Consul has no leader for {seconds:.1f} s")
+        self._network.lose_leader()
+        self._world.wait(seconds)
+        self._network.choose_leader()
+
+    def cut(self) -> None:
+        """Cut a line for a while."""
+        line = self._world.chance.choice(list(self._network.lines.values()))
+        seconds = self._world.chance.uniform(0.5, 1.5)
+        self._note(f"{line.name} is cut off for {seconds:.1f} s")
+        line.is_cut = True
+        self._world.wait(seconds)
+        line.is_cut = False
+
+    def _snapshot_or_restore(self) -> None:
+        """Take the snapshot, or restore it once; a planner that has seen a newer epoch has to stop then."""
+        if self._snapshot is None:
+            self._note("a snapshot is taken")
+            self._snapshot = self._network.server.snapshot()
+            self._due = self._world.now + 4
+            return
+        self._restores = False
+        seen = {one: one.shared.epoch.value for one in self._planners if one.process.is_alive}
+        self._note("the snapshot is restored")
+        self._network.restore(self._snapshot)
+        self.count["restore"] += 1
+        epoch = self._network.epoch()
+        until = self._world.now + 30
+        for planner, newest in seen.items():
+            if newest <= epoch:
+                continue
+            while planner.process.is_alive and self._world.now < until:
+                self._world.wait(0.05)
+            if planner.code != "went_back":
+                how = "goes on" if planner.process.is_alive else f"ended with {planner.code}"
+                self.problems.append(f"{planner.name} had seen epoch {newest} before the restore, and {how}")
+                planner.process.kill()
+            self.count["went back"] += planner.code == "went_back"
+            planner.start()
+
+    def _note(self, what: str) -> None:
+        self.log.append((self._world.now, what))

@@ -1,0 +1,263 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Deliberate faults of the product: the simulation is worth what it finds of them.
+
+    python tests/simulation/mutations.py [--nights N] [NAME ...]
+
+Each fault is made in a copy of the collection, in which nights are simulated until one fails. It prints how many that took; the exit code
+is the number of faults that no night found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NIGHTS = 2000
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A deliberate fault.
+
+    :param file: below ``plugins/module_utils``.
+    :param old: what stands there once, ``new`` what stands there instead.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+_WRITER, _ADMISSION, _PASS = "_state/ledger_writer.py", "_rollout/admission.py", "_rollout/planner_pass.py"
+_STATES, _SLOTS, _PLAN = "_host_states/states.py", "_planner/slots.py", "_planner/admission.py"
+_STAGES, _BLOCKERS, _LIFECYCLE = "_planner/stage_progress.py", "_planner/blockers.py", "_rollout/lifecycle.py"
+_HOLD = "_rollout/_commands/hold.py"
+_SOAK, _BUDGETS, _START = "_host_states/soak.py", "_host_states/failure_budgets.py", "_host/start.py"
+
+MUTATIONS = (
+    Mutation(
+        "the ledger is set without comparing it",
+        _WRITER,
+        "compare_and_put(keys.ledger, encode_ledger(ledger), self._index)",
+        "put(keys.ledger, encode_ledger(ledger))",
+    ),
+    Mutation(
+        "a lost answer counts as a write that was not done",
+        _WRITER,
+        "if entry is not None and found >= epoch and any(",
+        "if False and any(",
+    ),
+    Mutation("a lost answer counts as done", _WRITER, 'any(e.get("commit") == commit for e', "any(True for e"),
+    Mutation(
+        "the epoch is not counted up",
+        "_state/store.py",
+        "            return ledger.epoch + 1\n",
+        "            return max(1, ledger.epoch)\n",
+    ),
+    Mutation("history has another epoch", _WRITER, "put(keys.event(ledger.epoch)", "put(keys.event(ledger.epoch + 1)"),
+    Mutation(
+        "caps are one too high",
+        _SLOTS,
+        "limit.slots - taken.get(limit.what, 0) for",
+        "limit.slots + 1 - taken.get(limit.what, 0) for",
+    ),
+    Mutation(
+        "the cap of the fleet is forgotten",
+        _SLOTS,
+        "found[role] = (*(limit for limit in own if limit is not None), *fleet)",
+        "found[role] = (*(limit for limit in own if limit is not None),)",
+    ),
+    Mutation(
+        "a role's own cap is forgotten in a group",
+        _SLOTS,
+        "if role != group_name and role in rules.caps:",
+        "if False:",
+    ),
+    Mutation(
+        "slots are not taken within a pass",
+        _SLOTS,
+        "taken[limit.what] = taken.get(limit.what, 0) + count",
+        "pass",
+    ),
+    Mutation(
+        "failed hosts take no slot", _STATES, "frozenset((FAILED, LOST, UPGRADING))", "frozenset((LOST, UPGRADING))"
+    ),
+    Mutation(
+        "lost hosts take no slot", _STATES, "frozenset((FAILED, LOST, UPGRADING))", "frozenset((FAILED, UPGRADING))"
+    ),
+    Mutation(
+        "a host that started takes no slot behind a closed gate",
+        _STATES,
+        "if one.gate.is_open or one.has_started:\n",
+        "if one.gate.is_open:\n",
+    ),
+    Mutation(
+        "an older report counts more than a newer start",
+        _STATES,
+        "return not record.readable or record.state != RECORDED_UPGRADED",
+        "return False",
+    ),
+    Mutation("holds are forgotten", _STATES, "waiting = HELD if one.hold else PENDING", "waiting = PENDING"),
+    Mutation(
+        "a hold leaves the ledger as it is",
+        _HOLD,
+        "if snapshot.ledger is None:\n        # A planner",
+        "if True:\n        # A planner",
+    ),
+    Mutation("a hold leaves the key of its folder as it is", _HOLD, "operations = [mark, *(", "operations = [*("),
+    Mutation("roles do not wait for others", _PLAN, "if not position.waits_for(role)}", "}"),
+    Mutation(
+        "only the first host of a role counts for the order",
+        _PLAN,
+        "role: sum(1 for one in found if one.blocks_others) for role, found in each.items()",
+        "role: sum(1 for one in found[:1] if one.blocks_others) for role, found in each.items()",
+    ),
+    Mutation("pause is forgotten", _BLOCKERS, "if ledger.state == PAUSED:", "if False:"),
+    Mutation("abort is forgotten", _BLOCKERS, "if ledger.state == ABORTED:", "if False:"),
+    Mutation("windows and freezes are forgotten", _BLOCKERS, "if closed is not None:", "if False:"),
+    Mutation("the fleet's failure budget is forgotten", _BLOCKERS, "if exhausted is not None:", "if False:"),
+    Mutation("budgets are one too high", _BUDGETS, "len(hosts) >= allowed", "len(hosts) > allowed"),
+    Mutation("budgets of roles are forgotten", _PLAN, "exhausted = blockers.budgets.by_role", "exhausted = ()"),
+    Mutation(
+        "a stage needs no approval",
+        _STAGES,
+        "if stage.approve and stage.name not in snapshot.approvals:",
+        "if False:",
+    ),
+    Mutation("a stage does not soak", _STAGES, "ready = done_at + stage.soak", "ready = done_at"),
+    Mutation(
+        "a stage does not wait for its hosts",
+        _STAGES,
+        "        if unfinished:\n            return",
+        "        if False:\n            return",
+    ),
+    Mutation(
+        "approvals outlive the rollout",
+        _LIFECYCLE,
+        "(keys.onces, keys.marks, keys.approvals)",
+        "(keys.onces, keys.marks)",
+    ),
+    Mutation(
+        "health marks outlive the rollout",
+        _LIFECYCLE,
+        "(keys.onces, keys.marks, keys.approvals)",
+        "(keys.onces, keys.approvals)",
+    ),
+    Mutation("hosts do not soak", _SOAK, "ready = since + rules.soak", "ready = since"),
+    Mutation(
+        "a pass that begins a rollout admits hosts too",
+        _PASS,
+        "if desired.begins and not writer.dry:",
+        "if False:",
+    ),
+    Mutation(
+        "a rollout begins with open gates",
+        _LIFECYCLE,
+        "_one_gate(keys, snapshot, CLOSED)",
+        "_one_gate(keys, snapshot, OPEN)",
+    ),
+    Mutation(
+        "a rollout completes too early",
+        "_planner/reconcile.py",
+        "complete=may_be_over and fleet.is_upgraded",
+        "complete=may_be_over and bool(unfinished)",
+    ),
+    Mutation("a start compares no gates", _START, "for one in sorted(dependencies & entries.keys())", "for one in ()"),
+    Mutation(
+        "a start that met a new gate is not undone",
+        _START,
+        'if not absent.isdisjoint(one["Key"] for one in written):',
+        "if False:",
+    ),
+    Mutation("a start is not checked", _START, "    _refuse_unless_admitted(store, request, entries.values())\n", ""),
+    Mutation(
+        "a planner goes on after a restore", "_rollout/restored_consul.py", "    if found < epoch:\n", "    if False:\n"
+    ),
+    Mutation("hosts never get their gate back", _STATES, "and self.hold is None and self.was_admitted", "and False"),
+    Mutation(
+        "a retry leaves hosts failed",
+        "_rollout/_commands/retry.py",
+        "host in asked and (view.state in states.BROKEN or",
+        "host in asked and (False or",
+    ),
+    Mutation("a held host may start", "_host/gate_question.py", "    if hold is not None:\n", "    if False:\n"),
+)
+
+
+def main() -> int:
+    """Try all faults, or those whose names are given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nights", type=int, default=NIGHTS)
+    parser.add_argument("names", nargs="*")
+    given = parser.parse_args()
+    chosen = [one for one in MUTATIONS if not given.names or one.name in given.names]
+    if unknown := set(given.names) - {one.name for one in MUTATIONS}:
+        parser.error(f"there is no fault {sorted(unknown)}")
+    missed = 0
+    for mutation, needed in tried(chosen, given.nights):
+        missed += needed is None
+        shown = f"found in night {needed}" if needed is not None else f"NOT found in {given.nights} nights"
+        print(f"{mutation.name}: {shown}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} faults found")
+    return missed
+
+
+def tried(mutations: Sequence[Mutation], nights: int) -> Iterator[tuple[Mutation, int | None]]:
+    """Yield each fault with the number of nights until one failed, None if none did."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from zip(mutations, pool.map(lambda one: nights_until_found(one, nights), mutations), strict=True)
+
+
+def nights_until_found(mutation: Mutation, nights: int) -> int | None:
+    """Simulate nights of a copy of the collection with a fault; return how many it took until one failed.
+
+    :raises RuntimeError: if the nights could not be simulated, such as when a syntax error was made.
+    """
+    with tempfile.TemporaryDirectory(prefix="convoy-mutation-") as folder:
+        collection = Path(folder) / "ansible_collections/convoy/upgrade"
+        collection.mkdir(parents=True)
+        shutil.copytree(ROOT / "plugins", collection / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
+        apply(mutation, collection / "plugins/module_utils")
+        environ = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT / 'tests'}:{ROOT / 'tools'}"}
+        done = subprocess.run(
+            [sys.executable, "-c", _SEARCH, str(nights)], env=environ, capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        raise RuntimeError(f"{mutation.name}: {done.stderr[-2000:]}")
+    found = int(done.stdout)
+    return found or None
+
+
+def apply(mutation: Mutation, folder: Path) -> None:
+    """Make a fault in a copy.
+
+    :raises RuntimeError: if what it replaces does not stand there exactly once.
+    """
+    file = folder / mutation.file
+    text = file.read_text()
+    if text.count(mutation.old) != 1:
+        raise RuntimeError(f"{mutation.name}: {mutation.file} has {mutation.old!r} {text.count(mutation.old)} times.")
+    file.write_text(text.replace(mutation.old, mutation.new))
+
+
+_SEARCH = """
+import sys
+from simulation.night import run
+print(next((seed for seed in range(1, int(sys.argv[1]) + 1) if run(seed).violations), 0))
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,334 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The network between simulated processes and the model of Consul: delays, lost requests, lost replies, a leader that is gone.
+
+It stands in the place of the HTTP library of the transport, so all code of the collection above that runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote
+
+import requests
+from fire.journal import Reading, Write, text
+from fire.replay import Entry, Restore, State, Step
+
+from .consul.keys import WRITES
+from .consul.server import Answer, Blocked, Request, Server, Snapshot
+from .stand_ins import BEGIN, current
+from .world import TIMED_OUT, Wait, World
+
+_LEDGER = "upgrade/ledger"
+# A server keeps a request for so long while there is no leader (rpc_hold_timeout).
+_HELD = 7.0
+# No message is quicker (seconds).
+_LEAST = 0.0002
+# Default reads of a server that has just become the leader are old for so long at most.
+_OLD = 0.15
+
+
+class Told(Reading):
+    """What a process was told, without the JSON of it."""
+
+    def __init__(self, number: int, at: float, found: Mapping[str, tuple[str, int]]) -> None:
+        super().__init__(number, at, b"")
+        self._found = dict(found)
+
+    def entries(self) -> dict[str, tuple[str, int]]:
+        """Return key -> value and ModifyIndex."""
+        return self._found
+
+
+@dataclass
+class Line:
+    """The way of one process to Consul.
+
+    :param delay: seconds for each direction, at most.
+    :param lost_before: how many of the next writes are lost, ``lost_after`` how many replies to them.
+    :param token: used instead of that of the process, if it is not empty.
+    :param told: what the process was told last of all that a planner needs.
+    """
+
+    name: str
+    delay: float
+    is_cut: bool = False
+    lost_before: int = 0
+    lost_after: int = 0
+    token: str = ""
+    told: Told | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """A request on its way.
+
+    :param at: when it was sent (unix seconds).
+    :param told: what its sender had been told by then.
+    """
+
+    line: Line
+    wait: Wait
+    at: float
+    told: Told | None
+    method: str
+    path: str
+    params: Mapping[str, str]
+    body: str
+    token: str
+
+    @cached_property
+    def is_write(self) -> bool:
+        """Whether it is a transaction that writes."""
+        return any(one["Verb"] in WRITES for one in self.operations)
+
+    @cached_property
+    def operations(self) -> list[dict[str, Any]]:
+        """The operations of a transaction."""
+        return [one["KV"] for one in json.loads(self.body)] if self.path == "/v1/txn" else []
+
+
+class Network:
+    """All lines, and the server at their end. It notes every step of the keys.
+
+    :param now: the keys as they are, ``base`` those of the beginning.
+    :param heard: called with each step.
+    """
+
+    def __init__(self, world: World, server: Server) -> None:
+        """Begin with the keys of the server."""
+        self.world = world
+        self.server = server
+        self.lines: dict[int, Line] = {}
+        self.base: State = self._state()
+        self.steps: list[Step] = []
+        self.restores: list[Restore] = []
+        self.heard: list[Callable[[Step], None]] = []
+        self.requests = 0
+        self._readings = 0
+        # Prefix -> its blocking queries, and the index at which they were looked at last.
+        self._blocked: dict[str, list[tuple[Blocked, Sent]]] = {}
+        self._looked_at: dict[str, int] = {}
+        self._held: list[Sent] = []
+        self._next_end: float | None = None
+        self.now: State = self.base
+        self._older = server.keys.copy()
+
+    def line(self, name: str, delay: float) -> int:
+        """Make a line; return its port."""
+        port = 20000 + len(self.lines)
+        self.lines[port] = Line(name, delay)
+        return port
+
+    def send(self, port: int, method: str, path: str, params: Any, body: str, token: str, seconds: float) -> Answer:
+        """Send a request from the current thread, and wait for the answer.
+
+        :raises requests.exceptions.RequestException: as the HTTP library does.
+        """
+        world, line = self.world, self.lines[port]
+        self.requests += 1
+        wait = world.new_wait()
+        sent = Sent(line, wait, self._clock(), line.told, method, path, dict(params), body, line.token or token)
+        arrives = world.chance.uniform(_LEAST, line.delay)
+        if line.is_cut:
+            world.wake(wait, _Broken("the network is cut"), min(seconds, 0.5))
+        elif line.lost_before and sent.is_write:
+            line.lost_before -= 1
+            world.wake(wait, _Broken("the connection was reset"), arrives)
+        else:
+            world.call(lambda: self._arrive(sent), arrives)
+        found = world.wait_on(wait, seconds)
+        if found is TIMED_OUT:
+            raise requests.exceptions.ReadTimeout("timed out")
+        if isinstance(found, _Broken):
+            raise requests.exceptions.ConnectionError(str(found))
+        answer, told = found
+        if told is not None and (line.told is None or line.told.number < told.number):
+            line.told = told
+        return answer  # type: ignore[no-any-return]
+
+    def _clock(self) -> float:
+        return BEGIN + self.world.now
+
+    def _arrive(self, sent: Sent) -> None:
+        """Carry out a request, or keep it while there is no leader."""
+        server = self.server
+        if not server.has_leader:
+            self._held.append(sent)
+            self.world.call(lambda: self._give_up(sent), _HELD)
+            return
+        before, index = self.now, server.index
+        request = Request(sent.method, sent.path, sent.params, sent.body, sent.token, self.world.now)
+        found = server.answer(request)
+        if isinstance(found, Blocked):
+            self._blocked.setdefault(found.prefix, []).append((found, sent))
+            self.world.call(lambda: self._time_out(found, sent), found.until - self.world.now)
+            return
+        told = None
+        if sent.is_write:
+            if found.code == 200:
+                write = Write(sent.line.name, sent.operations, sent.told, sent.at, server.index, True, True)
+                write.answered_at = self._clock()
+                self._note(before, write)
+        elif sent.operations and found.code == 200 and any(one["Key"].endswith(_LEDGER) for one in sent.operations):
+            self._readings += 1
+            told = Told(self._readings, sent.at, {key: (one.value, one.index) for key, one in before.items()})
+        elif server.index != index:
+            self._note(before, None)
+        if server.index != index:
+            self._unblock()
+        if sent.line.lost_after and sent.is_write:
+            sent.line.lost_after -= 1
+            self._reply(sent, _Broken("the connection was reset"))
+        else:
+            self._reply(sent, (found, told))
+        self._plan_expiry()
+
+    def _reply(self, sent: Sent, what: Any) -> None:
+        # What is sent on a line that is cut never arrives, and the time of the sender runs out.
+        if not sent.line.is_cut:
+            self.world.wake(sent.wait, what, self.world.chance.uniform(_LEAST, sent.line.delay))
+
+    def _unblock(self) -> None:
+        """Answer the blocking queries on what has changed."""
+        if not self.server.has_leader:
+            return
+        for prefix, queries in self._blocked.items():
+            index = self.server.keys.index_below(prefix)
+            if index == self._looked_at.get(prefix):
+                continue
+            self._looked_at[prefix] = index
+            self._blocked[prefix] = [one for one in queries if not self._is_answered(*one)]
+
+    def _is_answered(self, blocked: Blocked, sent: Sent) -> bool:
+        answer = self.server.unblock(blocked, self.world.now)
+        if answer is not None:
+            self._reply(sent, (answer, None))
+        return answer is not None
+
+    def _time_out(self, blocked: Blocked, sent: Sent) -> None:
+        queries = self._blocked.get(blocked.prefix, [])
+        if (blocked, sent) in queries and self.server.has_leader:
+            queries.remove((blocked, sent))
+            self._is_answered(blocked, sent)
+
+    def _give_up(self, sent: Sent) -> None:
+        if sent in self._held:
+            self._held.remove(sent)
+            self._reply(sent, (Answer(500, "No cluster leader"), None))
+
+    def _plan_expiry(self) -> None:
+        end = self.server.sessions.next_end()
+        if end is not None and end != self._next_end:
+            self._next_end = end
+            self.world.call(self._expire, end - self.world.now)
+
+    def _expire(self) -> None:
+        if self.server.has_leader and self.server.expire(self.world.now):
+            self._note(self.now, None)
+            self._unblock()
+        self._next_end = None
+        self._plan_expiry()
+
+    def _note(self, before: State, write: Write | None) -> None:
+        self.now = self._state(before, write)
+        step = Step(self.server.index, before, self.now, write)
+        self.steps.append(step)
+        for hear in self.heard:
+            hear(step)
+
+    def _state(self, before: State | None = None, write: Write | None = None) -> State:
+        """Return the keys as the judge has them; after a write, only what it names is looked at."""
+        entries = self.server.keys.entries
+        if before is None or write is None or any(one["Verb"] == "delete-tree" for one in write.operations):
+            return {key: _entry(one) for key, one in entries.items()}
+        found = dict(before)
+        for key in {one["Key"] for one in write.operations}:
+            if key in entries:
+                found[key] = _entry(entries[key])
+            else:
+                found.pop(key, None)
+        return found
+
+    def remember(self) -> None:
+        """Keep the keys of now, with which the next leader may answer default reads for a moment."""
+        self._older = self.server.keys.copy()
+
+    def lose_leader(self) -> None:
+        """Let the leader be gone."""
+        self.server.has_leader = False
+
+    def choose_leader(self) -> None:
+        """Let there be a leader again, who carries out what was held."""
+        server = self.server
+        server.has_leader = True
+        server.sessions.renew_all(self.world.now)
+        server.old, server.old_until = self._older, self.world.now + self.world.chance.uniform(0.0, _OLD)
+        held, self._held = self._held, []
+        for sent in held:
+            self._arrive(sent)
+        self._unblock()
+
+    def epoch(self) -> int:
+        """Return the epoch of the ledger, 0 if there is none."""
+        entry = self.now.get(_LEDGER)
+        return int(json.loads(entry.value)["epoch"]) if entry is not None else 0
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Put a snapshot back; all blocking queries end."""
+        before = self.now
+        self.server.restore(snapshot)
+        self.now = self._state()
+        self.restores.append(Restore(self.server.index, snapshot.index))
+        self.steps.append(Step(self.server.index, before, self.now, None))
+        blocked, self._blocked, self._looked_at = self._blocked, {}, {}
+        for one, sent in (pair for queries in blocked.values() for pair in queries):
+            self._reply(sent, (self.server.unblock(one._replace(index=-1), self.world.now), None))
+
+
+class _Broken(Exception):
+    """A connection that ended without an answer."""
+
+
+def _entry(entry: Any) -> Entry:
+    return Entry(text(entry.value), entry.modified, entry.flags)
+
+
+class HTTPClient:
+    """Stands in the place of the class of the same name of the C(consul) package."""
+
+    def __init__(self, _host: str, port: int, *_more: Any) -> None:
+        """Remember the port, which is that of a line."""
+        self._port = port
+        self._adapters: list[Any] = []
+        self.session = SimpleNamespace(mount=lambda _prefix, adapter: self._adapters.append(adapter), headers={})
+
+    def get(self, callback: Callable[[Any], Any], path: str, params: Any = ()) -> Any:
+        """Send a GET."""
+        return self._send("get", callback, path, params, "")
+
+    def put(self, callback: Callable[[Any], Any], path: str, params: Any = (), data: str = "") -> Any:
+        """Send a PUT."""
+        return self._send("put", callback, path, params, data)
+
+    def delete(self, callback: Callable[[Any], Any], path: str, params: Any = (), data: str = "") -> Any:
+        """Send a DELETE."""
+        return self._send("delete", callback, path, params, data)
+
+    def _send(self, method: str, callback: Callable[[Any], Any], path: str, params: Any, data: str) -> Any:
+        found = current()
+        if found is None:
+            raise requests.exceptions.ConnectionError("the world has ended")
+        network = networks[found[0]]
+        token = self.session.headers.get("X-Consul-Token", "")
+        return callback(network.send(self._port, method, unquote(path), params, data, token, self._adapters[0].seconds))
+
+
+# The network of each world.
+networks: dict[World, Network] = {}

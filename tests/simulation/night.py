@@ -1,0 +1,238 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One simulated night: a rollout by the real code with planners, operators and nodes, while everything goes wrong that can.
+
+Actors, rules and judge are those of the fire tests, which run on real servers. What is different here is that a second of a night takes
+some milliseconds, and that a seed decides all of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul import transport
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
+from fire import actors
+from fire.facts import GATES, LEDGER, RECORDS, REPORTS, Facts, data_of
+from fire.findings import Findings
+from fire.fleet import FLEET, NEW, OLD
+from fire.judge import Judge
+from fire.replay import Step
+from fire.rules import Rules, Schedule, schedule
+
+from . import stand_ins
+from .actor import Actor
+from .consul.keys import Entry
+from .consul.server import Server
+from .faults import KINDS, Faults
+from .network import HTTPClient, Network, networks
+from .story import story
+from .world import Process, World
+
+_COLLECTION = "ansible_collections.convoy.upgrade.plugins."
+_FAULTS = 12.0
+_SECONDS = 150.0
+_PLANNERS, _NODES = 4, 3
+# Ended processes whose end is no finding: planners that noticed a restore.
+_EXPECTED = ("went_back",)
+
+
+@dataclass
+class Result:
+    """What a night came to.
+
+    :param kind: what its seed stands for.
+    :param seconds: how long the night was.
+    :param story: what happened before the first violation, in lines.
+    :param stuck: what there is to see of a rollout that did not end: keys, and where each process waits.
+    """
+
+    seed: int
+    kind: str
+    seconds: float = 0
+    admissions: int = 0
+    writes: int = 0
+    requests: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    stuck: str = ""
+
+
+# What can be left out of a night, to see whether it fails without it too.
+PARTS = ("restore", "rollback", "lies", "holder", "planner4", "planner3", "planner2", *dict.fromkeys(KINDS))
+
+
+def run(seed: int, without: Collection[str] = ()) -> Result:
+    """Simulate the night of a seed, and judge it.
+
+    :param without: which of PARTS to leave out.
+    """
+    plan = schedule(seed)
+    if "restore" in without:
+        plan = replace(plan, restore=False)
+    if "rollback" in without:
+        plan = replace(plan, rollback=None)
+    world = World(f"night {seed}")
+    stand_ins.enter(world)
+    transport.HTTPClient = HTTPClient
+    stand_ins.install((_COLLECTION, "fire."))
+    try:
+        return Night(world, plan, without).run()
+    finally:
+        world.end()
+        networks.pop(world, None)
+        stand_ins.leave()
+
+
+class Night:
+    """One night."""
+
+    def __init__(self, world: World, plan: Schedule, without: Collection[str]) -> None:
+        """Make a fleet of the old version."""
+        self._world = world
+        self._without = without
+        self._plan = plan
+        server = Server(new_id=lambda: f"{world.chance.getrandbits(128):032x}")
+        values = {f"{REPORTS}{OLD}/{host}": "1700000000" for host in FLEET}
+        for key, value in {**values, "current_version": OLD, f"{GATES}global": "True"}.items():
+            server.index += 1
+            server.keys.put(key, Entry(base64.b64encode(value.encode()).decode(), server.index, 0))
+        for host in FLEET:
+            server.catalog.add(host)
+        self._network = networks[world] = Network(world, server)
+        self._rules_of = _known(plan.kind.rules)
+        self._actors: list[Actor] = []
+        self._findings = Findings()
+        # Half of the nights have nodes that tell the truth, so that caps are judged by what hosts really do.
+        self._is_honest = world.chance.random() < 0.5 or "lies" in without
+        self._is_complete = False
+
+    def run(self) -> Result:
+        """Let it pass: some seconds with faults, then calm until the rollout ends."""
+        world, plan, network = self._world, self._plan, self._network
+        result = Result(plan.seed, plan.name + (", honest" if self._is_honest else ""))
+        planners, others = self._start()
+        without = self._without if world.chance.random() < 0.6 else [*self._without, "clock"]
+        faults = Faults(world, network, planners, restores=plan.restore, without=without)
+        harness = Process(world, "faults")
+        harness.start(lambda: faults.run(_FAULTS))
+        if self._is_honest and not plan.restore:
+            network.heard.append(self._over_the_caps)
+        world.run(3600, lambda: not harness.is_alive or self._has_failed())
+        if harness.error is not None:
+            raise harness.error
+        for planner in planners:
+            planner.process.go_on()
+        for actor in self._actors:
+            actor.shared.calm.value = 1
+        network.heard.append(lambda _step: self._look(others[0]))
+        self._look(others[0])
+        world.run(world.now + _SECONDS, lambda: self._is_complete or self._has_failed())
+        say = self._findings.at(None)
+        for actor in self._actors:
+            if actor.process.error is not None and actor.code not in _EXPECTED:
+                say(f"{actor.name} ended with {actor.process.error!r}\n{actor.process.stack}")
+        if not self._is_complete and not self._has_failed():
+            say(f"the rollout did not come to an end in {_SECONDS:.0f} s")
+            result.stuck = self._stuck()
+        for problem in faults.problems:
+            say(problem)
+        self._judge(faults, result)
+        result.violations = self._findings.sentences()
+        result.faults, result.seconds, result.requests = faults.count, world.now, network.requests
+        if result.violations:
+            result.story = story(network, faults.log, self._findings.first())
+        return result
+
+    def _start(self) -> tuple[list[Actor], list[Actor]]:
+        plan, hosts = self._plan, list(FLEET)
+        first = plan.kind.rules[0]
+        planners = [
+            self._actor(f"planner{n}", actors.be_planner, first, plan.kind.insisting)
+            for n in range(1, _PLANNERS + 1)
+            if f"planner{n}" not in self._without
+        ]
+        others = [self._actor("operator", actors.be_operator, plan)]
+        if "holder" not in self._without:
+            others.append(self._actor("holder", actors.be_holder, plan))
+        for n in range(_NODES):
+            mine = {host: FLEET[host] for host in hosts[n::_NODES]}
+            others.append(self._actor(f"nodes{n}", actors.be_nodes, mine, plan, n, self._is_honest))
+        for actor in self._actors:
+            actor.start()
+        return planners, others
+
+    def _actor(self, name: str, act: Any, *arguments: Any) -> Actor:
+        port = self._network.line(name, self._world.chance.choice((0.001, 0.005, 0.05)))
+        actor = Actor(self._world, name, port, act, Settings(port=port, timeout=3), *arguments)
+        self._actors.append(actor)
+        return actor
+
+    def _has_failed(self) -> bool:
+        return any(one.process.error is not None and one.code not in _EXPECTED for one in self._actors)
+
+    def _look(self, operator: Actor) -> None:
+        """Notice the end of the rollout."""
+        target = NEW
+        if self._plan.rollback is not None:
+            if not operator.shared.target.value:
+                return
+            target = OLD
+        state = self._network.now
+        ledger = data_of(state.get(LEDGER))
+        if ledger.get("state") == "complete" and ledger["version"] == target:
+            self._is_complete = all(f"{REPORTS}{target}/{host}" in state for host in FLEET)
+
+    def _over_the_caps(self, step: Step) -> None:
+        """Say that more hosts are down than a cap allows, if a step made it so."""
+        rules = self._rules_of(data_of(step.after.get(LEDGER)).get("instructions", {}))
+        if rules is None or LEDGER not in step.before:
+            return
+        changed = {key for key in step.after if step.after[key] is not step.before.get(key)}
+        if not any(key.startswith((GATES, RECORDS, REPORTS)) for key in changed):
+            return
+        before, after = Facts(step.before, rules).down(), Facts(step.after, rules).down()
+        for roles, cap in rules.caps.items():
+            now = {host for host in after if FLEET[host] in roles}
+            if len(now) > cap and now - before:
+                self._findings.at(step.index)(
+                    f"{len(now)} of {roles} are down, {cap} may be: {sorted(now)}, of them new {sorted(now - before)}"
+                )
+
+    def _stuck(self) -> str:
+        wanted = (LEDGER, GATES, RECORDS, "upgrade/hold", REPORTS)
+        keys = {key: entry.value for key, entry in sorted(self._network.now.items()) if key.startswith(wanted)}
+        stacks = "\n".join(f"{actor.name}:\n{actor.process.stacks()}" for actor in self._actors)
+        return f"{json.dumps(keys, indent=1)}\n{stacks}"
+
+    def _judge(self, faults: Faults, result: Result) -> None:
+        network = self._network
+        clocks = {actor.name: actor for actor in self._actors}
+        judge = Judge(
+            network.base,
+            network.steps,
+            self._rules_of,
+            lambda who, at: clocks[who].ahead_around(at),
+            lambda who, at: clocks[who].most_ahead_around(at),
+            steady=not faults.count["clock"] and not network.restores,
+        )
+        judge.judge(self._findings)
+        result.admissions, result.writes = judge.admissions, len(network.steps)
+
+
+def _known(rules: Sequence[Rules]) -> Any:
+    """Return what tells the rules by the instructions in a ledger."""
+
+    def key(instructions: Mapping[str, Any]) -> str:
+        return json.dumps(parse(instructions).plain(), sort_keys=True)
+
+    known = {key(one.instructions): one for one in rules}
+    return lambda instructions: known.get(json.dumps(instructions, sort_keys=True))

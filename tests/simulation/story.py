@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A night in a few lines that can be read: who wrote what, and what went wrong, up to the first violation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from fire.facts import GATES, HISTORY, HOLDS, RECORDS, REPORTS, data_of
+from fire.replay import Step
+
+from .network import Network
+from .stand_ins import BEGIN
+
+MOST_LINES = 40
+_DETAILS = 120
+
+
+def story(network: Network, faults: Sequence[tuple[float, str]], index: int | None) -> list[str]:
+    """Return the last lines up to an index, or up to the end.
+
+    :param faults: time (seconds of the night) and text of each fault.
+    """
+    steps = [step for step in network.steps if index is None or step.index <= index]
+    found = [(_time(step), f"{_who(step)}: {'; '.join(_changes(step))}") for step in steps]
+    last = found[-1][0] if found else 0.0
+    found += [(at, f"-- {text}") for at, text in faults if index is None or at <= last]
+    lines = [f"{at:8.3f} s  {text}" for at, text in sorted(found)]
+    left = len(lines) - MOST_LINES + 1
+    return lines if left <= 1 else [f"({left} earlier lines are left out)", *lines[left:]]
+
+
+def _time(step: Step) -> float:
+    return step.write.answered_at - BEGIN if step.write is not None else 0.0
+
+
+def _who(step: Step) -> str:
+    return step.write.who if step.write is not None else "Consul"
+
+
+def _changes(step: Step) -> Iterator[str]:
+    """Return what a step did: the event of the history, then reports, records, holds and gates without one."""
+    changed = step.changed()
+    events = [data_of(after) for key, (_before, after) in changed.items() if key.startswith(HISTORY) and after]
+    for event in events:
+        names = [*event.get("hosts", ()), *event.get("roles", ())]
+        yield f"epoch {event['epoch']}, {event['what']} {_cut(', '.join(map(str, names)))}"
+    for key, (_before, after) in changed.items():
+        if key.startswith(RECORDS) and after is not None:
+            record = data_of(after)
+            yield f"{key.removeprefix(RECORDS)} {record['state']} {record['version']}"
+        elif key.startswith(REPORTS) and after is not None:
+            yield f"report {key.removeprefix(REPORTS)}"
+        elif key.startswith(HOLDS) or (key.startswith(GATES) and not events):
+            yield f"{key} {'is deleted' if after is None else after.value}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _DETAILS else f"{text[:_DETAILS]}..."
+
+
+def kind_of(violation: str) -> str:
+    """Return a violation without its numbers and names, to tell whether another night fails in the same way."""
+    return re.sub(r"\[.*?\]|\(.*?\)|[a-z]*[0-9.]+", "", violation)
