@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul import tran
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fire import actors
-from fire.facts import GATES, LEDGER, RECORDS, REPORTS, Facts, data_of
+from fire.facts import GATES, HISTORY, LEDGER, RECORDS, REPORTS, Facts, data_of
 from fire.findings import Findings
 from fire.fleet import FLEET, NEW, OLD
 from fire.judge import Judge
@@ -197,7 +197,9 @@ class Night:
         if rules is None or LEDGER not in step.before:
             return
         changed = {key for key in step.after if step.after[key] is not step.before.get(key)}
-        if not any(key.startswith((GATES, RECORDS, REPORTS)) for key in changed):
+        events = [data_of(step.after[key])["what"] for key in changed if key.startswith(HISTORY)]
+        # The beginning of a rollout closes all gates. Hosts that run its version already are down for the judge until they are seen to be well.
+        if "begin" in events or not any(key.startswith((GATES, RECORDS, REPORTS)) for key in changed):
             return
         before, after = Facts(step.before, rules).down(), Facts(step.after, rules).down()
         for roles, cap in rules.caps.items():
