@@ -70,9 +70,9 @@ def _show(done: int, count: int, failed: int, began: float) -> None:
     if not sys.stdout.isatty():
         return
     seconds = time.monotonic() - began
-    bar = "=" * (40 * done // count)
+    done_part = "=" * (40 * done // count)
     left = seconds / done * (count - done)
-    print(f"\r[{bar:40}] {done} of {count}, {failed} failed, {left / 60:.0f} minutes left ", end="", flush=True)
+    print(f"\r[{done_part:40}] {done} of {count}, {failed} failed, {left / 60:.0f} minutes left ", end="", flush=True)
 
 
 if __name__ == "__main__":
