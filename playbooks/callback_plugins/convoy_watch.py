@@ -8,7 +8,9 @@ Ansible finds it because it is beside the playbooks.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sys
 from typing import Any
 
 from ansible import constants as C
@@ -76,6 +78,9 @@ class CallbackModule(CallbackBase):
                 self._display.warning(why)
 
     def _say(self, line: str) -> None:
+        # Ansible does not flush its output, so in a file or a pipe this line would come before the output of the tasks.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
         self._display.display(line, color=C.COLOR_ERROR, stderr=True)
 
 

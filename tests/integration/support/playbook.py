@@ -178,7 +178,7 @@ class Runner:
 
     def _environment(self) -> dict[str, str]:
         home = self.folder / "home"
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("CONSUL_", "ANSIBLE_"))}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("CONSUL_", "ANSIBLE_", "PYTHONUNBUFFERED"))}
         return {
             **kept,
             "ANSIBLE_HOME": str(home),

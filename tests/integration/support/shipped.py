@@ -88,7 +88,11 @@ class Shipped:
         return [ansible, playbook, "-i", self.folder / "inventory.yml", "-e", given, *arguments]
 
     def _environment(self) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("CONSUL_", "ANSIBLE_", "PYTHONUNBUFFERED"))
+        }
         return {**kept, **self.agent.environ, "ANSIBLE_HOME": str(self.folder / "home")}
 
 

@@ -19,7 +19,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._node.puppet import
 @pytest.fixture(autouse=True)
 def _no_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(puppet, "_LOCKS", (str(tmp_path / "lock"),))
-    monkeypatch.setattr(puppet, "_OWN_LOCK", str(tmp_path / "own"))
+    for users in ("_OWN_LOCK", "_USERS_LOCK"):
+        monkeypatch.setattr(puppet, users, str(tmp_path / "own"))
     monkeypatch.setattr(puppet, "_SECONDS_BETWEEN_TRIES", 0.05)
 
 
@@ -124,7 +125,7 @@ def test_a_run_whose_caller_was_killed_is_waited_for_until_puppet_itself_has_end
     slow = script(tmp_path, f"touch {tmp_path}/begun; sleep 1.5; touch {tmp_path}/ended")
     code = (
         "import sys; from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet; "
-        "puppet._OWN_LOCK = sys.argv[1]; puppet.run_puppet(puppet.PuppetOptions(executable=sys.argv[2], manifest='site.pp'))"
+        "puppet._OWN_LOCK = puppet._USERS_LOCK = sys.argv[1]; puppet.run_puppet(puppet.PuppetOptions(executable=sys.argv[2], manifest='site.pp'))"
     )
     caller = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "own"), slow])
     while not (tmp_path / "begun").exists():
