@@ -13,6 +13,9 @@ from .consul.server import Snapshot
 from .network import Network
 from .world import World
 
+# Longer than any request is on its way (seconds).
+_QUIET = 0.2
+
 # Those that are named twice come twice as often.
 KINDS = ("kill", "kill", "stop", "stop", "lose", "lose", "lead", "cut", "clock", "clock")
 
@@ -21,6 +24,7 @@ class Faults:
     """Injects faults for some time.
 
     :param planners: those that are killed, stopped, and get wrong clocks.
+    :param everybody: all that are at work, the planners among them.
     :param restores: whether a snapshot is taken and restored on the way.
     :param without: kinds of faults that are left out.
     """
@@ -30,6 +34,7 @@ class Faults:
         world: World,
         network: Network,
         planners: Sequence[Actor],
+        everybody: Sequence[Actor],
         *,
         restores: bool,
         without: Collection[str] = (),
@@ -37,6 +42,7 @@ class Faults:
         self._world = world
         self._network = network
         self._planners = planners
+        self._everybody = everybody
         self._restores = restores
         self._snapshot: Snapshot | None = None
         self._due = 3.0
@@ -111,7 +117,10 @@ class Faults:
         line.is_cut = False
 
     def _snapshot_or_restore(self) -> None:
-        """Take the snapshot, or restore it once; a planner that has seen a newer epoch has to stop then."""
+        """Take the snapshot, or restore it once; a planner that has seen a newer epoch has to stop then.
+
+        All are stopped while Consul restores, as in the fire tests: the judge knows nothing of requests that are on their way then.
+        """
         if self._snapshot is None:
             self._note("a snapshot is taken")
             self._snapshot = self._network.server.snapshot()
@@ -119,8 +128,13 @@ class Faults:
             return
         self._restores = False
         seen = {one: one.shared.epoch.value for one in self._planners if one.process.is_alive}
+        for actor in self._everybody:
+            actor.process.stop()
+        self._world.wait(_QUIET)
         self._note("the snapshot is restored")
         self._network.restore(self._snapshot)
+        for actor in self._everybody:
+            actor.process.go_on()
         self.count["restore"] += 1
         epoch = self._network.epoch()
         until = self._world.now + 30

@@ -121,7 +121,7 @@ class Night:
         result = Result(plan.seed, plan.name + (", honest" if self._is_honest else ""))
         planners, others = self._start()
         without = self._without if world.chance.random() < 0.6 else [*self._without, "clock"]
-        faults = Faults(world, network, planners, restores=plan.restore, without=without)
+        faults = Faults(world, network, planners, self._actors, restores=plan.restore, without=without)
         harness = Process(world, "faults")
         harness.start(lambda: faults.run(_FAULTS))
         if self._is_honest and not plan.restore:
