@@ -103,9 +103,8 @@ class Operator:
             snapshot = self._store.snapshot()
             # The answer to an earlier try may have been lost.
             is_back = snapshot.ledger is not None and snapshot.ledger.rollback
-            if not is_back and sum(1 for one in snapshot.reports.values() if one.version == NEW) >= (
-                self._plan.rollback or 0
-            ):
+            done = sum(1 for one in snapshot.reports.values() if one.version == NEW)
+            if not is_back and done >= (self._plan.rollback or 0):
                 control.roll_back(self._store, _SAID)
                 is_back = True
             if is_back:

@@ -148,10 +148,11 @@ class Network:
             raise requests.exceptions.ReadTimeout("timed out")
         if isinstance(found, _Broken):
             raise requests.exceptions.ConnectionError(str(found))
-        answer, told = found
+        answer: Answer = found[0]
+        told: Told | None = found[1]
         if told is not None and (line.told is None or line.told.number < told.number):
             line.told = told
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     def _clock(self) -> float:
         return BEGIN + self.world.now

@@ -144,7 +144,7 @@ class World:
 
     @property
     def current(self) -> Process | None:
-        """The process that is at work, None for whoever runs the world."""
+        """The process of the current thread; None outside of all processes."""
         thread = getcurrent()
         return thread.process if isinstance(thread, Thread) else None
 
@@ -160,7 +160,7 @@ class World:
         return Wait(thread)
 
     def wait_on(self, wait: Wait, seconds: float | None) -> Any:
-        """Let the current thread wait until somebody wakes it or the time is over."""
+        """Let the current thread wait until :meth:`wake` ends this wait, at most for some seconds."""
         if self._is_over:
             # The end of the world runs what stands in the finally of its threads.
             raise GreenletExit
