@@ -8,9 +8,7 @@ Ansible finds it because it is beside the playbooks.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import sys
 from typing import Any
 
 from ansible import constants as C
@@ -21,6 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.clie
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.messages import EndRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import report_lost_host
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import PlaybookRun
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import print_each_line_at_once
 
 DOCUMENTATION = r"""
 name: convoy_watch
@@ -47,6 +46,7 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Announce that this callback is enabled, and check the command line."""
+        print_each_line_at_once()
         address.announce(watched=True)
         self._run = PlaybookRun(str(playbook._file_name), self._say)
         self._run.check_options(playbook.get_plays()[0].get_variable_manager().extra_vars)
@@ -78,9 +78,6 @@ class CallbackModule(CallbackBase):
                 self._display.warning(why)
 
     def _say(self, line: str) -> None:
-        # Ansible does not flush its output, so in a file or a pipe this line would come before the output of the tasks.
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
         self._display.display(line, color=C.COLOR_ERROR, stderr=True)
 
 

@@ -25,17 +25,11 @@ from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import PassProgress, running_count
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import (
-    FollowProgress,
-    IsShown,
-    WaitUntilShown,
-)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress, IsShown
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ModuleAction
 
 # If nothing changes, the running count is shown this often (seconds).
 _SHOW_EVERY = 30
-# How long the task waits at its end until the view shows it (seconds).
-_SHOW_LAST = 3
 _LONGEST_PAUSE = 15
 _DEFAULT_TIMEOUT = 14400
 
@@ -63,11 +57,7 @@ class ActionModule(ModuleAction):
             return {**result, **first}
         timeout = options.get("wait_timeout")
         deadline = begun + float(_DEFAULT_TIMEOUT if timeout is None else timeout)
-        ended = self._wait_for_rollout(options, first, deadline, task_vars)
-        if is_started():
-            with contextlib.suppress(UpgradeError):
-                ask(WaitUntilShown(int(ended.get("index") or 0), _SHOW_LAST))
-        return {**result, **ended}
+        return {**result, **self._wait_for_rollout(options, first, deadline, task_vars)}
 
     def _wait_for_rollout(
         self, options: dict[str, Any], first: dict[str, Any], deadline: float, task_vars: dict[str, Any] | None

@@ -79,6 +79,11 @@ epoch:
   returned: success
   type: int
   sample: 7
+index:
+  description: Newest Consul index that was read.
+  returned: success
+  type: int
+  sample: 4711
 complete:
   description: Whether every host of the fleet is upgraded.
   returned: success
@@ -366,6 +371,7 @@ def as_result(view: FleetView, name: str | None) -> dict[str, Any]:
         "version": plan.version or "",
         "previous_version": (ledger.previous_version if ledger else None) or "",
         "epoch": ledger.epoch if ledger else 0,
+        "index": view.snapshot.index,
         "complete": plan.complete,
         "status": plan.status(),
         "hosts": {host: asdict(one) for host, one in plan.hosts.items()},

@@ -37,6 +37,7 @@ class ProgressFeed:
         self._view: Connection | None = None
         self._is_following = False
         self._is_shown = False
+        # The newest index that is shown. That of the end does not count, as the view has shown it only once nothing is followed any more.
         self._index = 0
         self._end: RolloutProgress | None = None
 
@@ -121,6 +122,8 @@ class ProgressFeed:
             return False
         with self._changed:
             if isinstance(update, ViewUpdate) and update.progress is not None:
-                self._is_shown, self._index = True, max(self._index, update.index)
+                self._is_shown = True
+                if not update.progress.over:
+                    self._index = max(self._index, update.index)
             self._changed.notify_all()
         return True

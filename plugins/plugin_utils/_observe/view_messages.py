@@ -67,7 +67,7 @@ class IsShown(Message[bool]):
 
 @dataclass(frozen=True, slots=True)
 class WaitUntilShown(Message[None]):
-    """Wait until the view shows the state at a Consul index, for at most some seconds."""
+    """Wait until the view shows the state at a Consul index, and its end if the rollout is over, for at most some seconds."""
 
     index: int
     seconds: float

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -21,6 +22,16 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.settings import read_settings
 from ...module_utils._module import ModuleCall
 from ...module_utils._state.store import Store
+
+
+def print_each_line_at_once() -> None:
+    """Let this process print each line at once, also into a pipe or a file: Ansible prints there only what the next task pushes out."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+# Ansible imports actions in its main process, which prints what they display while they run.
+print_each_line_at_once()
 
 
 class ControllerAction(ActionBase):
