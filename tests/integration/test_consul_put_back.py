@@ -9,8 +9,11 @@ import json
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import planner_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import Instructions
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, seed
@@ -65,6 +68,35 @@ def test_a_consul_that_was_put_back_stops_the_planner_also_where_others_have_gon
     assert consul.delete("upgrade/history/4")
     with pytest.raises(UpgradeError, match="epoch 4 in upgrade/history/4 is not the one"):
         make_pass(store, PassRequest(epoch=4, commit=fresh["commit"]))
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["to less", "and others have gone on"])
+def test_a_pass_that_is_tried_again_notices_that_consul_was_put_back_meanwhile(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    seed(consul, names(compute=4))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
+    upgrade(store, "compute1")
+    earlier = consul.texts()
+    operator.pause(store, operator.Command("before"))
+    operator.resume(store, operator.Command())
+    after: list[str] = []
+
+    def put_back(_store: Store, snapshot: Snapshot, _rules: Instructions) -> Snapshot:
+        if not after:
+            assert consul.delete("", tree=True)
+            consul.load(earlier.items())
+            for _time in range(2 if goes_on else 0):
+                operator.pause(store, operator.Command("after"))
+                operator.resume(store, operator.Command())
+            after.append(json.dumps(consul.texts()))
+        return snapshot
+
+    monkeypatch.setattr(planner_pass, "with_checks", put_back)
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(store, PassRequest())
+    assert caught.value.code == "went_back"
+    assert [json.dumps(consul.texts())] == after
 
 
 @pytest.mark.thorough

@@ -31,7 +31,7 @@ from .desired_ledger import DesiredLedger, PassRequest, desired_ledger, is_same_
 from .host_health_notes import with_checks, write_health
 from .legacy_closures import with_holds_for_closed_gates
 from .lifecycle import LedgerMove, begin_rollout, change_rules, finish_rollout
-from .restored_consul import read_again
+from .restored_consul import RepeatedRead
 
 __all__ = ["PassResult", "PassRequest", "is_same_rollout", "make_pass", "may_still_admit"]
 
@@ -81,12 +81,14 @@ def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slo
         check_version(request.version, "version")
     outcome = PassResult()
     first: Snapshot | None = None
+    # Consul may also be restored between two tries.
+    repeated = RepeatedRead(request.epoch, request.commit)
     slow = SlowTries(store.settings.pass_limit, most_slow)
 
     def attempt() -> PassResult:
         nonlocal first
         read_at = time.monotonic()
-        snapshot = read_again(store, request.epoch, request.commit)
+        snapshot = repeated.read(store)
         refuse_to_plan(store.keys, snapshot)
         first = first or snapshot
         first_version = first.current_version
@@ -101,6 +103,8 @@ def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slo
             raise
         finally:
             outcome.changes = net_changes([*outcome.changes, *writer.changes])
+            if not dry:
+                repeated.note(writer.ledger)
         if request.version not in (None, first_version) and snapshot.ledger is not None and not outcome.begun:
             outcome.warnings.append(
                 f"{snapshot.ledger.who} began the rollout to {request.version} at the same time, so this run continues that one."

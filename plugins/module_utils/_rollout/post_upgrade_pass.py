@@ -30,7 +30,7 @@ from .admission import MOST_SLOW, ReadTooOld, SlowTries, may_still_admit
 from .host_health_notes import with_checks
 from .host_writes import HostWrite, left_out_warning, write_hosts
 from .planner_pass import PassRequest, PassResult
-from .restored_consul import read_again
+from .restored_consul import RepeatedRead
 
 
 def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection[str]) -> PassResult:
@@ -41,12 +41,13 @@ def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection
     :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``, ``too_slow``, ``went_back``.
     """
     slow = SlowTries(store.settings.pass_limit, MOST_SLOW)
+    repeated = RepeatedRead(request.epoch, request.commit)
     admissions: list[Admission] = []
 
     def attempt() -> PassResult:
         before = len(admissions)
         try:
-            return _try_once(store, request, roles, admissions)
+            return _try_once(store, request, repeated, roles, admissions)
         except ReadTooOld as error:
             slow.add(error.seconds, got_on=len(admissions) > before)
             raise
@@ -54,9 +55,11 @@ def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection
     return retry_on_conflict(attempt, lambda: store.keys.ledger, tries=TRIES_OF_LEDGER)
 
 
-def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened: list[Admission]) -> PassResult:
+def _try_once(
+    store: Store, request: PassRequest, repeated: RepeatedRead, roles: Collection[str], opened: list[Admission]
+) -> PassResult:
     read_at = time.monotonic()
-    snapshot = read_again(store, request.epoch, request.commit)
+    snapshot = repeated.read(store)
     refuse_to_plan(store.keys, snapshot)
     ledger = snapshot.ledger
     if ledger is None or snapshot.current_version != request.version or ledger.version != request.version:
@@ -92,6 +95,7 @@ def _try_once(store: Store, request: PassRequest, roles: Collection[str], opened
     def write(hosts: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
         event = {"what": "after", "hosts": {host: by_host[host].reason for host in hosts}}
         writer.write(replace(ledger), event, operations, changes)
+        repeated.note(writer.ledger)
         outcome.admissions += [by_host[host] for host in hosts]
         opened.extend(by_host[host] for host in hosts)
 

@@ -1,23 +1,44 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Detects that Consul was restored to an earlier time, for a caller that continues its rollout."""
+"""Detects that Consul was restored to an earlier time, for a caller that reads it more than once."""
 
 from __future__ import annotations
 
 from .._common.errors import UpgradeError
 from .._fleet.fleet import Snapshot
+from .._fleet.ledger import Ledger
 from .._state.keys import Keys
 from .._state.store import Store
 
 
-def read_again(store: Store, epoch: int, commit: str) -> Snapshot:
-    """Return the snapshot, for a caller that has read the keys before. One request.
+class RepeatedRead:
+    """Reads the keys, and refuses a read in which a write is missing that the caller has seen.
 
-    :param epoch: the newest epoch that the caller has read; 0 for none.
+    :param epoch: the newest epoch that the caller has read or written; 0 for none.
     :param commit: the commit of that epoch; empty if the caller does not have it.
-    :raises UpgradeError: ``went_back``, and what :meth:`Store.snapshot` raises.
     """
+
+    def __init__(self, epoch: int, commit: str) -> None:
+        """Begin with what an earlier pass has read."""
+        self._epoch, self._commit = epoch, commit
+
+    def read(self, store: Store) -> Snapshot:
+        """Return the snapshot. One request.
+
+        :raises UpgradeError: ``went_back``, and what :meth:`Store.snapshot` raises.
+        """
+        snapshot = _checked(store, self._epoch, self._commit)
+        self.note(snapshot.ledger)
+        return snapshot
+
+    def note(self, ledger: Ledger | None) -> None:
+        """Remember a ledger that the caller has written."""
+        if ledger is not None:
+            self._epoch, self._commit = ledger.epoch, ledger.commit
+
+
+def _checked(store: Store, epoch: int, commit: str) -> Snapshot:
     snapshot = store.snapshot(epoch if commit else 0)
     found = snapshot.ledger.epoch if snapshot.ledger is not None else 0
     if found < epoch:
