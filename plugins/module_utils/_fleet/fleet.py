@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .._common.errors import UpgradeError
@@ -119,8 +119,10 @@ class HostRecord:
 
     def plain(self) -> dict[str, Any]:
         """Return the record as plain data."""
-        kept = {name: value for name, value in asdict(self).items() if name not in ("readable", "index")}
+        # dataclasses.asdict() copies each value on its own, and takes six times as long.
+        kept = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("readable", "index")}
         lists = {
+            "times": dict(self.times),
             "done": list(self.done),
             "trail": [list(one) for one in self.trail],
             "failures": [list(one) for one in self.failures],
