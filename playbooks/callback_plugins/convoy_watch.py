@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.clie
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.messages import EndRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import report_lost_host
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import PlaybookRun
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import print_each_line_at_once
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.output import print_each_line_at_once
 
 DOCUMENTATION = r"""
 name: convoy_watch

@@ -19,13 +19,13 @@ from ansible import context
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
 from .._services.steps import STEPS
-from .closed_output import call_when_closed
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive
 from .known_variables import refuse_unknown_variables
 from .limit import honours_limit, refuse_limit
 from .next_step import MOVES, NextStep, after_failure, next_part, next_to_admit
+from .output import call_when_closed
 from .partial_tags import TAG_OPTIONS
 from .task_options import refuse_task_options
 

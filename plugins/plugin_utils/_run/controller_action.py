@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
@@ -22,13 +21,7 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.settings import read_settings
 from ...module_utils._module import ModuleCall
 from ...module_utils._state.store import Store
-
-
-def print_each_line_at_once() -> None:
-    """Let this process print each line at once, also into a pipe or a file: Ansible prints there only what the next task pushes out."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
+from .output import print_each_line_at_once
 
 # Ansible imports actions in its main process, which prints what they display while they run.
 print_each_line_at_once()

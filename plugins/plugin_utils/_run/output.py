@@ -1,20 +1,31 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notice when the reader of the output has ended, such as ``head`` or a pager.
+"""The output of ansible-playbook in a pipe: print each line at once, and notice when its reader has ended, such as ``head`` or a pager.
 
 If ansible-core can't print, the thread that reads the results of its workers ends, and ansible-core waits for them forever.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import stat
+import sys
 import threading
 from collections.abc import Callable
 
 _STDOUT, _STDERR = 1, 2
+
+
+def print_each_line_at_once() -> None:
+    """Let this process print each line at once, also into a pipe or a file.
+
+    Ansible prints there only when the buffer is full or a task begins, so the lines of a task that waits for hours would not be seen.
+    """
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 def call_when_closed(closed: Callable[[], None]) -> None:
