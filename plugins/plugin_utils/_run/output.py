@@ -9,23 +9,69 @@ If ansible-core can't print, the thread that reads the results of its workers en
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import stat
 import sys
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _STDOUT, _STDERR = 1, 2
 
 
+class _Discarding(io.BufferedIOBase):
+    """Write to a stream as long as the other end of its pipe is open; afterwards, discard.
+
+    Writes through the stream's own methods: ansible-core holds a lock in them, without which a fork could stop a worker.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, data: Buffer, /) -> int:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._stream.write(data)
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Leave the stream open; it isn't this object's own."""
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+
 def print_each_line_at_once() -> None:
-    """Let this process print each line at once, also into a pipe or a file.
+    """Let this process print each line at once, also into a pipe or a file, and let no print fail because the reader of a pipe has ended.
 
     Ansible prints there only when the buffer is full or a task begins, so the lines of a task that waits for hours would not be seen.
     """
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout = _each_line_at_once(sys.stdout)
+    sys.stderr = _each_line_at_once(sys.stderr)
+
+
+def _each_line_at_once(stream: TextIO) -> TextIO:
+    """Return the stream to print to: the same one if that is no plain text stream, or one of ours."""
+    if type(stream) is not io.TextIOWrapper or isinstance(stream.buffer, _Discarding):
+        return stream
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        stream.flush()
+    buffer = cast("BinaryIO", _Discarding(stream.buffer))
+    return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=True)
 
 
 def call_when_closed(closed: Callable[[], None]) -> None:
