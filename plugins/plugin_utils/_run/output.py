@@ -66,7 +66,7 @@ def print_each_line_at_once() -> None:
 
 def _each_line_at_once(stream: TextIO) -> TextIO:
     """Return the stream to print to: the same one if that is no plain text stream, or one of ours."""
-    if type(stream) is not io.TextIOWrapper or isinstance(stream.buffer, _Discarding):
+    if not isinstance(stream, io.TextIOWrapper) or isinstance(stream.buffer, _Discarding):
         return stream
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         stream.flush()
