@@ -23,6 +23,7 @@ from .facts import (
     HOSTS_OWN,
     LEDGER,
     MARKS,
+    OF_RUNS,
     RECORDS,
     REPORTS,
     Facts,
@@ -112,7 +113,7 @@ class Judge:
         changed = step.changed()
         if LEDGER not in changed:
             # Before a rollout there is no ledger to tell of holds.
-            allowed = HOSTS_OWN if LEDGER in step.before else (*HOSTS_OWN, HOLDS)
+            allowed = (*HOSTS_OWN, *OF_RUNS, *(() if LEDGER in step.before else (HOLDS,)))
             found = [f"{write.who} changed {key} beside the ledger" for key in changed if not key.startswith(allowed)]
             return found + self._of_starts(step)
         before, after = data_of(step.before.get(LEDGER)), data_of(step.after.get(LEDGER))
@@ -217,7 +218,9 @@ class Judge:
         """Return whether a planner opened by what was out of date when it asked."""
         if write.reading is None:
             return []
-        done = [one.index for one in self._steps if one.write and one.write.answered_at < write.reading.at]
+        done = [
+            one.index for one in self._steps if (one.write.answered_at if one.write else one.done_at) < write.reading.at
+        ]
         told = self._told(write)
         then = state_at(self._base, self._steps, max(done, default=0))
         return [

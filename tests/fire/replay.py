@@ -45,12 +45,14 @@ class Step:
     """One write, and the keys before and after it.
 
     :param write: None for a restore.
+    :param done_at: when a restore was done, if no write tells it (unix seconds).
     """
 
     index: int
     before: State
     after: State
     write: Write | None
+    done_at: float = float("inf")
 
     def changed(self) -> dict[str, tuple[Entry | None, Entry | None]]:
         """Return key -> before and after, for those that changed."""

@@ -23,8 +23,8 @@ KINDS = ("kill", "kill", "stop", "stop", "lose", "lose", "lead", "cut", "clock",
 class Faults:
     """Injects faults for some time.
 
-    :param planners: those that are killed, stopped, and get wrong clocks.
-    :param everybody: all that are at work, the planners among them.
+    :param to_kill: those that are killed, stopped, and get wrong clocks.
+    :param everybody: all that are at work, these among them.
     :param restores: whether a snapshot is taken and restored on the way.
     :param without: kinds of faults that are left out.
     """
@@ -33,7 +33,7 @@ class Faults:
         self,
         world: World,
         network: Network,
-        planners: Sequence[Actor],
+        to_kill: Sequence[Actor],
         everybody: Sequence[Actor],
         *,
         restores: bool,
@@ -41,13 +41,15 @@ class Faults:
     ) -> None:
         self._world = world
         self._network = network
-        self._planners = planners
+        self._to_kill = to_kill
         self._everybody = everybody
         self._restores = restores
         self._snapshot: Snapshot | None = None
         self._due = 3.0
         self.count: Counter[str] = Counter()
         self.problems: list[str] = []
+        # The names of those that were killed.
+        self.killed: set[str] = set()
         # When each was, and what.
         self.log: list[tuple[float, str]] = []
         self._kinds = [getattr(self, name) for name in KINDS if name not in without]
@@ -66,27 +68,28 @@ class Faults:
                 self._snapshot_or_restore()
 
     def kill(self) -> None:
-        """Kill a planner, and start it again."""
-        planner = self._world.chance.choice(self._planners)
-        if planner.process.is_alive:
-            self._note(f"{planner.name} is killed and started again")
-            planner.process.kill()
-            planner.start()
+        """Kill an actor, and start it again."""
+        actor = self._world.chance.choice(self._to_kill)
+        if actor.process.is_alive:
+            self._note(f"{actor.name} is killed and started again")
+            self.killed.add(actor.name)
+            actor.process.kill()
+            actor.start()
 
     def stop(self) -> None:
-        """Let a planner sleep while others go on, and wake it up."""
-        planner = self._world.chance.choice(self._planners)
+        """Let an actor sleep while others go on, and wake it up."""
+        actor = self._world.chance.choice(self._to_kill)
         seconds = self._world.chance.uniform(0.3, 1.5)
-        self._note(f"{planner.name} is stopped for {seconds:.1f} s")
-        planner.process.stop()
+        self._note(f"{actor.name} is stopped for {seconds:.1f} s")
+        actor.process.stop()
         self._world.wait(seconds)
-        planner.process.go_on()
+        actor.process.go_on()
 
     def clock(self) -> None:
-        """Set a planner's clock to some other time."""
-        planner, ahead = self._world.chance.choice(self._planners), self._world.chance.uniform(-7200, 7200)
-        self._note(f"the clock of {planner.name} is {ahead:+.0f} s off from now on")
-        planner.set_clock(ahead)
+        """Set an actor's clock to some other time."""
+        actor, ahead = self._world.chance.choice(self._to_kill), self._world.chance.uniform(-7200, 7200)
+        self._note(f"the clock of {actor.name} is {ahead:+.0f} s off from now on")
+        actor.set_clock(ahead)
 
     def lose(self) -> None:
         """Lose the next writes on a line, or the replies to them."""
@@ -127,7 +130,7 @@ class Faults:
             self._due = self._world.now + 4
             return
         self._restores = False
-        seen = {one: one.shared.epoch.value for one in self._planners if one.process.is_alive}
+        seen = {one: one.shared.epoch.value for one in self._to_kill if one.process.is_alive}
         for actor in self._everybody:
             actor.process.stop()
         self._world.wait(_QUIET)

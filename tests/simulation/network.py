@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +53,7 @@ class Line:
     :param delay: seconds for each direction, at most.
     :param lost_before: how many of the next writes are lost, ``lost_after`` how many replies to them.
     :param token: used instead of that of the process, if it is not empty.
-    :param told: what the process was told last of all that a planner needs.
+    :param told: thread -> what it was told last of all that a planner needs. Threads of one process plan by what they have read themselves.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Line:
     lost_before: int = 0
     lost_after: int = 0
     token: str = ""
-    told: Told | None = None
+    told: dict[Any, Told] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,9 @@ class Network:
         world, line = self.world, self.lines[port]
         self.requests += 1
         wait = world.new_wait()
-        sent = Sent(line, wait, self._clock(), line.told, method, path, dict(params), body, line.token or token)
+        sent = Sent(
+            line, wait, self._clock(), line.told.get(wait.thread), method, path, dict(params), body, line.token or token
+        )
         arrives = world.chance.uniform(_LEAST, line.delay)
         if line.is_cut:
             world.wake(wait, _Broken("the network is cut"), min(seconds, 0.5))
@@ -150,8 +152,8 @@ class Network:
             raise requests.exceptions.ConnectionError(str(found))
         answer: Answer = found[0]
         told: Told | None = found[1]
-        if told is not None and (line.told is None or line.told.number < told.number):
-            line.told = told
+        if told is not None:
+            line.told[wait.thread] = told
         return answer
 
     def _clock(self) -> float:
@@ -287,7 +289,7 @@ class Network:
         self.server.restore(snapshot)
         self.now = self._state()
         self.restores.append(Restore(self.server.index, snapshot.index))
-        self.steps.append(Step(self.server.index, before, self.now, None))
+        self.steps.append(Step(self.server.index, before, self.now, None, self._clock()))
         blocked, self._blocked, self._looked_at = self._blocked, {}, {}
         for one, sent in (pair for queries in blocked.values() for pair in queries):
             self._reply(sent, (self.server.unblock(one._replace(index=-1), self.world.now), None))

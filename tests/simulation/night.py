@@ -24,8 +24,10 @@ from fire.facts import GATES, HISTORY, LEDGER, RECORDS, REPORTS, Facts, data_of
 from fire.findings import Findings
 from fire.fleet import FLEET, NEW, OLD
 from fire.judge import Judge
+from fire.push import ROLE, Pusher
 from fire.replay import Step
 from fire.rules import Rules, Schedule, schedule
+from greenlet import getcurrent
 
 from . import stand_ins
 from .actor import Actor
@@ -33,13 +35,18 @@ from .consul.keys import Entry
 from .consul.server import Server
 from .faults import KINDS, Faults
 from .network import HTTPClient, Network, networks
+from .notified import Hook, be_notifier
 from .story import story
-from .world import Process, World
+from .world import Process, Thread, World
 
 _COLLECTION = "ansible_collections.convoy.upgrade.plugins."
 _FAULTS = 12.0
 _SECONDS = 150.0
-_PLANNERS, _NODES = 4, 3
+# How long a hook may take to be told of the end.
+_UNTIL_TOLD = 60.0
+# So many of all nights have push runs, and notifiers, each of which reads as much as a planner.
+_WITH_PUSH, _WITH_NOTIFIERS = 0.4, 0.25
+_PLANNERS, _NODES, _PUSH_RUNS, _NOTIFIERS = (1, 2, 2, 3, 4), 3, 2, 2
 # Ended processes whose end is no finding: planners that noticed a restore.
 _EXPECTED = ("went_back",)
 
@@ -67,7 +74,20 @@ class Result:
 
 
 # What can be left out of a night, to see whether it fails without it too.
-PARTS = ("restore", "rollback", "lies", "holder", "planner4", "planner3", "planner2", *dict.fromkeys(KINDS))
+PARTS = (
+    "restore",
+    "rollback",
+    "lies",
+    "holder",
+    "push2",
+    "push",
+    "notifier2",
+    "notifier1",
+    "planner4",
+    "planner3",
+    "planner2",
+    *dict.fromkeys(KINDS),
+)
 
 
 def run(seed: int, without: Collection[str] = ()) -> Result:
@@ -92,6 +112,25 @@ def run(seed: int, without: Collection[str] = ()) -> Result:
         stand_ins.leave()
 
 
+class _WatchedPusher(Pusher):
+    """Makes push runs, and notices two of them at work on one host."""
+
+    def __init__(self, working: dict[str, Thread], *given: Any) -> None:
+        super().__init__(*given)
+        self._working = working
+
+    def act(self, host: str) -> None:
+        me, other = getcurrent(), self._working.get(host)
+        assert isinstance(me, Thread)
+        if other is not None and other is not me and other.is_alive:
+            raise AssertionError(f"{me.process.name} works on {host} while {other.process.name} does")
+        self._working[host] = me
+        try:
+            super().act(host)
+        finally:
+            self._working.pop(host, None)
+
+
 class Night:
     """One night."""
 
@@ -113,15 +152,26 @@ class Night:
         self._findings = Findings()
         # Half of the nights have nodes that tell the truth, so that caps are judged by what hosts really do.
         self._is_honest = world.chance.random() < 0.5 or "lies" in without
+        self._is_pushed = world.chance.random() < _WITH_PUSH and "push" not in without
+        self._is_told_of = world.chance.random() < _WITH_NOTIFIERS
+        self._hook = Hook(world)
+        # Host -> the thread of a push run that works on it.
+        self._working: dict[str, Thread] = {}
         self._is_complete = False
 
     def run(self) -> Result:
         """Let it pass: some seconds with faults, then calm until the rollout ends."""
         world, plan, network = self._world, self._plan, self._network
-        result = Result(plan.seed, plan.name + (", honest" if self._is_honest else ""))
+        more = [
+            *(["honest"] if self._is_honest else []),
+            *(["push"] if self._is_pushed else []),
+            *(["notifiers"] if self._is_told_of else []),
+        ]
+        result = Result(plan.seed, ", ".join([plan.name, *more]))
         planners, others = self._start()
+        to_kill = [*planners, *(actor for actor in others if actor.name.startswith(("push", "notifier")))]
         without = self._without if world.chance.random() < 0.6 else [*self._without, "clock"]
-        faults = Faults(world, network, planners, self._actors, restores=plan.restore, without=without)
+        faults = Faults(world, network, to_kill, self._actors, restores=plan.restore, without=without)
         harness = Process(world, "faults")
         harness.start(lambda: faults.run(_FAULTS))
         if self._is_honest and not plan.restore:
@@ -129,13 +179,17 @@ class Night:
         world.run(3600, lambda: not harness.is_alive or self._has_failed())
         if harness.error is not None:
             raise harness.error
-        for planner in planners:
-            planner.process.go_on()
+        for actor in to_kill:
+            actor.process.go_on()
+            # As an operator does with a planner that noticed a restore.
+            if not actor.process.is_alive and not self._has_failed():
+                actor.start()
         for actor in self._actors:
             actor.shared.calm.value = 1
         network.heard.append(lambda _step: self._look(others[0]))
         self._look(others[0])
         world.run(world.now + _SECONDS, lambda: self._is_complete or self._has_failed())
+        world.run(world.now + _UNTIL_TOLD, lambda: self._has_failed() or self._is_told())
         say = self._findings.at(None)
         for actor in self._actors:
             if actor.process.error is not None and actor.code not in _EXPECTED:
@@ -145,6 +199,11 @@ class Night:
             result.stuck = self._stuck()
         for problem in faults.problems:
             say(problem)
+        if self._is_told_of and self._is_complete and not plan.restore:
+            for problem in self._hook.problems(network.now, every=not any("notifier" in one for one in faults.killed)):
+                say(problem)
+            if not self._is_told():
+                say(f"the end was not told within {_UNTIL_TOLD:.0f} s: {[one['event'] for one in self._hook.told]}")
         self._judge(faults, result)
         result.violations = self._findings.sentences()
         result.faults, result.seconds, result.requests = faults.count, world.now, network.requests
@@ -153,11 +212,12 @@ class Night:
         return result
 
     def _start(self) -> tuple[list[Actor], list[Actor]]:
-        plan, hosts = self._plan, list(FLEET)
+        plan = self._plan
+        hosts = [host for host, role in FLEET.items() if role != ROLE or not self._is_pushed]
         first = plan.kind.rules[0]
         planners = [
             self._actor(f"planner{n}", actors.be_planner, first, plan.kind.insisting)
-            for n in range(1, _PLANNERS + 1)
+            for n in range(1, self._world.chance.choice(_PLANNERS) + 1)
             if f"planner{n}" not in self._without
         ]
         others = [self._actor("operator", actors.be_operator, plan)]
@@ -166,9 +226,29 @@ class Night:
         for n in range(_NODES):
             mine = {host: FLEET[host] for host in hosts[n::_NODES]}
             others.append(self._actor(f"nodes{n}", actors.be_nodes, mine, plan, n, self._is_honest))
+        if self._is_pushed:
+            for n in range(1, _PUSH_RUNS + 1):
+                if f"push{n}" not in self._without:
+                    others.append(self._actor(f"push{n}", self._be_push, plan, n))
+        for n in range(1, _NOTIFIERS + 1):
+            if self._is_told_of and f"notifier{n}" not in self._without:
+                others.append(self._actor(f"notifier{n}", be_notifier, self._hook, self._world))
+        if self._is_told_of:
+            # A notifier tells what happens after its first read.
+            for actor in others:
+                if actor.name.startswith("notifier"):
+                    actor.start()
+            self._world.run(1.0, lambda: False)
         for actor in self._actors:
-            actor.start()
+            if not actor.process.is_alive:
+                actor.start()
         return planners, others
+
+    def _be_push(self, shared: Any, settings: Settings, plan: Schedule, number: int) -> None:
+        _WatchedPusher(self._working if not plan.restore else {}, shared, settings, plan, number).work()
+
+    def _is_told(self) -> bool:
+        return not any(actor.name.startswith("notifier") for actor in self._actors) or self._hook.was_told_of_the_end
 
     def _actor(self, name: str, act: Any, *arguments: Any) -> Actor:
         port = self._network.line(name, self._world.chance.choice((0.001, 0.005, 0.05)))

@@ -38,6 +38,11 @@ class Thread(greenlet):
         self.process = process
         self._act = act
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it may still go on."""
+        return not self.dead and self in self.process._threads
+
     def _run(self, _nothing: Any = None) -> None:
         try:
             self._act()
@@ -45,6 +50,8 @@ class Thread(greenlet):
             return
         except BaseException as error:
             self.process.fail(error)
+        else:
+            self.process.forget(self)
 
 
 class Process:
@@ -64,7 +71,8 @@ class Process:
         self.stack = ""
         self._is_stopped = False
         self._kept: list[tuple[Wait, Any]] = []
-        self._threads: list[Thread] = []
+        # In the order of their starts; those that have ended are left out.
+        self._threads: dict[Thread, None] = {}
 
     def start(self, act: Callable[[], Any]) -> None:
         """Start it with a function, whose end is the end of the process."""
@@ -79,15 +87,15 @@ class Process:
     def start_thread(self, act: Callable[[], Any]) -> None:
         """Start one more thread."""
         thread = Thread(self, act)
-        self._threads.append(thread)
+        self._threads[thread] = None
         self.world.wake(Wait(thread), None)
 
     def kill(self) -> None:
         """End it at once: none of its threads goes on."""
         self.is_alive = False
         # They are kept until the world ends, as the end of a greenlet would run what stands in its finally.
-        self.world.keep(self._threads)
-        self._threads, self._kept = [], []
+        self.world.keep([*self._threads])
+        self._threads, self._kept = {}, []
 
     def fail(self, error: BaseException) -> None:
         """End it by an error in one of its threads."""
@@ -105,6 +113,10 @@ class Process:
         for wait, value in self._kept:
             self.world.wake(wait, value)
         self._kept = []
+
+    def forget(self, thread: Thread) -> None:
+        """Forget a thread that has ended."""
+        self._threads.pop(thread, None)
 
     def takes(self, wait: Wait, value: Any) -> bool:
         """Return whether a thread of it can go on now. If the process is stopped, it goes on later."""
