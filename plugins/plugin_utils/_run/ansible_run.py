@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ from .task_options import refuse_task_options
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 # Ansible's exit code for invalid options.
 BAD_OPTIONS = 5
+# Ansible's exit code after Ctrl-C.
+_INTERRUPTED = 99
+# How long Ansible may need to end after an interrupt (seconds), and how often it is interrupted. Python ignores an interrupt that comes
+# within a fork or a destructor.
+_SECONDS_TO_END, _INTERRUPTS = 10.0, 3
 # A timer or another run starts these playbooks, so they print no next step.
 _UNATTENDED = ("node", "notification")
 
@@ -47,7 +53,7 @@ class PlaybookRun:
         """Read the command from ``sys.argv``."""
         self._command = AnsibleCommand(tuple(sys.argv), playbook)
         self._say = say
-        self._is_over = self._has_succeeded = self._pushes = self._is_limited = False
+        self._is_over = self._has_succeeded = self._pushes = self._is_limited = self._is_exiting = False
         self._code = ""
         self._fixes: Mapping[str, str] = {}
         self._without: Sequence[str] = ()
@@ -125,8 +131,20 @@ class PlaybookRun:
         if not self._is_over:
             self._say("The output was closed, as by head or a pager, so this run ends as with Ctrl-C.")
             # A terminal interrupts the workers too. One that Ansible has just started would be waited for at exit.
-            atexit.register(_end_workers)
-            os.kill(os.getpid(), signal.SIGINT)
+            atexit.register(self._end_workers)
+            for _number in range(_INTERRUPTS):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(_SECONDS_TO_END)
+                if self._is_exiting:
+                    return
+            self._end_workers()
+            self._say_next(os.getpid())
+            os._exit(_INTERRUPTED)
+
+    def _end_workers(self) -> None:
+        self._is_exiting = True
+        for worker in multiprocessing.active_children():
+            worker.terminate()
 
     def check_options(self, extra_vars: Mapping[str, Any]) -> None:
         """Exit if ``-e`` has a word without a variable, or a variable that the playbook does not have, or for refused options.
@@ -167,8 +185,3 @@ class PlaybookRun:
         atexit.unregister(self._say_next)
         # Ansible only warns about other exceptions in a callback.
         sys.exit(BAD_OPTIONS)
-
-
-def _end_workers() -> None:
-    for worker in multiprocessing.active_children():
-        worker.terminate()

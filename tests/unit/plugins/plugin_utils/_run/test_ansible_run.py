@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from typing import Any
 
@@ -41,3 +42,38 @@ def test_a_run_in_which_ansible_upgrades_hosts_retries_them_itself(
     run.end(has_succeeded=False)
     run._say_next(os.getpid())
     assert lines[0] == f"Next: {next_step}"
+
+
+@pytest.mark.parametrize(("swallowed", "code"), [(0, 7), (2, 7), (9, 99)])
+def test_a_run_whose_output_is_closed_ends_even_if_interrupts_are_swallowed(swallowed: int, code: int) -> None:
+    """Python ignores an exception in a hook of a fork or in a destructor, and with it an interrupt."""
+    program = f"""
+import sys, time
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run import ansible_run
+
+ansible_run._SECONDS_TO_END = 0.3
+sys.argv = ["ansible-playbook", "convoy.upgrade.status", "-e", "follow=true"]
+run = ansible_run.PlaybookRun("/collection/playbooks/status.yml", lambda line: print(line, file=sys.stderr, flush=True))
+run.begin()
+print("a line", flush=True)
+for _number in range({swallowed}):
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == "a line\n"
+        process.stdout.close()
+        lines = process.stderr.read().splitlines()
+    assert process.returncode == code, lines
+    assert lines[0].startswith("The output was closed")
+    assert lines[-1] == "Next: ansible-playbook convoy.upgrade.status -e follow=true"
