@@ -67,6 +67,11 @@ class _Time(_StandIn):
         return _worlds[0].now if _worlds else time.monotonic()
 
     @staticmethod
+    def thread_time() -> float:
+        # What is computed takes no time in a world.
+        return 0.0 if _worlds else time.thread_time()
+
+    @staticmethod
     def sleep(seconds: float) -> None:
         found = current()
         if found is None:
