@@ -33,7 +33,7 @@ from .rules import Schedule
 
 # The role that Ansible upgrades where a run has push runs; all other hosts upgrade themselves.
 ROLE = "web"
-# Shorter than the calm in which a rollout has to end, so that a host that nobody admits does not keep a run from being made again (seconds).
+# How long a run waits for the admission of a host (seconds). A rollout has 150 s to end, so several runs fit into it.
 _WAIT = 20.0
 _STEPS = ("prepare", "stop", "upgrade", "start")
 

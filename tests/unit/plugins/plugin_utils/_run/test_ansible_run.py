@@ -44,14 +44,16 @@ def test_a_run_in_which_ansible_upgrades_hosts_retries_them_itself(
     assert lines[0] == f"Next: {next_step}"
 
 
-@pytest.mark.parametrize(("swallowed", "code"), [(0, 7), (2, 7), (9, 99)])
-def test_a_run_whose_output_is_closed_ends_even_if_interrupts_are_swallowed(swallowed: int, code: int) -> None:
+@pytest.mark.parametrize(("swallowed", "seconds", "code"), [(0, 30, 7), (1, 3, 7), (9, 0.3, 99)])
+def test_a_run_whose_output_is_closed_ends_even_if_interrupts_are_swallowed(
+    swallowed: int, seconds: float, code: int
+) -> None:
     """Python ignores an exception in a hook of a fork or in a destructor, and with it an interrupt."""
     program = f"""
 import sys, time
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run import ansible_run
 
-ansible_run._SECONDS_TO_END = 0.3
+ansible_run._SECONDS_TO_END = {seconds}
 sys.argv = ["ansible-playbook", "convoy.upgrade.status", "-e", "follow=true"]
 run = ansible_run.PlaybookRun("/collection/playbooks/status.yml", lambda line: print(line, file=sys.stderr, flush=True))
 run.begin()
