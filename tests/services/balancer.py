@@ -23,7 +23,6 @@ defaults
     timeout connect 2s
     timeout client 30s
     timeout server 30s
-    timeout check 5s
 frontend web
     bind :80
     default_backend app

@@ -74,6 +74,22 @@ def test_maintenance_is_ended_unless_it_is_to_be_kept(balancer: Node, server: Mo
 
 
 @pytest.mark.thorough
+def test_a_server_that_fails_its_checks_after_maintenance_is_not_up(
+    steps: Steps, balancer: Node, server: ModuleCalls
+) -> None:
+    """HAProxy takes it for up until its first checks have failed."""
+    web = steps.lab.nodes["web1"]
+    assert server(**APP, state="maintenance")["status"] == "MAINT"
+    web.run("systemctl", "stop", "nginx")
+    try:
+        told = server(**APP, state="ready", timeout=3)
+        assert (told["failed"], told["failure"]["code"]) == (True, "not_up")
+    finally:
+        web.run("systemctl", "start", "nginx")
+    wait_for_status(balancer, "web1", "UP")
+
+
+@pytest.mark.thorough
 def test_sessions_are_waited_for_and_then_cut_off_if_that_is_wanted(balancer: Node, server: ModuleCalls) -> None:
     ask(balancer, "set server app/web2 weight 0")
     download = Download(balancer.address, "/slower")

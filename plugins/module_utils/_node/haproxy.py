@@ -60,6 +60,14 @@ class HaproxyServer:
         """Whether it gets new sessions: it is up, or has no health checks."""
         return self.status.startswith(("UP", "no check"))
 
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it gets new sessions and its last health check has passed, if it has any.
+
+        HAProxy shows ``UP 1/2`` after a failed check, and also from the end of maintenance until the first check.
+        """
+        return self.serves and "/" not in self.status
+
 
 @dataclass(frozen=True)
 class ServerChange:
@@ -242,7 +250,7 @@ def _order_with_others(
     while True:
         with _alone():
             _server, others = runtime.server(backend, name)
-            serving = [one.name for one in others if one.serves]
+            serving = [one.name for one in others if one.is_healthy]
             if len(serving) >= change.others:
                 runtime.order(command)
                 return
@@ -253,7 +261,7 @@ def _order_with_others(
 
 def _refuse_too_few(runtime: Runtime, backend: str, name: str, needed: int, others: Sequence[HaproxyServer]) -> None:
     """Refuse to take a server out if fewer than the needed number of others serve."""
-    serving = [one.name for one in others if one.serves]
+    serving = [one.name for one in others if one.is_healthy]
     if len(serving) < needed:
         raise UpgradeError(
             "too_few_servers",
@@ -298,7 +306,7 @@ def _wait_until_up(runtime: Runtime, backend: str, name: str, change: ServerChan
     while True:
         now, _others = runtime.server(backend, name)
         # A server of weight 0 has the status DRAIN even when it is ready.
-        if now.serves or (now.state == READY and now.status.startswith("DRAIN")):
+        if now.is_healthy or (now.state == READY and now.status.startswith("DRAIN")):
             return now
         if time.monotonic() > until:
             raise UpgradeError(

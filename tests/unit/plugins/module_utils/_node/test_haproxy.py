@@ -61,6 +61,17 @@ class Standing(Runtime):
         self.found[name] = HaproxyServer("app", name, status, self.found[name].sessions, admin)
 
 
+def test_a_server_with_a_failed_or_no_check_yet_gets_sessions_and_is_not_healthy() -> None:
+    stat, state = answers(web1=("UP 1/2", 0), web2=UP, web3=("no check", 0), web4=("DOWN 1/2", 0))
+    servers = parse_servers(stat, state, "app")
+    assert [(one.serves, one.is_healthy) for one in servers] == [
+        (True, False),
+        (True, True),
+        (True, True),
+        (False, False),
+    ]
+
+
 def test_answers_are_read() -> None:
     stat, state = answers(web1=UP, web2=("DOWN", 8), web3=("MAINT (via other/web1)", 2), web4=("no check", 0))
     servers = parse_servers(stat, state, "app")
