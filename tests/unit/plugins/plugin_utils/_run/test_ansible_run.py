@@ -50,20 +50,24 @@ def test_a_run_whose_output_is_closed_ends_even_if_interrupts_are_swallowed(
 ) -> None:
     """Python ignores an exception in a hook of a fork or in a destructor, and with it an interrupt."""
     program = f"""
-import sys, time
+import signal, sys, time
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run import ansible_run
 
+left = {swallowed}
+
+def interrupt(*_given):
+    global left
+    left -= 1
+    if left < 0:
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, interrupt)
 ansible_run._SECONDS_TO_END = {seconds}
 sys.argv = ["ansible-playbook", "convoy.upgrade.status", "-e", "follow=true"]
 run = ansible_run.PlaybookRun("/collection/playbooks/status.yml", lambda line: print(line, file=sys.stderr, flush=True))
 run.begin()
-print("a line", flush=True)
-for _number in range({swallowed}):
-    try:
-        time.sleep(60)
-    except KeyboardInterrupt:
-        pass
 try:
+    print("a line", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     sys.exit(7)
