@@ -94,6 +94,29 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
     ]
 
 
+@pytest.mark.parametrize(("ahead", "code"), [(900, None), (-900, "nothing_to_approve")])
+def test_a_stage_is_approved_by_an_operator_whose_clock_is_behind_that_of_the_planners(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, ahead: int, code: str | None
+) -> None:
+    seed(consul, names(compute=3))
+    stages = [{"name": "canary", "hosts": 1, "soak": "1h", "approve": True}]
+    make_pass(store, PassRequest("2", {**UNLIMITED, "stages": stages}))
+    upgrade(store, "compute1")
+    with monkeypatch.context() as patched:
+        right = time.time
+        patched.setattr(time, "time", lambda: right() + ahead)
+        make_pass(store, PassRequest())
+    if code is None:
+        operator.approve(store, operator.Command("fine"))
+        assert consul.get("upgrade/approval/canary") is not None
+        # Planners still wait until the soak is over.
+        assert make_pass(store, PassRequest()).admissions == []
+    else:
+        with pytest.raises(UpgradeError) as refused:
+            operator.approve(store, operator.Command("fine"))
+        assert refused.value.code == code
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("approve", "hint"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import acquire, open_session
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
@@ -64,6 +65,16 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
     begun, again = run([{"convoy.upgrade.consul_upgrade_plan": {**plan, "restart": True}}] * 2)
     assert (begun["changed"], again["changed"]) == (True, False)
     assert ledger(consul)["state"] == "running"
+
+
+def test_an_abort_closes_a_host_of_which_a_push_run_has_only_the_lease(store: Store, consul: RawKV) -> None:
+    seed(consul, names(web=2))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}))
+    assert gates(consul)["role/web"] == "True"
+    write_report(store, HostReport("web1", "2", "started"))
+    assert acquire(store, open_session(store), "web2") is None
+    operator.abort(store, operator.Command("enough"))
+    assert gates(consul) == {"global": "False", "role/web": "False", "host/web1": "True"}
 
 
 def test_an_abort_of_many_that_is_cut_short_tells_of_all_that_it_closed(store: Store, consul: RawKV) -> None:

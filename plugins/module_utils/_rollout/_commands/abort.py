@@ -99,13 +99,14 @@ def _to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> lis
 
 
 def _begun(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
-    """Return the hosts that have reported a start, an upgrade or a failure, and those on which a run has a lease.
+    """Return the hosts that have reported a start, an upgrade or a failure.
 
-    A host that was admitted and never reported has not begun, even if it is lost.
+    A host that was admitted and never reported has not begun, even if it is lost. A push run that has only the lease of a host has done
+    nothing on it: it reports the start first, and only if the gate is still open.
     """
     found = states.read_states(snapshot, members)
     ended = (states.UPGRADED, states.FAILED)
-    return {host for host, one in found.items() if one.has_started or one.state in ended} | set(snapshot.leases)
+    return {host for host, one in found.items() if one.has_started or one.state in ended}
 
 
 def _opened_at(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gate: Change) -> int:
