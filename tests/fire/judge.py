@@ -170,7 +170,7 @@ class Judge:
                 why.append(f"while {current} was wanted")
             if not is_open(step.before, host):
                 why.append("behind a closed gate")
-            if why and not self._is_taken_back(step, key):
+            if why and not self._is_taken_back(step, key) and not self._goes_on(step, key, after["version"]):
                 found.append(f"{host} started {after['version']} {' and '.join(why)}")
         return found
 
@@ -182,6 +182,23 @@ class Judge:
                 now = later.after.get(key)
                 return (now and now.value) == (was and was.value)
         return False
+
+    def _goes_on(self, step: Step, key: str, version: str) -> bool:
+        """Return whether the writer was at work on the host before a restore, which took its start back: it tells what is so."""
+        before: list[Step] = []
+        is_restored = False
+        for earlier in reversed(self._steps):
+            if earlier.index >= step.index:
+                continue
+            is_restored = is_restored or earlier.is_restore
+            if is_restored and earlier.write is not None and key in earlier.changed():
+                before.append(earlier)
+                break
+        if not before or step.write is None or before[0].write is None:
+            return False
+        now = data_of(before[0].after.get(key))
+        is_started = (now.get("state"), now.get("version")) == ("started", version)
+        return is_started and before[0].write.who == step.write.who
 
     def _told(self, write: Write) -> dict[str, tuple[str, int]]:
         """Return the keys as the writer had read them."""
@@ -219,7 +236,9 @@ class Judge:
         if write.reading is None:
             return []
         done = [
-            one.index for one in self._steps if (one.write.answered_at if one.write else one.done_at) < write.reading.at
+            one.index
+            for one in self._steps
+            if (one.write.answered_at if one.write else one.done_at) <= write.reading.at
         ]
         told = self._told(write)
         then = state_at(self._base, self._steps, max(done, default=0))

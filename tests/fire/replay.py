@@ -44,8 +44,9 @@ class Restore:
 class Step:
     """One write, and the keys before and after it.
 
-    :param write: None for a restore.
+    :param write: None for a restore, and for what Consul does by itself.
     :param done_at: when a restore was done, if no write tells it (unix seconds).
+    :param is_restore: whether a snapshot was put back.
     """
 
     index: int
@@ -53,6 +54,7 @@ class Step:
     after: State
     write: Write | None
     done_at: float = float("inf")
+    is_restore: bool = False
 
     def changed(self) -> dict[str, tuple[Entry | None, Entry | None]]:
         """Return key -> before and after, for those that changed."""
@@ -92,7 +94,8 @@ def replay(
                 _apply(after, one.operations, index)
             except ValueError as error:
                 problems.append(f"{one.who} wrote what Consul should have refused: {error}")
-        steps.append(Step(index, state, after, one if isinstance(one, Write) else None))
+        write = one if isinstance(one, Write) else None
+        steps.append(Step(index, state, after, write, is_restore=isinstance(one, Restore)))
         state = after
     return steps, problems
 

@@ -289,7 +289,7 @@ class Network:
         self.server.restore(snapshot)
         self.now = self._state()
         self.restores.append(Restore(self.server.index, snapshot.index))
-        self.steps.append(Step(self.server.index, before, self.now, None, self._clock()))
+        self.steps.append(Step(self.server.index, before, self.now, None, self._clock(), is_restore=True))
         blocked, self._blocked, self._looked_at = self._blocked, {}, {}
         for one, sent in (pair for queries in blocked.values() for pair in queries):
             self._reply(sent, (self.server.unblock(one._replace(index=-1), self.world.now), None))

@@ -189,7 +189,7 @@ class Night:
         network.heard.append(lambda _step: self._look(others[0]))
         self._look(others[0])
         world.run(world.now + _SECONDS, lambda: self._is_complete or self._has_failed())
-        world.run(world.now + _UNTIL_TOLD, lambda: self._has_failed() or self._is_told())
+        self._wait_for_hook(faults)
         say = self._findings.at(None)
         for actor in self._actors:
             if actor.process.error is not None and actor.code not in _EXPECTED:
@@ -200,7 +200,7 @@ class Night:
         for problem in faults.problems:
             say(problem)
         if self._is_told_of and self._is_complete and not plan.restore:
-            for problem in self._hook.problems(network.now, every=not any("notifier" in one for one in faults.killed)):
+            for problem in self._not_told(faults):
                 say(problem)
             if not self._is_told():
                 say(f"the end was not told within {_UNTIL_TOLD:.0f} s: {[one['event'] for one in self._hook.told]}")
@@ -246,6 +246,19 @@ class Night:
 
     def _be_push(self, shared: Any, settings: Settings, plan: Schedule, number: int) -> None:
         _WatchedPusher(self._working if not plan.restore else {}, shared, settings, plan, number).work()
+
+    def _wait_for_hook(self, faults: Faults) -> None:
+        """Let time pass until the hook has been told of everything, or should have been."""
+        world = self._world
+        until = world.now + _UNTIL_TOLD
+        while world.now < until and not self._has_failed() and not (self._is_told() and not self._not_told(faults)):
+            world.run(min(until, world.now + 1), self._has_failed)
+
+    def _not_told(self, faults: Faults) -> list[str]:
+        if not self._is_told_of or self._plan.restore:
+            return []
+        every = not any("notifier" in one for one in faults.killed)
+        return [*self._hook.problems(self._network.now, every=every)]
 
     def _is_told(self) -> bool:
         return not any(actor.name.startswith("notifier") for actor in self._actors) or self._hook.was_told_of_the_end
