@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Sequence
 from typing import Any
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED
@@ -55,7 +55,7 @@ class ActionModule(ControllerAction):
                     return ended
         updates = ViewUpdates()
         last: RolloutProgress | None = None
-        shown = time.monotonic()
+        shown = runtime.monotonic()
         for found in follow(settings, options["fleet"]):
             if os.getppid() != parent:
                 # ansible-playbook was killed.
@@ -64,9 +64,9 @@ class ActionModule(ControllerAction):
                 last = found.progress
             if found is not None and self._say(updates.update(found).lines):
                 shown = 0.0
-            if last is not None and time.monotonic() - shown >= _SHOW_EVERY:
+            if last is not None and runtime.monotonic() - shown >= _SHOW_EVERY:
                 self._say([updates.count + ("" if last.left is None else f"; {about_minutes(last.left)} left")])
-                shown = time.monotonic()
+                shown = runtime.monotonic()
         if last is None:
             raise AssertionError("follow() ends with an update")
         self._say([ending(last)])

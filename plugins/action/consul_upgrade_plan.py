@@ -17,6 +17,7 @@ from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import Code, UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS
@@ -49,7 +50,7 @@ class ActionModule(ModuleAction):
         """Make one pass, or with ``wait`` passes until the end of the rollout."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         options = dict(self._task.args)
-        begun = time.monotonic()
+        begun = runtime.monotonic()
         # The module gets all options, so that its errors name the options.
         first = self._call(options, task_vars)
         wait = not first.get("failed") and boolean(options.pop("wait", None) or False)
@@ -71,7 +72,7 @@ class ActionModule(ModuleAction):
             # The view follows from here, so only where the task itself asks Consul from here too.
             _show_progress(options, first)
         lines = progress.lines(first)
-        shown = self._show([] if _is_shown() else lines, time.monotonic())
+        shown = self._show([] if _is_shown() else lines, runtime.monotonic())
         pause = 1.0
         while True:
             if latest["done"]:
@@ -84,22 +85,22 @@ class ActionModule(ModuleAction):
                     else "No host can continue without an operator"
                 )
                 return total.failed(latest, blocker.get("code", "stuck"), why)
-            left = deadline - time.monotonic()
+            left = deadline - runtime.monotonic()
             if left <= 0:
                 return total.failed(
                     latest, "timeout", "The wait timeout has passed, and the rollout continues without this call"
                 )
-            longest = min(left, _SHOW_EVERY, latest["wake_at"] - time.time() + 1 if latest["wake_at"] else left)
+            longest = min(left, _SHOW_EVERY, latest["wake_at"] - runtime.now() + 1 if latest["wake_at"] else left)
             options |= {name: latest[name] for name in ("epoch", "commit")}
             options |= {"since": latest["index"], "wait_timeout": max(1, int(longest))}
             found = self._call(options, task_vars)
             if found.get("failed"):
-                if found.get("failure", {}).get("code") != "unreachable" or deadline - time.monotonic() <= pause:
+                if found.get("failure", {}).get("code") != "unreachable" or deadline - runtime.monotonic() <= pause:
                     return total.broken(found)
                 self._show(
                     [f"{found['msg']} No host is admitted until it is back; the next try is in {pause:.0f} s."], 0
                 )
-                time.sleep(pause)
+                runtime.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 continue
             pause = 1.0
@@ -107,9 +108,9 @@ class ActionModule(ModuleAction):
             total.add(latest)
             lines = progress.lines(latest)
             if _is_shown():
-                shown = time.monotonic()
+                shown = runtime.monotonic()
                 continue
-            if not lines and time.monotonic() - shown >= _SHOW_EVERY:
+            if not lines and runtime.monotonic() - shown >= _SHOW_EVERY:
                 lines = [running_count(latest)]
             shown = self._show(lines, shown)
 
@@ -139,7 +140,7 @@ class ActionModule(ModuleAction):
     def _show(self, lines: list[str], shown: float) -> float:
         for line in lines:
             self._display.display(f"{time.strftime('%H:%M:%S')} {line}")
-        return time.monotonic() if lines else shown
+        return runtime.monotonic() if lines else shown
 
 
 class Total:

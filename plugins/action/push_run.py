@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ansible import context
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
@@ -184,9 +185,9 @@ class ActionModule(ControllerAction):
 
     def _settle(self, options: dict[str, Any]) -> dict[str, Any]:
         hosts = ask(GetRun()).hosts_of(_needed(options, "play"))
-        deadline = time.monotonic() + options["wait_timeout"]
+        deadline = runtime.monotonic() + options["wait_timeout"]
         while hosts:
-            left = deadline - time.monotonic()
+            left = deadline - runtime.monotonic()
             settlement = ask(Settle(hosts, max(0.1, min(_LONGEST_WAIT, left))))
             for line in settlement.lines:
                 self._display.display(f"{time.strftime('%H:%M:%S')} {line}")

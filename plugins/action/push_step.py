@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_selected
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
@@ -41,7 +41,7 @@ class ActionModule(ControllerAction):
         if options["state"] == "refused":
             pause = ask(RefuseStop(host, task_group, options["error"], options["patience"]))
             self._display.display(f"{host}: {task_group} is tried again in {pause:.0f} s.")
-            time.sleep(pause)
+            runtime.sleep(pause)
             return {}
         selected = [is_selected(tags, only, skip) for tags in options["task_tags"]] or [True]
         # Tasks with the tag never are not expected to run.

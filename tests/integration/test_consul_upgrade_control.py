@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
@@ -103,8 +104,8 @@ def test_a_stage_is_approved_by_an_operator_whose_clock_is_behind_that_of_the_pl
     make_pass(store, PassRequest("2", {**UNLIMITED, "stages": stages}))
     upgrade(store, "compute1")
     with monkeypatch.context() as patched:
-        right = time.time
-        patched.setattr(time, "time", lambda: right() + ahead)
+        now = runtime.now
+        patched.setattr(runtime, "now", lambda: now() + ahead)
         make_pass(store, PassRequest())
     if code is None:
         operator.approve(store, operator.Command("fine"))

@@ -39,7 +39,6 @@ from .notified import Hook, be_notifier
 from .story import story
 from .world import Process, Thread, World
 
-_COLLECTION = "ansible_collections.convoy.upgrade.plugins."
 _FAULTS = 12.0
 _SECONDS = 150.0
 # How long a hook may take to be told of the end.
@@ -103,7 +102,7 @@ def run(seed: int, without: Collection[str] = ()) -> Result:
     world = World(f"night {seed}")
     stand_ins.enter(world)
     transport.HTTPClient = HTTPClient
-    stand_ins.install((_COLLECTION, "fire."))
+    stand_ins.install()
     try:
         return Night(world, plan, without).run()
     finally:

@@ -1,24 +1,25 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What stands in the place of time, threading, random and uuid in the collection's modules while a world runs.
+"""What a world gives the collection in the place of time, threads and chance, and what stands in the place of the modules time and
+threading in the actors of the fire tests.
 
-Outside of a world, and in whatever runs it, they do what the real modules do.
+Outside of a world, and in whatever runs it, both do what is real.
 """
 
 from __future__ import annotations
 
-import random
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timezone
 from types import ModuleType
 from typing import Any
 
-from .world import TIMED_OUT, Process, Wait, World
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
+
+from .world import TIMED_OUT, Process, Thread, Wait, World
 
 # All nights begin at the same noon, because windows of rules name days of the week.
 BEGIN = datetime(2026, 3, 4, 12, tzinfo=timezone.utc).timestamp()
@@ -44,54 +45,97 @@ def current() -> tuple[World, Process] | None:
     return None if process is None else (_worlds[0], process)
 
 
+class SimulatedRuntime(runtime.Runtime):
+    """The time, threads and chance of the world of the process that asks."""
+
+    def now(self) -> float:
+        found = current()
+        if found is None:
+            return BEGIN + _worlds[0].now if _worlds else super().now()
+        return BEGIN + found[0].now + found[1].ahead
+
+    def monotonic(self) -> float:
+        return _worlds[0].now if _worlds else super().monotonic()
+
+    def processor_seconds(self) -> float:
+        # What is computed takes no time in a world.
+        return 0.0 if _worlds else super().processor_seconds()
+
+    def sleep(self, seconds: float) -> None:
+        found = current()
+        if found is None:
+            super().sleep(seconds)
+        else:
+            found[0].wait(seconds)
+
+    def uniform(self, least: float, most: float) -> float:
+        found = current()
+        return super().uniform(least, most) if found is None else found[0].chance.uniform(least, most)
+
+    def random_bytes(self, count: int) -> bytes:
+        found = current()
+        return super().random_bytes(count) if found is None else found[0].chance.randbytes(count)
+
+    def lock(self) -> Any:
+        return super().lock() if current() is None else _Lock()
+
+    def rlock(self) -> Any:
+        return super().rlock() if current() is None else _Lock(reentrant=True)
+
+    def condition(self, lock: Any = None) -> Any:
+        return super().condition(lock) if current() is None else _Condition(lock)
+
+    def event(self) -> Any:
+        return super().event() if current() is None else _Event()
+
+    def start_thread(self, act: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        found = current()
+        if found is None:
+            return super().start_thread(act, arguments)
+        return _Joinable(found[1].start_thread(lambda: act(*arguments)))
+
+
+class _Joinable:
+    """A simulated thread for which others can wait."""
+
+    def __init__(self, thread: Thread) -> None:
+        self._thread = thread
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive
+
+    def join(self, timeout: float | None = None) -> None:
+        until = None if timeout is None else _RUNTIME.monotonic() + timeout
+        while self._thread.is_alive and (until is None or _RUNTIME.monotonic() < until):
+            _RUNTIME.sleep(0.01)
+
+
+_RUNTIME = SimulatedRuntime()
+runtime.use(_RUNTIME)
+
+
 class _StandIn:
     """Has all that a module has, and replaces some of it."""
 
-    def __init__(self, module: ModuleType) -> None:
+    def __init__(self, module: ModuleType, **instead: Any) -> None:
         self._module = module
+        self.__dict__.update(instead)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
 
-class _Time(_StandIn):
-    @staticmethod
-    def time() -> float:
-        found = current()
-        if found is None:
-            return BEGIN + _worlds[0].now if _worlds else time.time()
-        return BEGIN + found[0].now + found[1].ahead
-
-    @staticmethod
-    def monotonic() -> float:
-        return _worlds[0].now if _worlds else time.monotonic()
-
-    @staticmethod
-    def thread_time() -> float:
-        # What is computed takes no time in a world.
-        return 0.0 if _worlds else time.thread_time()
-
-    @staticmethod
-    def sleep(seconds: float) -> None:
-        found = current()
-        if found is None:
-            time.sleep(seconds)
-        else:
-            found[0].wait(seconds)
+def _thread(*, target: Callable[..., Any], args: tuple[Any, ...] = (), daemon: bool = True) -> Any:
+    if current() is None:
+        return threading.Thread(target=target, args=args, daemon=daemon)
+    return _Startable(target, args)
 
 
-class _Random(_StandIn):
-    @staticmethod
-    def uniform(least: float, most: float) -> float:
-        found = current()
-        return random.uniform(least, most) if found is None else found[0].chance.uniform(least, most)
+class _Startable:
+    """A simulated thread that is not started yet."""
 
-
-class _Uuid(_StandIn):
-    @staticmethod
-    def uuid4() -> uuid.UUID:
-        found = current()
-        return uuid.uuid4() if found is None else uuid.UUID(int=found[0].chance.getrandbits(128), version=4)
+    def __init__(self, target: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.start = lambda: _RUNTIME.start_thread(target, arguments)
 
 
 class _Lock:
@@ -186,10 +230,10 @@ class _Condition:
         return value is not TIMED_OUT
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        until = None if timeout is None else _Time.monotonic() + timeout
+        until = None if timeout is None else _RUNTIME.monotonic() + timeout
         found = predicate()
         while not found:
-            left = None if until is None else until - _Time.monotonic()
+            left = None if until is None else until - _RUNTIME.monotonic()
             if left is not None and left <= 0:
                 break
             self.wait(left)
@@ -233,58 +277,20 @@ class _Event:
         return self._is_set
 
 
-class _SimulatedThread:
-    """What a simulated process starts as a thread."""
-
-    def __init__(self, process: Process, target: Callable[..., Any], args: Iterable[Any]) -> None:
-        self._process = process
-        self._act = lambda: target(*args)
-
-    def start(self) -> None:
-        self._process.start_thread(self._act)
-
-
-class _Threading(_StandIn):
-    @staticmethod
-    def Lock() -> Any:
-        return threading.Lock() if current() is None else _Lock()
-
-    @staticmethod
-    def RLock() -> Any:
-        return threading.RLock() if current() is None else _Lock(reentrant=True)
-
-    @staticmethod
-    def Condition(lock: Any = None) -> Any:
-        return threading.Condition(lock) if current() is None else _Condition(lock)
-
-    @staticmethod
-    def Event() -> Any:
-        return threading.Event() if current() is None else _Event()
-
-    @staticmethod
-    def Thread(*, target: Callable[..., Any], args: Iterable[Any] = (), daemon: bool = True) -> Any:
-        found = current()
-        if found is None:
-            return threading.Thread(target=target, args=tuple(args), daemon=daemon)
-        return _SimulatedThread(found[1], target, args)
-
-
 def _wake(wait: Wait, value: Any) -> None:
     wait.thread.process.world.wake(wait, value)
 
 
 _STAND_INS: dict[ModuleType, _StandIn] = {
-    time: _Time(time),
-    threading: _Threading(threading),
-    random: _Random(random),
-    uuid: _Uuid(uuid),
+    time: _StandIn(time, time=_RUNTIME.now, monotonic=_RUNTIME.monotonic, sleep=_RUNTIME.sleep),
+    threading: _StandIn(threading, Condition=_RUNTIME.condition, Thread=_thread),
 }
 
 
-def install(prefixes: tuple[str, ...]) -> None:
-    """Put the stand-ins into all imported modules whose names begin with one of the prefixes."""
+def install() -> None:
+    """Put the stand-ins into all imported modules of the fire tests."""
     for name, module in list(sys.modules.items()):
-        if not name.startswith(prefixes) or name.startswith(__package__ or "simulation"):
+        if not name.startswith("fire."):
             continue
         for attribute, value in list(vars(module).items()):
             if isinstance(value, ModuleType) and value in _STAND_INS:

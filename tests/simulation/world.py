@@ -84,11 +84,12 @@ class Process:
 
         self.start_thread(run)
 
-    def start_thread(self, act: Callable[[], Any]) -> None:
+    def start_thread(self, act: Callable[[], Any]) -> Thread:
         """Start one more thread."""
         thread = Thread(self, act)
         self._threads[thread] = None
         self.world.wake(Wait(thread), None)
+        return thread
 
     def kill(self) -> None:
         """End it at once: none of its threads goes on."""

@@ -11,9 +11,10 @@ import os
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from . import runtime
 
 _SECONDS_BETWEEN_CHECKS = 0.5
 
@@ -76,7 +77,7 @@ def wait_for_exit(pid: int, started: int) -> None:
     except (AttributeError, OSError):
         # pidfd_open needs Linux 5.3, and is missing from some builds of Python.
         while start_ticks(pid) == started:
-            time.sleep(_SECONDS_BETWEEN_CHECKS)
+            runtime.sleep(_SECONDS_BETWEEN_CHECKS)
         return
     poll = select.poll()
     poll.register(handle, select.POLLIN)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import base64
 import json
-import random
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.sanitize import sanitize
 from .answers import (
@@ -464,13 +463,13 @@ class ConsulClient:
 
     def _retrying(self, ask: Callable[[], T]) -> T:
         # Only for requests that are safe to repeat. A new leader or a restarted agent answers within seconds.
-        until = time.monotonic() + self.settings.timeout
+        until = runtime.monotonic() + self.settings.timeout
         pause = 0.05
         while True:
             try:
                 return ask()
             except Unreachable:
-                if time.monotonic() + pause > until:
+                if runtime.monotonic() + pause > until:
                     raise
-                time.sleep(pause * random.uniform(0.5, 1))
+                runtime.sleep(pause * runtime.uniform(0.5, 1))
                 pause = min(pause * 2, 1.0)

@@ -10,10 +10,9 @@ when it has been answered.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Container, Iterable, Sequence
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .client import ConsulClient
 from .settings import Settings
@@ -35,11 +34,11 @@ class BlockingQueries:
         """
         self._settings = settings
         self._longest = _LONGEST_OF_SHORT_LIVED if short_lived else _LONGEST
-        self.changed = threading.Condition()
+        self.changed = runtime.condition()
         self.index = 0
         self.error: UpgradeError | None = None
         self._counts: dict[str, int] = {}
-        self._closed = threading.Event()
+        self._closed = runtime.event()
 
     def start(self, prefixes: Iterable[str], index: int = 0, empty: Container[str] = ()) -> None:
         """Query these folders too. Call it with ``changed`` held.
@@ -51,7 +50,7 @@ class BlockingQueries:
             if prefix not in self._counts:
                 self._counts[prefix] = 0
                 arguments = (prefix, index, prefix not in empty)
-                threading.Thread(target=self._query, args=arguments, daemon=True).start()
+                runtime.start_thread(self._query, *arguments)
 
     def count(self, prefixes: Iterable[str]) -> int:
         """Return the number of changes seen below some folders. Call it with ``changed`` held."""
@@ -80,7 +79,7 @@ class BlockingQueries:
             except UpgradeError as error:
                 self._count_change(prefix, error=error)
                 client = ConsulClient(self._settings)
-                time.sleep(_PAUSE)
+                runtime.sleep(_PAUSE)
                 continue
             # A folder that was empty and still is has not changed, whatever its index says.
             if found != index and (filled or is_filled):

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.names import check_name, check_version
 from .._common.sanitize import sanitize, truncate_middle
@@ -110,7 +110,7 @@ def _report(store: Store, report: HostReport, *, dry: bool) -> tuple[HostRecord,
     goes_on = (report.service, report.step) != (None, None) and _has_started(before, report.version)
     if report.role is not None and report.state == STARTED and not goes_on:
         return _start(store, report, report.role, dry=dry)
-    after = next_record(before, report, int(time.time()))
+    after = next_record(before, report, int(runtime.now()))
     published = _publication(store, before, report, is_there=own in entries) if report.state == UPGRADED else _Writes()
     for writes in (published, None):
         if writes is None or writes.denied:
@@ -134,7 +134,7 @@ def _start(store: Store, report: HostReport, role: str, *, dry: bool) -> tuple[H
     def change(before: HostRecord | None) -> HostRecord:
         if before is not None and _is_of_another(before, report):
             raise _other_machine(store.keys.record(report.host), before, report)
-        return next_record(before, report, int(time.time()))
+        return next_record(before, report, int(runtime.now()))
 
     asked = Start(report.host, role, report.version, report.default)
     done = start(store, asked, change, dry=dry)
@@ -198,7 +198,7 @@ def _publication(store: Store, before: HostRecord | None, report: HostReport, *,
             raise
         return _Writes(denied=True)
     if not is_there:
-        now = str(int(time.time()))
+        now = str(int(runtime.now()))
         writes.changes.append(Change(own, None, now))
         writes.operations.append(put(own, now))
     return writes

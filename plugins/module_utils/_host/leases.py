@@ -15,6 +15,7 @@ import re
 import time
 from dataclasses import asdict, dataclass, fields
 
+from .._common import runtime
 from .._common.clock import is_time
 from .._common.errors import UpgradeError
 from .._common.processes import boot_id, start_ticks
@@ -110,7 +111,7 @@ def release(store: Store, session: str, host: str) -> None:
 
 def _lock(store: Store, session: str, host: str) -> Operation:
     pid = os.getpid()
-    holder = LeaseHolder(current_user(), int(time.time()), session, boot_id(), pid, start_ticks(pid) or 0)
+    holder = LeaseHolder(current_user(), int(runtime.now()), session, boot_id(), pid, start_ticks(pid) or 0)
     return lock(store.keys.lease(host), json.dumps(asdict(holder), sort_keys=True), session)
 
 

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.sanitize import sanitize, truncate_middle
 from .._consul.client import KVEntry
@@ -92,7 +92,7 @@ def value(state: str, host: str, error: str = "") -> str:
         "state": state,
         "host": host,
         "by": current_user(),
-        "at": int(time.time()),
+        "at": int(runtime.now()),
         **({"error": error} if error else {}),
     }
     return json.dumps(facts, sort_keys=True)

@@ -8,11 +8,11 @@ The lock is deleted with the session of the run, and when another rollout begins
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._consul.errors import Conflict
 from .._consul.operations import compare, compare_and_put, lock, remove, unlock
@@ -90,7 +90,7 @@ class ProviderUpgrade:
             self.host,
             task_group,
             self._kept(before),
-            at=int(time.time()),
+            at=int(runtime.now()),
         )
         lock_key = self._lock_key(store)
         operations = [
@@ -121,7 +121,7 @@ class ProviderUpgrade:
         :raises UpgradeError: ``provider_gone``, ``provider_moved``.
         """
         self._record(
-            store, lambda _before: Provider(self.version, host=self.host, at=int(time.time())), has_begun=has_begun
+            store, lambda _before: Provider(self.version, host=self.host, at=int(runtime.now())), has_begun=has_begun
         )
 
     def fail(self, store: Store, error: str) -> None:
@@ -175,7 +175,7 @@ class ProviderUpgrade:
             task_group=before.task_group if error else "",
             done=tuple(dict.fromkeys((*self._kept(before), *finished))),
             error=error,
-            at=int(time.time()),
+            at=int(runtime.now()),
         )
 
     def _kept(self, before: Provider) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ import csv
 import fcntl
 import io
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -220,7 +219,7 @@ def set_server(runtime: Runtime, backend: str, name: str, change: ServerChange, 
         if changes and change.state != READY and was.serves:
             _refuse_too_few(runtime, backend, name, change.others, others)
         return _result(was, was, changed=changes)
-    until = time.monotonic() + change.seconds
+    until = runtime.monotonic() + change.seconds
     if changes:
         command = f"set server {backend}/{name} state {_COMMANDS[change.state]}"
         if change.state == READY or change.others == 0 or not was.serves:
@@ -254,9 +253,9 @@ def _order_with_others(
             if len(serving) >= change.others:
                 runtime.order(command)
                 return
-        if time.monotonic() > until:
+        if runtime.monotonic() > until:
             _refuse_too_few(runtime, backend, name, change.others, others)
-        time.sleep(_SECONDS_BETWEEN_TRIES)
+        runtime.sleep(_SECONDS_BETWEEN_TRIES)
 
 
 def _refuse_too_few(runtime: Runtime, backend: str, name: str, needed: int, others: Sequence[HaproxyServer]) -> None:
@@ -289,7 +288,7 @@ def _wait_until_idle(runtime: Runtime, backend: str, name: str, change: ServerCh
         now, _others = runtime.server(backend, name)
         if now.sessions == 0:
             return now
-        if time.monotonic() > until:
+        if runtime.monotonic() > until:
             if not change.shut or shut:
                 raise UpgradeError(
                     "still_busy",
@@ -298,8 +297,8 @@ def _wait_until_idle(runtime: Runtime, backend: str, name: str, change: ServerCh
                     sessions=now.sessions,
                 )
             runtime.order(f"shutdown sessions server {backend}/{name}")
-            shut, until = True, time.monotonic() + _SECONDS_TO_ANSWER
-        time.sleep(_SECONDS_BETWEEN_TRIES)
+            shut, until = True, runtime.monotonic() + _SECONDS_TO_ANSWER
+        runtime.sleep(_SECONDS_BETWEEN_TRIES)
 
 
 def _wait_until_up(runtime: Runtime, backend: str, name: str, change: ServerChange, until: float) -> HaproxyServer:
@@ -308,11 +307,11 @@ def _wait_until_up(runtime: Runtime, backend: str, name: str, change: ServerChan
         # A server of weight 0 has the status DRAIN even when it is ready.
         if now.is_healthy or (now.state == READY and now.status.startswith("DRAIN")):
             return now
-        if time.monotonic() > until:
+        if runtime.monotonic() > until:
             raise UpgradeError(
                 "not_up",
                 f"{backend}/{name} was put back, but HAProxy at {runtime.address} says that it is {now.status} after "
                 f"{change.seconds:g} s. Check that the service answers HAProxy's health checks.",
                 status=now.status,
             )
-        time.sleep(_SECONDS_BETWEEN_TRIES)
+        runtime.sleep(_SECONDS_BETWEEN_TRIES)

@@ -14,10 +14,10 @@ import fcntl
 import json
 import os
 import signal
-import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.processes import close_files_except, start_ticks, wait_for_exit
 from .._common.sanitize import sanitize, truncate_middle
@@ -82,7 +82,7 @@ def acquire_lock(path: str, request: LockRequest, *, dry: bool = False) -> tuple
         if dry:
             return True, None
         pid = _hold(file, request)
-        holder = LockHolder(request.who, int(time.time()), pid, start_ticks(pid) or 0, request.run)
+        holder = LockHolder(request.who, int(runtime.now()), pid, start_ticks(pid) or 0, request.run)
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps(asdict(holder)).encode(), 0)
         return True, holder
@@ -103,14 +103,14 @@ def release_lock(path: str, run: str) -> bool:
             return False
         with contextlib.suppress(ProcessLookupError):
             os.kill(holder.pid, signal.SIGTERM)
-        until = time.monotonic() + _SECONDS_TO_GO
+        until = runtime.monotonic() + _SECONDS_TO_GO
         while not _locked(file):
-            if time.monotonic() > until:
+            if runtime.monotonic() > until:
                 raise UpgradeError(
                     "bad_lock_file",
                     f"{path} is still held by process {holder.pid}, which does not end. End it: kill -9 {holder.pid}",
                 )
-            time.sleep(0.01)
+            runtime.sleep(0.01)
         return True
 
 
@@ -166,4 +166,4 @@ def _watch(watched: tuple[int, int | None] | None, lease: float) -> None:
         pid, started = watched
         if started is not None and start_ticks(pid) == started:
             wait_for_exit(pid, started)
-    time.sleep(lease)
+    runtime.sleep(lease)

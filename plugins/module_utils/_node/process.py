@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.processes import end_process_tree
 
@@ -39,7 +39,7 @@ def run_process(command: Sequence[str], seconds: float, keep: Sequence[int] = ()
     :param keep: file descriptors that it inherits.
     :raises UpgradeError: ``not_runnable``.
     """
-    began = time.monotonic()
+    began = runtime.monotonic()
     try:
         process = subprocess.Popen(
             command,
@@ -60,7 +60,7 @@ def run_process(command: Sequence[str], seconds: float, keep: Sequence[int] = ()
     except BaseException:
         _end(process)
         raise
-    return FinishedProcess(code, _COLOURS.sub("", output.decode(errors="replace")), time.monotonic() - began)
+    return FinishedProcess(code, _COLOURS.sub("", output.decode(errors="replace")), runtime.monotonic() - began)
 
 
 def last_lines(text: str, most: int = 10) -> str:

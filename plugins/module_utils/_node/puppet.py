@@ -11,11 +11,11 @@ import json
 import os
 import pwd
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.sanitize import sanitize, truncate_middle
 from .lock_file import FOLDER, open_lock_file
@@ -150,10 +150,10 @@ def disabled_for() -> str | None:
 
 
 def _run(options: PuppetOptions, command: list[str], lock: int, waited_already: float) -> PuppetRun:
-    began = time.monotonic() - waited_already
+    began = runtime.monotonic() - waited_already
     waited = waited_already
     if options.kind == "apply" and _wait_for_agent(options.lock_seconds):
-        waited = time.monotonic() - began
+        waited = runtime.monotonic() - began
     while True:
         # Puppet inherits the lock, so that it lasts as long as Puppet runs, even if this process is killed.
         ended = run_process(command, options.seconds, keep=[lock])
@@ -162,8 +162,8 @@ def _run(options: PuppetOptions, command: list[str], lock: int, waited_already: 
         # The agent was locked, which has the same exit code 1 as a failure.
         if waited >= options.lock_seconds:
             raise _locked(options.lock_seconds, last_lines(ended.output, 1))
-        time.sleep(_SECONDS_BETWEEN_TRIES)
-        waited = time.monotonic() - began
+        runtime.sleep(_SECONDS_BETWEEN_TRIES)
+        waited = runtime.monotonic() - began
     if ended.code not in _SUCCESS:
         raise _failure(command, options.seconds, ended)
     changed = _SUCCESS[ended.code]
@@ -177,7 +177,7 @@ def _alone(seconds: float) -> Iterator[tuple[int, float]]:
     """Wait for other runs of this module; yield the open lock, and the seconds that it took, 0 if there was no other run."""
     uid = os.getuid()
     path = _USERS_LOCK.format(home=pwd.getpwuid(uid).pw_dir) if uid else _OWN_LOCK
-    began = time.monotonic()
+    began = runtime.monotonic()
     waited = 0.0
     with open_lock_file(path) as lock:
         while True:
@@ -185,10 +185,10 @@ def _alone(seconds: float) -> Iterator[tuple[int, float]]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() - began >= seconds:
+                if runtime.monotonic() - began >= seconds:
                     raise _locked(seconds, f"{path} is locked") from None
-            time.sleep(_SECONDS_BETWEEN_TRIES)
-            waited = time.monotonic() - began
+            runtime.sleep(_SECONDS_BETWEEN_TRIES)
+            waited = runtime.monotonic() - began
         yield lock, waited
 
 
@@ -203,12 +203,12 @@ def _find(executable: str) -> str:
 
 def _wait_for_agent(seconds: float) -> bool:
     """Wait until an agent's run has ended, for which `puppet apply` itself does not wait; return whether there was one."""
-    until = time.monotonic() + seconds
+    until = runtime.monotonic() + seconds
     found = False
     while (number := _agent_at_work()) is not None:
-        if time.monotonic() >= until:
+        if runtime.monotonic() >= until:
             raise _locked(seconds, f"process {number} has the lock")
-        time.sleep(_SECONDS_BETWEEN_TRIES)
+        runtime.sleep(_SECONDS_BETWEEN_TRIES)
         found = True
     return found
 

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._consul.errors import Unreachable
 from .._consul.settings import Settings
@@ -73,38 +73,38 @@ def _followed(
     store: Store, watch: Watch, fleet: Mapping[str, str] | None, patience: float
 ) -> Iterator[ProgressUpdate | Unreachable | None]:
     before: Mapping[str, HostView] | None = None
-    quiet_since = time.monotonic()
+    quiet_since = runtime.monotonic()
     while True:
         mark = watch.mark()
-        began, busy = time.monotonic(), time.thread_time()
+        began, busy = runtime.monotonic(), runtime.processor_seconds()
         try:
             view = read_fleet(store, fleet=fleet)
         except Unreachable as error:
             yield error
             # All blocking queries fail, and each would cause a read.
-            time.sleep(_LEAST_PAUSE)
+            runtime.sleep(_LEAST_PAUSE)
             watch.wait(mark, _LONGEST_SILENCE)
             continue
         updates = _update(view)
         if before is None or updates.hosts != before:
-            before, quiet_since = updates.hosts, time.monotonic()
+            before, quiet_since = updates.hosts, runtime.monotonic()
         yield updates
         if _is_over(updates, quiet_since, patience):
             return
-        pause = max(_LEAST_PAUSE, (time.thread_time() - busy) * _SHARE, (time.monotonic() - began) * 2)
+        pause = max(_LEAST_PAUSE, (runtime.processor_seconds() - busy) * _SHARE, (runtime.monotonic() - began) * 2)
         wake_at = view.plan.wake_at
         while not watch.wait(mark, min(patience, _LONGEST_SILENCE)):
             if _is_over(updates, quiet_since, patience):
                 return
             yield None
-            if wake_at is not None and time.time() > wake_at:
+            if wake_at is not None and runtime.now() > wake_at:
                 break
         # One read covers all changes during this pause.
-        time.sleep(max(0.0, began + pause - time.monotonic()))
+        runtime.sleep(max(0.0, began + pause - runtime.monotonic()))
 
 
 def _is_over(updates: ProgressUpdate, quiet_since: float, patience: float) -> bool:
-    return updates.progress.over or (updates.progress.done and time.monotonic() - quiet_since > patience)
+    return updates.progress.over or (updates.progress.done and runtime.monotonic() - quiet_since > patience)
 
 
 def _update(view: FleetView) -> ProgressUpdate:

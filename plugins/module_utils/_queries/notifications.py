@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.processes import boot_id, start_ticks
 from .._consul.client import ConsulClient, KVEntry
@@ -131,7 +130,7 @@ class SentKey:
         """Prepare it without a request."""
         self._store = store
         self._key = store.keys.notified
-        self._over = threading.Event()
+        self._over = runtime.event()
         self._session = ""
         self._holder: Mapping[str, Any] = {}
 
@@ -145,14 +144,14 @@ class SentKey:
             self._session = self._store.client.open_session(
                 f"convoy.upgrade notices of {current_user()}", SESSION_SECONDS, keeps_keys=True
             )
-            threading.Thread(target=self._renew, args=(self._session,), daemon=True).start()
+            runtime.start_thread(self._renew, self._session)
         entry = self._store.client.get(self._key)
         found = _decoded(entry)
         found = sent if found is None or found.epoch < sent.epoch else found
         index = entry.modify_index if entry is not None else 0
         pid = os.getpid()
         self._holder = asdict(
-            LeaseHolder(current_user(), int(time.time()), self._session, boot_id(), pid, start_ticks(pid) or 0)
+            LeaseHolder(current_user(), int(runtime.now()), self._session, boot_id(), pid, start_ticks(pid) or 0)
         )
         text = _encoded(found, self._holder)
         try:

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._consul.client import Operation
 from .._consul.errors import Conflict
@@ -63,7 +63,7 @@ def refuse_old_read(store: Store, read_at: float) -> None:
     :param read_at: when it was requested (seconds of the monotonic clock).
     :raises ReadTooOld: if it is too old.
     """
-    seconds = time.monotonic() - read_at
+    seconds = runtime.monotonic() - read_at
     if seconds > store.settings.pass_limit:
         raise ReadTooOld(seconds)
 
@@ -155,7 +155,7 @@ def admit_hosts(
             by_role.setdefault(one.role, []).append(one)
     most = MOST_GATES // writer.places
     for at in range(0, len(gates), most):
-        now = time.time()
+        now = runtime.now()
         if not may_still_admit(writer.store, rules, now, read_at):
             return
         piece = gates[at : at + most]

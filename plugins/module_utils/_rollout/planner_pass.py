@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.names import check_version
 from .._consul.errors import Conflict
@@ -87,14 +87,14 @@ def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slo
 
     def attempt() -> PassResult:
         nonlocal first
-        read_at = time.monotonic()
+        read_at = runtime.monotonic()
         snapshot = repeated.read(store)
         refuse_to_plan(store.keys, snapshot)
         first = first or snapshot
         first_version = first.current_version
         if not outcome.begun and snapshot.current_version not in (first_version, request.version):
             raise other_rollout(snapshot)
-        writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
+        writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()), dry=dry)
         before = (outcome.begun, len(outcome.admissions))
         try:
             _try_once(writer, request, snapshot, outcome, read_at=read_at)

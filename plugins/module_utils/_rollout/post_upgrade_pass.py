@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._consul.client import Operation
 from .._consul.operations import Change, compare_and_put, net_changes
@@ -58,7 +58,7 @@ def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection
 def _try_once(
     store: Store, request: PassRequest, repeated: RepeatedRead, roles: Collection[str], opened: list[Admission]
 ) -> PassResult:
-    read_at = time.monotonic()
+    read_at = runtime.monotonic()
     snapshot = repeated.read(store)
     refuse_to_plan(store.keys, snapshot)
     ledger = snapshot.ledger
@@ -82,14 +82,16 @@ def _try_once(
     admitted = _admitted(store, ledger, begun_post_upgrade(snapshot))
     view = post_upgrade_snapshot(snapshot, members, roles, store.keys.gate("global"), hosts, admitted)
     plan = make_plan(view, members, rules, request.limit)
-    writer = LedgerWriter(store, snapshot, current_user(), int(time.time()))
+    writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()))
     outcome = PassResult(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)
     admissions = [one for one in plan.admissions if one.before == "pending"]
     by_host = {one.host: one for one in admissions}
 
     def make(hosts: Sequence[str], _changed: object) -> dict[str, HostWrite]:
         return (
-            _records(store, hosts, str(request.version)) if may_still_admit(store, rules, time.time(), read_at) else {}
+            _records(store, hosts, str(request.version))
+            if may_still_admit(store, rules, runtime.now(), read_at)
+            else {}
         )
 
     def write(hosts: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:

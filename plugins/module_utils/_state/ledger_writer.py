@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .._common import runtime
 from .._consul.client import MOST_OPERATIONS, Operation
 from .._consul.errors import Conflict, Unreachable
 from .._consul.operations import Change, compare, compare_and_put, put
@@ -81,7 +81,7 @@ class LedgerWriter:
         self._make_room(operations)
         operations = self._mirror.operations(operations)
         key, before = self.store.keys.ledger, self.ledger
-        ledger = replace(ledger, epoch=self.next_epoch, commit="" if self.dry else uuid.uuid4().hex)
+        ledger = replace(ledger, epoch=self.next_epoch, commit="" if self.dry else runtime.new_id())
         if not self.dry:
             self._send(ledger, event, operations)
         self.ledger = ledger

@@ -8,11 +8,11 @@ from __future__ import annotations
 import getpass
 import re
 import socket
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .._common import runtime
 from .._consul.client import MOST_OPERATIONS, ConsulClient, KVEntry
 from .._consul.errors import Conflict
 from .._consul.settings import Settings
@@ -53,7 +53,7 @@ class Store:
         keys = self.keys
         old = LegacyKeys(keys.prefix)
         folders = (keys.reports, keys.gates, keys.records, keys.holds)
-        now = time.time()
+        now = runtime.now()
         single = (keys.current_version, keys.ledger, keys.schema, keys.migration)
         ours = (keys.leases, keys.marks, keys.approvals, keys.providers, *folders)
         wanted = (*single, *ours, old.reports, *old.gate_folders)

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
+from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.settings import Settings
 from ...module_utils._consul.watch import BlockingQueries
@@ -31,9 +31,9 @@ class ProgressFeed:
     def __init__(self, queries: Callable[[Settings], BlockingQueries]) -> None:
         """Start without a view."""
         self._queries = queries
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
         # Held while an update is sent, until the view has shown it.
-        self._sending = threading.Lock()
+        self._sending = runtime.lock()
         self._view: Connection | None = None
         self._is_following = False
         self._is_shown = False
@@ -59,7 +59,7 @@ class ProgressFeed:
             if not self._is_following:
                 # If this attempt fails, tasks show their lines again.
                 self._is_following, self._is_shown, self._end = True, False, None
-                threading.Thread(target=self._follow, args=(message,), daemon=True).start()
+                runtime.start_thread(self._follow, message)
             self._changed.wait_for(lambda: self._is_shown or not self._is_following, _FIRST_DRAWING)
             return self._is_shown
 

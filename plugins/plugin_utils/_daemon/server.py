@@ -14,13 +14,13 @@ import os
 import shutil
 import socket
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.settings import Settings
 from ...module_utils._consul.watch import BlockingQueries
@@ -60,7 +60,7 @@ class RunDaemon:
     def __init__(self, folder: Path) -> None:
         """Start without any part."""
         self._folder = folder
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._queries: dict[Settings, BlockingQueries] = {}
         self._feed = ProgressFeed(self._queries_of)
         self._run: PreparedRun | None = None
@@ -166,10 +166,10 @@ def serve(folder: Path, listener: socket.socket, wait_for_run: Callable[[], None
         daemon.end()
         _exit()
 
-    threading.Thread(target=end_with_run, daemon=True).start()
+    runtime.start_thread(end_with_run)
     while True:
         client, _address = listener.accept()
-        threading.Thread(target=_answer_all, args=(daemon, Connection(client.detach())), daemon=True).start()
+        runtime.start_thread(_answer_all, daemon, Connection(client.detach()))
 
 
 def _answer_all(daemon: RunDaemon, connection: Connection) -> None:

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 from pathlib import Path
 
+from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 
 # The process ID of ansible-playbook, the folder, and whether the callback convoy_watch is enabled.
@@ -31,7 +31,7 @@ def announce(*, watched: bool = False) -> None:
     folder = _folder_of(os.getpid())
     if folder is None:
         below = tempfile.gettempdir()
-        folder = f"{below if len(below) < _LONGEST else '/tmp'}/convoy-{secrets.token_hex(8)}"
+        folder = f"{below if len(below) < _LONGEST else '/tmp'}/convoy-{runtime.new_id()[:16]}"
     watched = watched or _is_watched(os.getpid())
     os.environ[_VARIABLE] = f"{os.getpid()}:{_WATCHED if watched else ''}:{folder}"
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.processes import boot_id, start_ticks
 from ...module_utils._consul.client import MOST_OPERATIONS, ConsulClient, Operation
@@ -33,7 +32,7 @@ class MigrationLock:
         """Prepare it without a request."""
         self._store = store
         self._key = store.keys.migration
-        self._over = threading.Event()
+        self._over = runtime.event()
         self._holder: Mapping[str, object] = {}
         self.session = ""
 
@@ -45,9 +44,9 @@ class MigrationLock:
         name = f"convoy.upgrade migration of {current_user()}"
         self.session = self._store.client.open_session(name, SESSION_SECONDS, keeps_keys=True)
         pid = os.getpid()
-        holder = LeaseHolder(current_user(), int(time.time()), self.session, boot_id(), pid, start_ticks(pid) or 0)
+        holder = LeaseHolder(current_user(), int(runtime.now()), self.session, boot_id(), pid, start_ticks(pid) or 0)
         self._holder = asdict(holder)
-        threading.Thread(target=self._renew, daemon=True).start()
+        runtime.start_thread(self._renew)
         return self
 
     def __exit__(self, *_exception: object) -> None:

@@ -10,12 +10,11 @@ left to do follows from the keys alone, so a migration that was killed continues
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.client import Operation
 from ...module_utils._consul.errors import Conflict, Unreachable
@@ -170,8 +169,8 @@ class Migrator:
             change = Change(keys.holds, text_of(before.value) or "" if before is not None else None, text)
             return _Warning((compare_and_put(keys.holds, text, index),), (change,))
         former = decode_ledger(entry.key, entry.value)
-        ledger = replace(former, epoch=self._store.epoch_after(former), commit=uuid.uuid4().hex)
-        fields = {"epoch": ledger.epoch, "at": int(time.time()), "who": current_user(), "commit": ledger.commit}
+        ledger = replace(former, epoch=self._store.epoch_after(former), commit=runtime.new_id())
+        fields = {"epoch": ledger.epoch, "at": int(runtime.now()), "who": current_user(), "commit": ledger.commit}
         event = {**fields, "version": ledger.version, "what": "migrate", "reason": what}
         return _Warning(
             (

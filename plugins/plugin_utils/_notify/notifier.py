@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import traceback
 
+from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.watch import BlockingQueries, Watch
 from ...module_utils._host_states.states import BROKEN
@@ -47,7 +46,7 @@ class Notifier:
         self._start = start
         self._store = Store(start.settings)
         self._warnings: list[str] = []
-        self._over = threading.Event()
+        self._over = runtime.event()
         self._sent_key = SentKey(self._store)
         self._has_lock = False
         self._period = _SHORTEST_PERIOD
@@ -63,8 +62,7 @@ class Notifier:
             if start.retry_failed and view.state in BROKEN and host in records
         }
         self._sent = initial_state(self._store, rollout)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._thread = runtime.start_thread(self._run)
 
     def finish(self) -> tuple[str, ...]:
         """Send the remaining events, and return the warnings of the whole run, each once."""
@@ -83,7 +81,7 @@ class Notifier:
     def _send_all(self) -> None:
         give_up: float | None = None
         while True:
-            mark, began = self._watch.mark(), time.monotonic()
+            mark, began = self._watch.mark(), runtime.monotonic()
             ending = self._over.is_set()
             if ending and give_up is None:
                 give_up = began + _WAIT_FOR_HOLDER
@@ -96,7 +94,7 @@ class Notifier:
                     break
             if ending and is_sent:
                 break
-            if give_up is not None and time.monotonic() > give_up:
+            if give_up is not None and runtime.monotonic() > give_up:
                 self._warnings.append(
                     f"Another run, which holds the lock {self._store.keys.notified} in Consul, has to send the last events."
                 )
@@ -108,14 +106,16 @@ class Notifier:
         """Wait for a change or the end of the run."""
         self._watch.wait(mark, _LONGEST_WAIT)
         # One read covers all changes that arrive meanwhile.
-        self._over.wait(max(0.0, began + self._period - time.monotonic()))
+        self._over.wait(max(0.0, began + self._period - runtime.monotonic()))
 
     def _send_new(self) -> bool:
         """Send the new events; return whether all are sent."""
-        began, busy = time.monotonic(), time.thread_time()
+        began, busy = runtime.monotonic(), runtime.processor_seconds()
         rollout = read_rollout(self._store, self._start.fleet)
         self._period = max(
-            _SHORTEST_PERIOD, (time.thread_time() - busy) * _PERIODS_PER_READ, (time.monotonic() - began) * 2
+            _SHORTEST_PERIOD,
+            (runtime.processor_seconds() - busy) * _PERIODS_PER_READ,
+            (runtime.monotonic() - began) * 2,
         )
         if not self._has_lock:
             found = self._sent_key.take(self._sent)

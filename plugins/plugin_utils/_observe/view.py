@@ -13,11 +13,10 @@ import contextlib
 import os
 import socket
 import sys
-import threading
-import time
 from multiprocessing.connection import Connection, wait
 from typing import Any, TextIO
 
+from ...module_utils._common import runtime
 from ...module_utils._observe.progress import RolloutProgress
 from .screen import Screen, reason_not_to_draw
 from .view_messages import ViewEnd, ViewUpdate
@@ -38,7 +37,8 @@ class RunView:
     def __init__(self, display: Any, stream: TextIO) -> None:
         """Start without showing anything."""
         self._display = display
-        self._lock: threading.RLock = getattr(display, "_lock", None) or threading.RLock()
+        # Ansible's own lock where it has one, which Display does not declare.
+        self._lock = getattr(display, "_lock", None) or runtime.rlock()
         self._stream = stream
         reason = reason_not_to_draw(stream)
         self.hint = reason or ""
@@ -49,15 +49,14 @@ class RunView:
         self._progress: RolloutProgress | None = None
         self._count, self._away = "", ""
         self._printed_at = 0.0
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._over = runtime.event()
+        self._thread: runtime.Thread | None = None
         self._waker: socket.socket | None = None
 
     def open(self, daemon: Connection) -> None:
         """Show the updates that arrive over a connection to the daemon of this run."""
         self._waker, woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._listen, args=(daemon, woken), daemon=True)
-        self._thread.start()
+        self._thread = runtime.start_thread(self._listen, daemon, woken)
 
     def close(self) -> None:
         """Stop showing updates, and remove the drawing."""
@@ -65,7 +64,7 @@ class RunView:
         if self._waker is not None:
             with contextlib.suppress(OSError):
                 self._waker.send(b"!")
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not runtime.current_thread():
             self._thread.join(5)
         self._end_drawing()
 
@@ -136,7 +135,7 @@ class RunView:
             return
         if update.lines:
             self.say("\n".join(map(with_time, update.lines)))
-            self._printed_at = time.monotonic()
+            self._printed_at = runtime.monotonic()
         self._away = update.away
         if update.progress is not None:
             self._progress = update.progress
@@ -165,7 +164,7 @@ class RunView:
             return
         if self._draws:
             self._draw()
-        elif time.monotonic() - self._printed_at >= _SHOW_EVERY:
+        elif runtime.monotonic() - self._printed_at >= _SHOW_EVERY:
             self._say_count()
 
     def _say_count(self) -> None:
@@ -173,10 +172,10 @@ class RunView:
         left = (
             ""
             if progress is None or progress.left is None
-            else f"; {about_minutes(max(0.0, progress.left - (time.time() - progress.at)))} left"
+            else f"; {about_minutes(max(0.0, progress.left - (runtime.now() - progress.at)))} left"
         )
         self.say(with_time(f"{self._count}{left}" + ("; Consul can't be reached" if self._away else "")))
-        self._printed_at = time.monotonic()
+        self._printed_at = runtime.monotonic()
 
     def _draw(self) -> None:
         if self._progress is None:
@@ -187,7 +186,7 @@ class RunView:
             self._stream.flush()
             self._screen = Screen(self._stream)
             self._outputs = [_OutputAbove(self, self._screen, name) for name in ("stdout", "stderr")]
-        self._screen.draw(self._progress, time.time(), self._away)
+        self._screen.draw(self._progress, runtime.now(), self._away)
 
     def _end_drawing(self) -> None:
         with self._lock:

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
+from ...module_utils._common import runtime
 from ...module_utils._common.names import listing
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
@@ -54,8 +53,8 @@ class RunAdmission:
         keys = Keys(pool.settings.kv_prefix)
         reports = (keys.reports, LegacyKeys(keys.prefix).reports)
         self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.leases, *reports), queries)
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._lock = runtime.rlock()
+        self._changed = runtime.condition(self._lock)
         # The hosts that wait -> the decision, None as long as there is none.
         self._waiting: dict[str, Decision | None] = {}
         # The hosts of this run that are neither finished, failed nor refused.
@@ -160,7 +159,7 @@ class RunAdmission:
                     admitted=False, state=LEASED_ELSEWHERE, reason=f"its lease belongs to {holder}"
                 )
         leased = [host for host in hosts if host not in decisions]
-        deadline = time.monotonic() + self._run.wait_timeout
+        deadline = runtime.monotonic() + self._run.wait_timeout
         with self._lock:
             if as_wave:
                 return decisions | self._decide_wave(leased, deadline)
@@ -181,8 +180,8 @@ class RunAdmission:
                     raise
             self._start_watching()
             while self._waiting[leased[0]] is None:
-                left = max(0.0, deadline - time.monotonic())
-                if not self._changed.wait(timeout=left) and time.monotonic() >= deadline:
+                left = max(0.0, deadline - runtime.monotonic())
+                if not self._changed.wait(timeout=left) and runtime.monotonic() >= deadline:
                     self._waiting[leased[0]] = Decision(
                         admitted=False,
                         state=states.PENDING,
@@ -196,7 +195,7 @@ class RunAdmission:
 
     def _note_request(self, hosts: Collection[str]) -> None:
         self._requested.update(hosts)
-        self._last_request = time.monotonic()
+        self._last_request = runtime.monotonic()
         self._has_passed = False
         self._changed.notify_all()
 
@@ -209,7 +208,7 @@ class RunAdmission:
         while play not in self._gathered_plays:
             play_hosts = [host for host in self._remaining if self._play_of.get(host, play) == play]
             pushed = sum(1 for host in play_hosts if self._run.is_pushed(self._run.fleet.get(host, "")))
-            left = self._last_request + _GATHER_SECONDS - time.monotonic()
+            left = self._last_request + _GATHER_SECONDS - runtime.monotonic()
             requested = sum(1 for host in self._requested if self._play_of.get(host, play) == play)
             if left <= 0 or requested >= min(self._run.forks, pushed):
                 self._gathered_plays.add(play)
@@ -228,7 +227,7 @@ class RunAdmission:
                 admissible = {one.host for one in plan.admissions}
                 fits = all(host in admissible for host in waiting)
                 can_fit_later = plan.waits or self._are_others_upgrading(latest, others)
-                if fits or not can_fit_later or time.monotonic() >= deadline:
+                if fits or not can_fit_later or runtime.monotonic() >= deadline:
                     latest = self._make_pass([*waiting, *self._pulled]) if waiting else latest
                     return {
                         host: Decision(admitted=False, state=latest.hosts[host].state, reason=refused[host])
@@ -237,13 +236,13 @@ class RunAdmission:
                         for host in hosts
                     }
             except Unreachable:
-                if time.monotonic() >= deadline:
+                if runtime.monotonic() >= deadline:
                     raise
-                time.sleep(1)
+                runtime.sleep(1)
                 continue
             self._lock.release()
             try:
-                self._wait(latest, min(_LONGEST_WAIT, max(0.1, deadline - time.monotonic())))
+                self._wait(latest, min(_LONGEST_WAIT, max(0.1, deadline - runtime.monotonic())))
             finally:
                 self._lock.acquire()
 
@@ -383,7 +382,7 @@ class RunAdmission:
     def _start_watching(self) -> None:
         if not self._is_watching:
             self._is_watching = True
-            threading.Thread(target=self._watch, daemon=True).start()
+            runtime.start_thread(self._watch)
 
     def _watch(self) -> None:
         """Make a pass after each change in Consul, as long as a host waits."""
@@ -410,5 +409,5 @@ class RunAdmission:
     def _wait(self, latest: PassView | None, seconds: float) -> None:
         wake_at = latest.outcome.plan.wake_at if latest else None
         if wake_at is not None:
-            seconds = min(seconds, max(_MARGIN, wake_at - time.time() + _MARGIN))
+            seconds = min(seconds, max(_MARGIN, wake_at - runtime.now() + _MARGIN))
         self._watcher.wait(latest.position if latest else 0, seconds)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from ...module_utils._common import runtime
 from ...module_utils._consul.errors import Conflict, Unreachable
 from ...module_utils._consul.settings import Settings
 from ...module_utils._state.store import Store
@@ -50,7 +50,7 @@ class StorePool:
         :raises Conflict: after 200 conflicts.
         """
         conflicts = 0
-        until = time.monotonic() + self._retry_timeout
+        until = runtime.monotonic() + self._retry_timeout
         pause = 0.1
         while True:
             try:
@@ -61,7 +61,7 @@ class StorePool:
                 if conflicts > _MOST_CONFLICTS:
                     raise
             except Unreachable:
-                if time.monotonic() + pause > until:
+                if runtime.monotonic() + pause > until:
                     raise
-                time.sleep(pause)
+                runtime.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.operations import compare_and_put
 from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, HostRecord
@@ -70,7 +69,7 @@ class HostRuns:
         self._session = session
         self._providers = Providers(run, pool, session)
         self._host_runs: dict[str, HostRun] = {}
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
     def active_hosts(self) -> list[str]:
         """Return the hosts that have begun and neither ended nor failed."""
@@ -151,7 +150,7 @@ class HostRuns:
         :raises UpgradeError: ``not_admitted``, ``taken``; ``may_not_stop`` if the time is over.
         """
         host_run = self._active(host)
-        now = time.monotonic()
+        now = runtime.monotonic()
         began, tries = host_run.refusals.get(name, (now, 0))
         host_run.refusals[name] = (began, tries + 1)
         left = began + patience - now
@@ -364,7 +363,7 @@ class HostRuns:
     def _started(self, host_run: HostRun, before: HostRecord | None) -> HostRecord:
         """Return the record of a host that is upgrading."""
         report = HostReport(host_run.host, self._run.version, STARTED, host_run.service, host_run.step)
-        found = next_record(before, report, int(time.time()))
+        found = next_record(before, report, int(runtime.now()))
         return replace(found, done=tuple(host_run.done), origin=self._run.origins.get(host_run.host) or found.origin)
 
     def _change(self, host_run: HostRun, change: Callable[[HostRecord], HostRecord]) -> None:

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Collection
 from functools import partial
 
+from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._host import once_for_all, provider
 from ...module_utils._host.host_report import truncate_error
@@ -37,7 +37,7 @@ class Providers:
         self._complete: set[str] = set()
         self._partial: set[str] = set()
         # Held while a host begins, so that a holder that another thread reads from Consul is in _current too.
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
     def begin(self, host: str, task_group: RunTaskGroup, *, in_wave: bool) -> str:
         """Begin a provider's task group on a host, once no other host upgrades that provider.

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Collection
 
+from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._host import leases
@@ -25,12 +24,12 @@ class RunSession:
         """Open the session."""
         self._pool = pool
         self._active_hosts = active_hosts
-        self._closed = threading.Event()
-        self._renewed = time.monotonic()
+        self._closed = runtime.event()
+        self._renewed = runtime.monotonic()
         self.lost: dict[str, str] = {}
         with pool.store() as store:
             self.name = leases.open_session(store)
-        threading.Thread(target=self._renew, daemon=True).start()
+        runtime.start_thread(self._renew)
 
     def acquire(self, host: str) -> str | None:
         """Acquire the lease of a host; return None, or a text on the other run that has it."""

@@ -10,13 +10,13 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible import context
 
+from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
 from .._services.steps import STEPS
@@ -134,7 +134,7 @@ class PlaybookRun:
             atexit.register(self._end_workers)
             for _number in range(_INTERRUPTS):
                 os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(_SECONDS_TO_END)
+                runtime.sleep(_SECONDS_TO_END)
                 if self._is_exiting:
                     return
             self._end_workers()

@@ -14,9 +14,10 @@ import os
 import select
 import stat
 import sys
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+
+from ...module_utils._common import runtime
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -82,7 +83,7 @@ def call_when_closed(closed: Callable[[], None]) -> None:
     """
     files = [file for file in (_STDOUT, _STDERR) if _has_reader(file)]
     if files:
-        threading.Thread(target=_watch, args=(files, closed), daemon=True).start()
+        runtime.start_thread(_watch, files, closed)
 
 
 def _has_reader(file: int) -> bool:

@@ -89,6 +89,7 @@ IMPURE_MODULES = {
     "random",
     "requests",
     "consul",
+    "module_utils/_common/runtime",
 }
 
 

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.sanitize import sanitize, truncate_middle
 from ..._consul.operations import Change, net_changes
@@ -40,7 +40,7 @@ class Command:
 
     def plain(self) -> dict[str, object]:
         """Return it in the ledger's form: ``by``, ``at`` (unix seconds), and ``reason`` if there is one."""
-        fields = {"by": truncate_middle(sanitize(self.by or current_user())), "at": int(time.time())}
+        fields = {"by": truncate_middle(sanitize(self.by or current_user())), "at": int(runtime.now())}
         return {**fields, "reason": truncate_middle(sanitize(self.reason))} if self.reason else {**fields}
 
 
@@ -83,7 +83,7 @@ def write_command(
                 "command. It is not changed. Look at it with status.yml, and run the command again if it should apply to that rollout.",
             )
         intended = ledger
-        writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
+        writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()), dry=dry)
         try:
             done = act(writer, snapshot, ledger)
         finally:

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import check_name, did_you_mean, in_order, listing
 from ..._consul.client import KVEntry, Operation
@@ -58,7 +57,7 @@ def forget(
         known = _known(store, waiting)
         if not force:
             _refuse_at_work(snapshot, command.fleet, [host for host in waiting if known[host]])
-        writer = LedgerWriter(store, snapshot, current_user(), int(time.time()), dry=dry)
+        writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()), dry=dry)
         try:
             for host in waiting:
                 found = _remarks(snapshot, command.fleet, host, is_known=bool(known[host]))
@@ -171,7 +170,7 @@ def _remove(
     checks = [compare(keys.record(host), record.index if record is not None else 0)]
     checks += [] if force else [compare(keys.lease(host), 0)]
     if host in snapshot.holds.hosts:
-        checks.append(compare_and_put(keys.holds, uuid.uuid4().hex, snapshot.hold_index))
+        checks.append(compare_and_put(keys.holds, runtime.new_id(), snapshot.hold_index))
     fields = command_fields(command.plain())
     event = {"what": "forget", "hosts": {host: str(fields["reason"]) or "all of its keys are removed"}, **fields}
     for at in range(0, len(found), _MOST_KEYS):

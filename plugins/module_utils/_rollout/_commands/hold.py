@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import check_name, did_you_mean, in_order, listing
 from ..._common.sanitize import sanitize, truncate_middle
@@ -191,7 +191,7 @@ def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str,
     keys = store.keys
     # The value is unique, because Consul ignores a write that changes nothing. The index of this key has to change: a rollout that
     # begins and a host that starts compare it.
-    mark = compare_and_put(keys.holds, uuid.uuid4().hex, snapshot.hold_index)
+    mark = compare_and_put(keys.holds, runtime.new_id(), snapshot.hold_index)
     operations = [mark, *(operation for operation, _change in piece)]
     if snapshot.ledger is None:
         # A planner that has written a ledger since the read may have planned without this hold.
@@ -199,7 +199,7 @@ def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str,
         return
     names = [one.key[len(keys.holds) :] for _operation, one in piece if one.key.startswith(keys.holds)]
     targets = _targets(names, str(event["reason"]))
-    LedgerWriter(store, snapshot, current_user(), int(time.time())).write(
+    LedgerWriter(store, snapshot, current_user(), int(runtime.now())).write(
         snapshot.ledger, {**event, **targets}, operations
     )
 

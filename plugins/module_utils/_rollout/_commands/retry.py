@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import did_you_mean, in_order, listing
 from ..._consul.client import Operation
@@ -185,7 +185,7 @@ def _put_back(
             ):
                 continue
             index = entry.modify_index
-        after = put_back_record(before, version, states.reported_version(snapshot, host), int(time.time()))
+        after = put_back_record(before, version, states.reported_version(snapshot, host), int(runtime.now()))
         text = encode_record(after)
         old = snapshot.gates.hosts.get(host)
         found[host] = HostWrite(

@@ -78,7 +78,7 @@ _KEYS: Mapping[str, bytes] = {
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not sleep between tries."""
-    monkeypatch.setattr(client.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(client.runtime, "sleep", lambda _seconds: None)
 
 
 def _paused(store: Store, consul: MemoryConsul) -> None:

@@ -30,9 +30,9 @@ def test_reads_take_a_tenth_of_the_processor_and_half_of_the_time(
 
     update = SimpleNamespace(hosts={}, progress=SimpleNamespace(over=False, done=False))
     stand_in = SimpleNamespace(
-        monotonic=lambda: clock.now, thread_time=lambda: clock.busy, time=lambda: clock.now, sleep=slept.append
+        monotonic=lambda: clock.now, processor_seconds=lambda: clock.busy, now=lambda: clock.now, sleep=slept.append
     )
-    monkeypatch.setattr(follow, "time", stand_in)
+    monkeypatch.setattr(follow, "runtime", stand_in)
     monkeypatch.setattr(follow, "read_fleet", read)
     monkeypatch.setattr(follow, "_update", lambda _view: update)
     watch: Any = SimpleNamespace(mark=lambda: 1, wait=lambda _mark, _seconds: True)
