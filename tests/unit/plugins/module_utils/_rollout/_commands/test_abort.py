@@ -23,13 +23,18 @@ def closing(site: Fleet, *leases: str) -> list[tuple[str, str | None, str | None
 
 def test_open_hosts_are_closed_and_those_that_have_begun_go_on() -> None:
     site = fleet(compute=4).opened("compute1", "compute2", "compute3").started("compute2")
-    assert closing(site, "compute3") == [("host/compute1", "True", "False")]
+    assert closing(site) == [("host/compute1", "True", "False"), ("host/compute3", "True", "False")]
+
+
+def test_a_lease_alone_is_no_start() -> None:
+    site = fleet(compute=4).opened("compute1", "compute2").started("compute2")
+    assert closing(site, "compute1", "compute2") == [("host/compute1", "True", "False")]
 
 
 def test_a_host_that_has_begun_gets_a_gate_of_its_own_before_its_role_is_closed() -> None:
     site = fleet(compute=4).gated("True", "role/compute").started("compute1").upgraded("compute2").failed("compute4")
     assert closing(site, "compute3") == [
-        *((f"host/compute{number}", None, "True") for number in (1, 2, 3, 4)),
+        *((f"host/compute{number}", None, "True") for number in (1, 2, 4)),
         ("role/compute", "True", "False"),
     ]
 
