@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from .._codecs.migration import decode_schema, release_of
+from .._codecs.record import LONGEST_NAME, decode_record, encode_record
+from .._codecs.values import text_of
 from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.names import check_name, check_version
@@ -20,10 +23,7 @@ from .._fleet.failures import Failure, newest_failures
 from .._fleet.fleet import FAILED, HELD, RELEASED, REPORTED_STATES, RETRIED, STARTED, UPGRADED, HostRecord
 from .._fleet.former_rollouts import with_former_rollout
 from .._fleet.step_trail import extended_trail
-from .._state.codec import text_of
 from .._state.layout import refuse_newer
-from .._state.migration_codec import decode_schema, release_of
-from .._state.record_codec import LONGEST_NAME, decode_record, encode_record
 from .._state.store import Store
 from .start import Start, start
 

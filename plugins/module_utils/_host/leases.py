@@ -15,6 +15,7 @@ import re
 import time
 from dataclasses import asdict, dataclass, fields
 
+from .._codecs.values import decode_data, sanitize_all
 from .._common import runtime
 from .._common.clock import is_time
 from .._common.errors import UpgradeError
@@ -23,7 +24,6 @@ from .._consul.client import Operation
 from .._consul.errors import Conflict
 from .._consul.operations import check_lock, lock, remove
 from .._fleet.ledger import is_count
-from .._state.codec import decode_data, sanitize_all
 from .._state.store import Store, current_user
 
 # Consul's minimum is 10.

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from .._codecs.values import decode_data
 from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.sanitize import sanitize, truncate_middle
 from .._consul.client import KVEntry
 from .._consul.errors import Conflict
 from .._consul.operations import compare, lock, unlock
-from .._state.codec import decode_data
 from .._state.store import Store, current_user
 
 RUNNING, DONE, FAILED = "running", "done", "failed"

@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
+from .._codecs.provider import decode_provider, encode_provider
+from .._codecs.values import decode_version
 from .._common import runtime
 from .._common.errors import UpgradeError
 from .._consul.errors import Conflict
 from .._consul.operations import compare, compare_and_put, lock, remove, unlock
 from .._fleet.checkpoints import is_checkpoint_group
 from .._fleet.providers import UPGRADED, Provider
-from .._state.codec import decode_version
-from .._state.provider_codec import decode_provider, encode_provider
 from .._state.store import Store
 from . import leases, once_for_all
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from .._codecs.record import decode_record, encode_record
+from .._codecs.values import text_of
 from .._common.errors import UpgradeError
 from .._common.names import check_name, check_version
 from .._consul.client import KVEntry, Operation
@@ -15,9 +17,7 @@ from .._consul.errors import Conflict
 from .._consul.operations import Change, compare, compare_and_put, put, read_along, remove
 from .._consul.retry import retry_on_conflict
 from .._fleet.fleet import HostRecord
-from .._state.codec import text_of
 from .._state.layout import refuse_newer
-from .._state.record_codec import decode_record, encode_record
 from .._state.snapshot import decode_snapshot
 from .._state.store import Store
 from .gate_question import keys_to_read, permission

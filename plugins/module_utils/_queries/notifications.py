@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .._codecs.values import decode_data, sanitize_all
 from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.processes import boot_id, start_ticks
@@ -29,7 +30,6 @@ from .._observe.notifications import (
 )
 from .._observe.progress import watched_hosts
 from .._planner.plan import HostView
-from .._state.codec import decode_data, sanitize_all
 from .._state.store import Store, current_user
 from .fleet_info import FleetView, read_fleet
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
+from .._codecs.record import decode_record
+from .._codecs.values import encode_health_mark, health_mark_flags
 from .._common.names import listing
 from .._consul.client import Operation
 from .._consul.operations import Change, compare, put, remove
@@ -20,11 +22,9 @@ from .._host_states.states import reported_version
 from .._planner.blockers import BUDGET
 from .._planner.plan import Plan
 from .._rules.instructions import Instructions
-from .._state.codec import encode_health_mark, health_mark_flags
 from .._state.keys import Keys
 from .._state.ledger_writer import MOST_GATES, LedgerWriter
 from .._state.legacy_keys import LegacyKeys
-from .._state.record_codec import decode_record
 from .._state.store import Store
 from .host_writes import HostWrite, left_out_warning, write_hosts
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from .._codecs.values import encode_hold
 from .._common.errors import UpgradeError
 from .._common.names import in_order, listing
 from .._consul.operations import Change, put
 from .._fleet.fleet import Snapshot
 from .._fleet.holds import FIRST_ROLLOUT, Hold
-from .._state.codec import encode_hold
 from .._state.ledger_writer import LedgerWriter
 from .lifecycle import LedgerMove
 

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from .._codecs.migration import release_number
+from .._codecs.values import encode_approval
 from .._consul.client import Operation
 from .._consul.operations import Change, compare_and_put, put, remove_tree
 from .._fleet.fleet import Snapshot
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
-from .._state.codec import encode_approval
 from .._state.keys import SCHEMA, Keys
 from .._state.layout import RELEASE
-from .._state.migration_codec import release_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from .._codecs.record import decode_record, encode_record
+from .._codecs.values import text_of
 from .._common import runtime
 from .._common.errors import UpgradeError
 from .._consul.client import Operation
@@ -21,10 +23,8 @@ from .._planner.plan import Admission
 from .._planner.post_upgrade import begun_post_upgrade, post_upgrade_snapshot, without_post_upgrade
 from .._planner.reconcile import make_plan
 from .._rules.instructions import parse
-from .._state.codec import text_of
 from .._state.layout import refuse_to_plan
 from .._state.ledger_writer import MOST_GATES, LedgerWriter
-from .._state.record_codec import decode_record, encode_record
 from .._state.store import Store, current_user
 from .admission import MOST_SLOW, ReadTooOld, SlowTries, may_still_admit
 from .host_health_notes import with_checks

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .._codecs.migration import decode_schema, release_of
 from .._common.errors import UpgradeError
 from .._consul.client import KVEntry
 from .._fleet.fleet import Snapshot
 from .._fleet.migration import RUNNING
 from .keys import SCHEMA, Keys
-from .migration_codec import decode_schema, release_of
 
 # The first release that supports layout SCHEMA.
 RELEASE = "0.1.0"

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .._codecs.event import encode_event
+from .._codecs.values import decode_ledger, encode_ledger
 from .._common import runtime
 from .._consul.client import MOST_OPERATIONS, Operation
 from .._consul.errors import Conflict, Unreachable
 from .._consul.operations import Change, compare, compare_and_put, put
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import Ledger
-from .codec import decode_ledger, encode_ledger
-from .event_codec import encode_event
 from .gate_copies import GateCopies
 from .store import Store
 

@@ -9,6 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from .._codecs.migration import decode_migration, decode_schema, release_of
+from .._codecs.provider import decode_provider
+from .._codecs.record import decode_record
+from .._codecs.values import (
+    decode_approval,
+    decode_health_mark,
+    decode_hold,
+    decode_ledger,
+    decode_version,
+    text_of,
+    version_in_key,
+)
 from .._common.clock import LATEST
 from .._common.names import is_valid_name
 from .._common.sanitize import truncate_middle, truncated_repr
@@ -18,20 +30,8 @@ from .._fleet.gates import Gates, GateValue
 from .._fleet.health_marks import Approval, HealthMark
 from .._fleet.holds import PAUSED, PUPPET, Hold, Holds
 from .._fleet.providers import Provider
-from .codec import (
-    decode_approval,
-    decode_health_mark,
-    decode_hold,
-    decode_ledger,
-    decode_version,
-    text_of,
-    version_in_key,
-)
 from .keys import Keys
 from .legacy_keys import LegacyKeys
-from .migration_codec import decode_migration, decode_schema, release_of
-from .provider_codec import decode_provider
-from .record_codec import decode_record
 
 
 def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .._codecs.event import decode_event
 from .._common import runtime
 from .._consul.client import MOST_OPERATIONS, ConsulClient, KVEntry
 from .._consul.errors import Conflict
@@ -19,7 +20,6 @@ from .._consul.settings import Settings
 from .._consul.watch import BlockingQueries
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import MOST_EPOCH, Ledger
-from .event_codec import decode_event
 from .keys import Keys
 from .layout import refuse_newer_among
 from .legacy_keys import LegacyKeys

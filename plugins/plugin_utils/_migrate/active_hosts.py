@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ...module_utils._state.record_codec import decode_record
+from ...module_utils._codecs.record import decode_record
 from .step import KeysFound
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from ...module_utils._codecs.migration import encode_migration
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.processes import boot_id, start_ticks
@@ -18,7 +19,6 @@ from ...module_utils._consul.errors import Conflict
 from ...module_utils._consul.operations import check_lock, compare, lock, put, remove, unlock
 from ...module_utils._fleet.migration import Migration
 from ...module_utils._host.leases import RENEW_EVERY, SESSION_SECONDS, LeaseHolder, decode_holder
-from ...module_utils._state.migration_codec import encode_migration
 from ...module_utils._state.store import Store, current_user
 
 # Each transaction also has the check of the lock and the progress.

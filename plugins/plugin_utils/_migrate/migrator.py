@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from ...module_utils._codecs.event import encode_event
+from ...module_utils._codecs.migration import release_number
+from ...module_utils._codecs.values import decode_ledger, encode_ledger, text_of
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.client import Operation
 from ...module_utils._consul.errors import Conflict, Unreachable
 from ...module_utils._consul.operations import Change, compare_and_put, put
 from ...module_utils._fleet.migration import KEPT, REMOVING, RUNNING, Migration
-from ...module_utils._state.codec import decode_ledger, encode_ledger, text_of
-from ...module_utils._state.event_codec import encode_event
 from ...module_utils._state.ledger_writer import ledger_for_diff
-from ...module_utils._state.migration_codec import release_number
 from ...module_utils._state.store import Store, current_user
 from .lock import MigrationLock
 from .mover import carry_out

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...module_utils._codecs.migration import encode_migration
 from ...module_utils._common.names import listing, plural
 from ...module_utils._consul.operations import Change, net_changes
 from ...module_utils._fleet.migration import KEPT, Migration
-from ...module_utils._state.migration_codec import encode_migration
 from .status import MigrationStatus
 from .step import KeyMove, MigrationStep
 

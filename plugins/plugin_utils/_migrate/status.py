@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ...module_utils._codecs.migration import decode_migration, decode_schema, release_of
+from ...module_utils._codecs.values import text_of
 from ...module_utils._fleet.migration import Migration
-from ...module_utils._state.codec import text_of
 from ...module_utils._state.layout import refuse_newer
-from ...module_utils._state.migration_codec import decode_migration, decode_schema, release_of
 from ...module_utils._state.store import Store
 from .active_hosts import has_active_hosts
 from .step import KeysFound, MigrationStep

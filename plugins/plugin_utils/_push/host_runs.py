@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from ...module_utils._codecs.record import decode_record, encode_record
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.operations import compare_and_put
@@ -16,7 +17,6 @@ from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_ST
 from ...module_utils._host import once_for_all
 from ...module_utils._host.host_report import HostReport, next_record, truncate_error, write_report
 from ...module_utils._host.start import Start, start
-from ...module_utils._state.record_codec import decode_record, encode_record
 from ...module_utils._state.store import Store
 from .connections import StorePool
 from .providers import BEGUN, LEFT_TO_OTHER, PARTIAL, Providers

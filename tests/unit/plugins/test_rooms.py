@@ -20,6 +20,7 @@ PACKAGE = "ansible_collections.convoy.upgrade.plugins."
 ROOMS = (
     "module_utils/_common",
     "module_utils/_fleet",
+    "module_utils/_codecs",
     "module_utils/_rules",
     "module_utils/_rule_checks",
     "module_utils/_host_states",
@@ -55,7 +56,7 @@ ROOMS = (
     "action",
     "doc_fragments",
 )
-PURE = ROOMS[1:8]
+PURE = ROOMS[1:9]
 CLOCKS = {
     ("time", "time"),
     ("time", "monotonic"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from ..._codecs.values import encode_approval
 from ..._common.errors import UpgradeError
 from ..._common.names import did_you_mean, listing
 from ..._common.sanitize import truncated_repr
@@ -16,7 +17,6 @@ from ..._fleet.fleet import Snapshot
 from ..._fleet.ledger import COMPLETE, PAUSED, RUNNING, Ledger
 from ..._planner.plan import Plan
 from ..._rules.instructions import parse
-from ..._state.codec import encode_approval
 from ..._state.ledger_writer import LedgerWriter
 from ..._state.store import Store
 from .abort import abort

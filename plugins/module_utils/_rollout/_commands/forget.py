@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ..._codecs.values import text_of
 from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import check_name, did_you_mean, in_order, listing
@@ -18,7 +19,6 @@ from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_rol
 from ..._fleet.ledger import Ledger
 from ..._host_states import states
 from ..._rules.instructions import parse
-from ..._state.codec import text_of
 from ..._state.gate_copies import GateCopies
 from ..._state.keys import Keys
 from ..._state.layout import refuse_to_plan

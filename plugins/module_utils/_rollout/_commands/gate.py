@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..._codecs.values import text_of
 from ..._common.names import check_name
 from ..._consul.client import KVEntry, Operation
 from ..._consul.operations import Change, compare, compare_and_put, put, remove, remove_tree
 from ..._consul.retry import retry_on_conflict
 from ..._fleet.gates import CLOSED, gate_text
-from ..._state.codec import text_of
 from ..._state.gate_copies import GateCopies
 from ..._state.layout import refuse_newer
 from ..._state.legacy_keys import LegacyKeys

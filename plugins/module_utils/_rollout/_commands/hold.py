@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..._codecs.values import encode_hold
 from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import check_name, did_you_mean, in_order, listing
@@ -19,7 +20,6 @@ from ..._consul.operations import Change, compare, compare_and_put, net_changes,
 from ..._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
 from ..._fleet.holds import MADE_OF_GATES, Hold
-from ..._state.codec import encode_hold
 from ..._state.gate_copies import GateCopies
 from ..._state.layout import refuse_newer_among
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter

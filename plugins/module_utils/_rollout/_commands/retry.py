@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from ..._codecs.record import decode_record, encode_record
+from ..._codecs.values import text_of
 from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import did_you_mean, in_order, listing
@@ -21,9 +23,7 @@ from ..._fleet.ledger import PAUSED, RUNNING, Ledger
 from ..._fleet.step_trail import extended_trail
 from ..._host_states import states
 from ..._planner.plan import HostView, Plan
-from ..._state.codec import text_of
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter
-from ..._state.record_codec import decode_record, encode_record
 from ..._state.store import Store
 from ..host_writes import HostWrite, left_out_warning, write_hosts
 from .command import Command, CommandResult, command_fields, plan_of, refuse_unless, write_command

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ....module_utils._codecs.values import bare_text, encode_hold, text_of
 from ....module_utils._common.errors import UpgradeError
 from ....module_utils._common.names import check_name, in_order, listing
 from ....module_utils._common.sanitize import truncated_text
@@ -16,7 +17,6 @@ from ....module_utils._consul.operations import Change, compare, compare_and_put
 from ....module_utils._fleet.fleet import DEFAULT_ROLE_PATTERN, compile_role_pattern, role_by_name
 from ....module_utils._fleet.gates import GateValue
 from ....module_utils._fleet.holds import MIGRATION, Hold
-from ....module_utils._state.codec import bare_text, encode_hold, text_of
 from ....module_utils._state.legacy_keys import LegacyKeys
 from ..active_hosts import record_index
 from ..step import KeyMove, KeyProblem, KeysFound

@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ....module_utils._codecs.values import text_of
 from ....module_utils._common.errors import UpgradeError
 from ....module_utils._common.names import check_name, check_version, in_order
 from ....module_utils._common.sanitize import truncated_repr
 from ....module_utils._consul.client import KVEntry
 from ....module_utils._consul.operations import Change, compare, compare_and_put, remove
 from ....module_utils._fleet.fleet import is_outdated
-from ....module_utils._state.codec import text_of
 from ....module_utils._state.legacy_keys import LegacyKeys
 from ..active_hosts import record_index
 from ..step import KeyMove, KeyProblem, KeysFound

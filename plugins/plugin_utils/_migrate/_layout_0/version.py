@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
+from ....module_utils._codecs.values import bare_text, text_of
 from ....module_utils._common.errors import UpgradeError
 from ....module_utils._common.names import check_version
 from ....module_utils._consul.operations import Change, compare_and_put
-from ....module_utils._state.codec import bare_text, text_of
 from ..step import KeyMove, KeyProblem, KeysFound
 
 _MEND = "Set it to the version that the fleet should run, or delete it"

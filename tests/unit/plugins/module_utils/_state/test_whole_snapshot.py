@@ -9,6 +9,13 @@ import json
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.values import (
+    decode_approval,
+    decode_health_mark,
+    decode_hold,
+    encode_ledger,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import KVEntry
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
@@ -22,13 +29,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.codec import (
-    decode_approval,
-    decode_health_mark,
-    decode_hold,
-    encode_ledger,
-)
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.record_codec import decode_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.snapshot import decode_snapshot
 from hypothesis import given
 from hypothesis import strategies as st

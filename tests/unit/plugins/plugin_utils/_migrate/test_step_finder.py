@@ -10,9 +10,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.migration import release_number, release_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import SCHEMA
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.migration_codec import release_number, release_of
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate import step_finder
 
 STEPS = Path(step_finder.__file__).parent / "steps"

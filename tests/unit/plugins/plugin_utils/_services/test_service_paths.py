@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HostRecord
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.providers import Provider
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.provider_codec import (
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.provider import (
     decode_provider,
     encode_provider,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.record_codec import decode_record, encode_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record, encode_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.providers import Provider
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
 from written_services import META, POST, TASKS, Roles
 

@@ -13,7 +13,7 @@ from .._common.names import check_version
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.checkpoints import MOST_DONE
 from .._fleet.providers import Provider
-from .codec import decode_data
+from .values import decode_data
 
 _LONGEST_ERROR = 4200
 

@@ -17,7 +17,7 @@ from .._fleet.failures import MOST_ERROR, Failure, newest_failures
 from .._fleet.fleet import FAILED, POST_STATES, RECORD_STATES, HostRecord
 from .._fleet.former_rollouts import FIELDS, newest_rollouts
 from .._fleet.step_trail import StepStart, newest_steps
-from .codec import MOST, decode_data, decode_time
+from .values import MOST, decode_data, decode_time
 
 # In characters. Planners write many records in one transaction, and Consul takes half a megabyte.
 _LONGEST_ERROR = 4200

@@ -9,13 +9,9 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_valid_version
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, HealthMark
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, STATES, Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.codec import (
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.event import decode_event, encode_event
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record, encode_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.values import (
     decode_approval,
     decode_health_mark,
     decode_hold,
@@ -25,8 +21,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.codec import
     encode_health_mark,
     encode_ledger,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.event_codec import decode_event, encode_event
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.record_codec import decode_record, encode_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_valid_version
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, HealthMark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, STATES, Ledger
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_keys import NOT_TEXT, PRINTABLE, read

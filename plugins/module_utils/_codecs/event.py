@@ -13,7 +13,7 @@ from .._common.clock import is_time
 from .._common.names import is_valid_version
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.ledger import MOST_EPOCH
-from .codec import decode_data, sanitize_all
+from .values import decode_data, sanitize_all
 
 # In characters. Consul takes half a megabyte per transaction, and gates are written in the same one.
 _MOST_IN_EVENT = 20_000

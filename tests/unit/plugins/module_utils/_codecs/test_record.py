@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record, encode_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure, newest_failures
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     FAILED,
@@ -18,7 +19,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.former_rollouts import newest_rollouts
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart, newest_steps
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.record_codec import decode_record, encode_record
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_keys import NOT_TEXT, PRINTABLE, is_version, read

@@ -12,7 +12,7 @@ from typing import Any
 from .._common.errors import UpgradeError
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.migration import KEPT, RUNNING, STATES, Migration
-from .codec import MOST, decode_data, decode_time
+from .values import MOST, decode_data, decode_time
 
 
 def decode_migration(value: bytes) -> Migration:

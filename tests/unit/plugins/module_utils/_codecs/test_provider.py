@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.providers import Provider
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.provider_codec import (
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.provider import (
     decode_provider,
     encode_provider,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.providers import Provider
 
 
 @pytest.mark.parametrize(
