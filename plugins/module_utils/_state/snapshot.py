@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -25,155 +25,239 @@ from .._common.clock import LATEST
 from .._common.names import is_valid_name
 from .._common.sanitize import truncate_middle, truncated_repr
 from .._consul.client import KVEntry
-from .._fleet.fleet import HostRecord, Snapshot, VersionReport, is_outdated
+from .._fleet.fleet import HostRecord, Snapshot, VersionReport
 from .._fleet.gates import Gates, GateValue
 from .._fleet.health_marks import Approval, HealthMark
 from .._fleet.holds import PAUSED, PUPPET, Hold, Holds
 from .._fleet.providers import Provider
 from .keys import Keys
 from .legacy_keys import LegacyKeys
+from .version_reports import VersionReports
 
 
 def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
     """Return the snapshot of the entries of :meth:`ConsulClient.read`, in layout 0, layout 1 or both.
 
-    A pause of python-jiocloud counts as a hold. So the gates of a host give the same answer before, during and after a
-    migration, which turns pauses into holds before it removes them. The latest report of a host counts in either layout,
-    because nodes with the old code go on writing to layout 0.
-
-    :raises UpgradeError: ``unreadable_ledger``, ``unreadable_schema``.
+    :raises UpgradeError: what :meth:`SnapshotDecoder.snapshot` raises.
     """
-    found: dict[str, Any] = {}
-    warnings: list[str] = []
-    reports: dict[str, list[tuple[VersionReport, str]]] = {}
-    old = LegacyKeys(keys.prefix)
-    gates, legacy_gates, holds = _Scoped("gate"), _Scoped("gate"), _Scoped("hold")
-    legacy_reports: dict[str, list[tuple[VersionReport, str]]] = {}
-    records: dict[str, HostRecord] = {}
-    leases: set[str] = set()
-    marks: dict[str, HealthMark] = {}
-    approvals: dict[str, Approval] = {}
-    providers: dict[str, Provider] = {}
-    newest = 0
-    for key, value, index, flags in entries:
-        newest = max(newest, index)
-        if key.startswith(keys.reports):
-            parts = key[len(keys.reports) :].split("/")
-            if len(parts) == 2 and parts[0] and _is_named(parts[1]):
-                report = VersionReport(version_in_key(parts[0]), _unix_time(value), index, published=flags, key=key)
-                reports.setdefault(parts[1], []).append((report, key))
-            elif parts[-1]:
-                warnings.append(f"{truncated_repr(key)} is ignored: it is not running/versions/<version>/<host>.")
+    decoder = SnapshotDecoder(keys)
+    for entry in entries:
+        decoder.put(entry)
+    return decoder.snapshot()
+
+
+class SnapshotDecoder:
+    """Decodes the keys of a fleet into snapshots. Only keys that have changed since the snapshot before are decoded again.
+
+    Values of unchanged keys are the same objects in each snapshot.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        """Begin without a key."""
+        self._keys = keys
+        self._old = LegacyKeys(keys.prefix)
+        self._reports = VersionReports()
+        self._gates, self._legacy_gates, self._holds = _Scoped(), _Scoped(), _Scoped()
+        self._records: dict[str, HostRecord] = {}
+        self._own_holds: dict[str, Hold] = {}
+        self._leases: set[str] = set()
+        self._marks: dict[str, HealthMark] = {}
+        self._approvals: dict[str, Approval] = {}
+        self._providers: dict[str, Provider] = {}
+        # Keys with one value, and sentences on keys that are ignored.
+        self._single: dict[str, KVEntry] = {}
+        self._ignored: dict[str, str] = {}
+        self._newest = 0
+        self._single_keys = frozenset((keys.holds, keys.ledger, keys.current_version, keys.schema, keys.migration))
+
+    def put(self, entry: KVEntry) -> None:
+        """Take a key as it is now."""
+        self._newest = max(self._newest, entry.modify_index)
+        self._take(entry.key, entry)
+
+    def remove(self, key: str) -> None:
+        """Forget a key."""
+        self._take(key, None)
+
+    def snapshot(self) -> Snapshot:
+        """Return the snapshot of all keys.
+
+        A pause of python-jiocloud counts as a hold. So the gates of a host give the same answer before, during and after a
+        migration, which turns pauses into holds before it removes them. The latest report of a host counts in either layout,
+        because nodes with the old code go on writing to layout 0.
+
+        :raises UpgradeError: ``unreadable_ledger``, ``unreadable_version``, ``unreadable_schema``.
+        """
+        found = self._singles()
+        current = found.get("current_version")
+        gates, holds = self._gates.copy(), self._holds.copy()
+        legacy_gates = Gates(**self._legacy_gates.copy())
+        for scope, of, gate in legacy_gates.paused(current):
+            if Holds(**holds).at(scope, of) is None:
+                text = gate.text
+                held = truncate_middle(truncated_repr(text)) if text is not None else "bytes that are not UTF-8 text"
+                hold = Hold(gate.key, f"{gate.key} is {held}, an operator's pause", PAUSED)
+                _set(holds, scope, of, hold)
+        reports, warnings = self._reports.counting(current, self._records)
+        return Snapshot(
+            reports=reports,
+            records=dict(self._records),
+            gates=Gates(**gates),
+            legacy_gates=legacy_gates,
+            legacy_reports=self._reports.legacy_hosts,
+            holds=Holds(**holds, own=dict(self._own_holds)),
+            leases=frozenset(self._leases),
+            marks=dict(self._marks),
+            approvals=dict(self._approvals),
+            providers=dict(self._providers),
+            index=self._newest,
+            warnings=(*self._ignored.values(), *warnings),
+            **found,
+        )
+
+    def _singles(self) -> dict[str, Any]:
+        keys = self._keys
+        found: dict[str, Any] = {}
+        if entry := self._single.get(keys.holds):
+            found["hold_index"] = entry.modify_index
+        if entry := self._single.get(keys.ledger):
+            found |= {"ledger": decode_ledger(entry.key, entry.value), "ledger_index": entry.modify_index}
+        if entry := self._single.get(keys.current_version):
+            found |= {"current_version": decode_version(entry.key, entry.value), "version_index": entry.modify_index}
+        if entry := self._single.get(keys.schema):
+            found |= {"schema": decode_schema(entry.key, entry.value), "release": release_of(entry.flags)}
+        if entry := self._single.get(keys.migration):
+            found["migration"] = decode_migration(entry.value)
+        return found
+
+    def _take(self, key: str, entry: KVEntry | None) -> None:
+        """Take or forget a key, whichever folder it is in."""
+        keys, old = self._keys, self._old
+        self._ignored.pop(key, None)
+        if key in self._single_keys:
+            _put(self._single, key, entry)
+        elif key.startswith(keys.reports):
+            self._take_report(key, entry)
         elif key.startswith(keys.gates):
-            gates.add(key, key[len(keys.gates) :], GateValue(key, text_of(value), flags, index), warnings)
+            self._take_scoped(self._gates, "gate", key, key[len(keys.gates) :], _gate(entry))
         elif key.startswith(old.gates):
             place = old.gate_of(key)
             if place is not None and (place[1] is None or _is_named(place[1])):
-                legacy_gates.set(*place, GateValue(key, text_of(value), flags, index))
+                self._legacy_gates.set(*place, _gate(entry))
         elif key.startswith(old.reports):
-            parsed = old.report_of(key)
-            if parsed is not None and _is_named(parsed[1]):
-                report = VersionReport(version_in_key(parsed[0]), _unix_time(value), index, True, key=key)
-                legacy_reports.setdefault(parsed[1], []).append((report, key))
-            elif not key.endswith("/"):
-                warnings.append(f"{truncated_repr(key)} is ignored: it is not running_version/<version>/<host>.")
+            self._take_legacy_report(key, entry)
         elif key.startswith(keys.records):
-            host = key[len(keys.records) :]
-            if _is_named(host):
-                records[host] = replace(decode_record(key, value), index=index)
-            elif host and not host.endswith("/"):
-                warnings.append(f"{truncated_repr(key)} is ignored: it is not a record of a host.")
+            self._take_record(key, entry)
         elif key.startswith(keys.leases):
-            leases.add(key[len(keys.leases) :])
+            (self._leases.discard if entry is None else self._leases.add)(key[len(keys.leases) :])
         elif key.startswith(keys.marks):
-            mark = decode_health_mark(value)
-            if mark is not None and _is_named(key[len(keys.marks) :]):
-                marks[key[len(keys.marks) :]] = replace(mark, written=flags & 255, written_at=flags >> 8)
+            if _is_named(name := key[len(keys.marks) :]):
+                _put(self._marks, name, _mark(entry) if entry else None)
         elif key.startswith(keys.providers):
             if _is_named(name := key[len(keys.providers) :]):
-                providers[name] = decode_provider(key, value)
+                _put(self._providers, name, decode_provider(key, entry.value) if entry else None)
         elif key.startswith(keys.approvals):
-            approval = decode_approval(value)
-            if approval is not None and _is_named(key[len(keys.approvals) :]):
-                approvals[key[len(keys.approvals) :]] = approval
-        elif key == keys.holds:
-            found["hold_index"] = index
+            if _is_named(name := key[len(keys.approvals) :]):
+                _put(self._approvals, name, decode_approval(entry.value) if entry else None)
         elif key.startswith(keys.holds):
-            holds.add(key, key[len(keys.holds) :], decode_hold(key, value), warnings)
-        elif key == keys.ledger:
-            found |= {"ledger": decode_ledger(key, value), "ledger_index": index}
-        elif key == keys.current_version:
-            found |= {"current_version": decode_version(key, value), "version_index": index}
-        elif key == keys.schema:
-            found |= {"schema": decode_schema(key, value), "release": release_of(flags)}
-        elif key == keys.migration:
-            found["migration"] = decode_migration(value)
-    current = found.get("current_version")
-    in_legacy_place = Gates(legacy_gates.everywhere, legacy_gates.roles, legacy_gates.hosts)
-    for scope, of, gate in in_legacy_place.paused(current):
-        if holds.at(scope, of) is None:
-            held = (
-                truncate_middle(truncated_repr(gate.text)) if gate.text is not None else "bytes that are not UTF-8 text"
-            )
-            holds.set(scope, of, Hold(gate.key, f"{gate.key} is {held}, an operator's pause", PAUSED))
-    reported = dict(_latest(reports, current, warnings))
-    for host, report in _latest(legacy_reports, current, warnings):
-        reported[host] = _later(report, reported[host], records.get(host)) if host in reported else report
-    return Snapshot(
-        reports=reported,
-        records=records,
-        gates=Gates(gates.everywhere, gates.roles, gates.hosts),
-        legacy_gates=in_legacy_place,
-        legacy_reports=frozenset(legacy_reports),
-        holds=Holds(holds.everywhere, holds.roles, holds.hosts, own_holds(keys, records)),
-        leases=frozenset(leases),
-        marks=marks,
-        approvals=approvals,
-        providers=providers,
-        index=newest,
-        warnings=tuple(warnings),
-        **found,
-    )
+            hold = decode_hold(key, entry.value) if entry is not None else None
+            self._take_scoped(self._holds, "hold", key, key[len(keys.holds) :], hold)
 
+    def _take_report(self, key: str, entry: KVEntry | None) -> None:
+        version, slash, host = key[len(self._keys.reports) :].partition("/")
+        if not slash or not version or not _is_named(host):
+            if entry is not None and not key.endswith("/"):
+                self._ignore(key, "running/versions/<version>/<host>")
+        elif entry is None:
+            self._reports.remove(host, key, is_legacy=False)
+        else:
+            self._reports.put(host, _report(entry, version))
 
-def own_holds(keys: Keys, records: Mapping[str, HostRecord]) -> Mapping[str, Hold]:
-    """Return the holds that hosts report of themselves in their records."""
-    return {
-        host: Hold(keys.record(host), record.held or "no reason given", PUPPET)
-        for host, record in records.items()
-        if record.held is not None
-    }
+    def _take_legacy_report(self, key: str, entry: KVEntry | None) -> None:
+        parsed = self._old.report_of(key)
+        if parsed is None or not _is_named(parsed[1]):
+            if entry is not None and not key.endswith("/"):
+                self._ignore(key, "running_version/<version>/<host>")
+        elif entry is None:
+            self._reports.remove(parsed[1], key, is_legacy=True)
+        else:
+            self._reports.put(parsed[1], _report(entry, parsed[0], is_legacy=True))
+
+    def _take_record(self, key: str, entry: KVEntry | None) -> None:
+        host = key[len(self._keys.records) :]
+        if not _is_named(host):
+            if entry is not None and host and not host.endswith("/"):
+                self._ignore(key, "a record of a host")
+            return
+        record = replace(decode_record(key, entry.value), index=entry.modify_index) if entry is not None else None
+        _put(self._records, host, record)
+        _put(self._own_holds, host, _own_hold(key, record) if record is not None else None)
+        self._reports.record_changed(host)
+
+    def _take_scoped(self, found: _Scoped, what: str, key: str, below: str, value: Any) -> None:
+        scope, _slash, name = below.partition("/")
+        if below == "global":
+            found.set(scope, None, value)
+        elif scope in ("role", "host") and _is_named(name):
+            found.set(scope, name, value)
+        elif value is not None and below and not below.endswith("/"):
+            self._ignore(key, f"a {what} of a host, a role or everything")
+
+    def _ignore(self, key: str, what: str) -> None:
+        self._ignored[key] = f"{truncated_repr(key)} is ignored: it is not {what}."
 
 
 class _Scoped:
-    """Sorts keys of the form ``global``, ``role/<role>``, ``host/<host>``."""
+    """Values of keys of the form ``global``, ``role/<role>``, ``host/<host>``."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.everywhere: Any = None
-        self.roles: dict[str, Any] = {}
-        self.hosts: dict[str, Any] = {}
-
-    def add(self, key: str, below: str, value: Any, warnings: list[str]) -> None:
-        scope, _slash, name = below.partition("/")
-        if below == "global":
-            self.set(scope, None, value)
-        elif scope in ("role", "host") and _is_named(name):
-            self.set(scope, name, value)
-        elif below and not below.endswith("/"):
-            warnings.append(
-                f"{truncated_repr(key)} is ignored: it is not a {self.what} of a host, a role or everything."
-            )
-
-    def at(self, scope: str, name: str | None) -> Any:
-        return self.everywhere if name is None else (self.roles if scope == "role" else self.hosts).get(name)
+    def __init__(self) -> None:
+        self._found: dict[str, Any] = {"everywhere": None, "roles": {}, "hosts": {}}
 
     def set(self, scope: str, name: str | None, value: Any) -> None:
-        """Store the value of a scope and name that are known to be valid."""
-        if name is None:
-            self.everywhere = value
-        else:
-            (self.roles if scope == "role" else self.hosts)[name] = value
+        """Store the value of a scope and name that are known to be valid; None forgets it."""
+        _set(self._found, scope, name, value)
+
+    def copy(self) -> dict[str, Any]:
+        """Return the values, which do not change any more."""
+        found = self._found
+        return {"everywhere": found["everywhere"], "roles": dict(found["roles"]), "hosts": dict(found["hosts"])}
+
+
+def _set(found: dict[str, Any], scope: str, name: str | None, value: Any) -> None:
+    if name is None:
+        found["everywhere"] = value
+    else:
+        _put(found["roles" if scope == "role" else "hosts"], name, value)
+
+
+def _put(found: dict[str, Any], name: str, value: Any) -> None:
+    """Store a value; None forgets it."""
+    if value is None:
+        found.pop(name, None)
+    else:
+        found[name] = value
+
+
+def _gate(entry: KVEntry | None) -> GateValue | None:
+    if entry is None:
+        return None
+    return GateValue(entry.key, text_of(entry.value), entry.flags, entry.modify_index)
+
+
+def _report(entry: KVEntry, version: str, *, is_legacy: bool = False) -> VersionReport:
+    published = 0 if is_legacy else entry.flags
+    at, version = _unix_time(entry.value), version_in_key(version)
+    return VersionReport(version, at, entry.modify_index, is_legacy, published, entry.key)
+
+
+def _mark(entry: KVEntry) -> HealthMark | None:
+    mark = decode_health_mark(entry.value)
+    return replace(mark, written=entry.flags & 255, written_at=entry.flags >> 8) if mark is not None else None
+
+
+def _own_hold(key: str, record: HostRecord) -> Hold | None:
+    """Return the hold that a host reports of itself."""
+    return Hold(key, record.held or "no reason given", PUPPET) if record.held is not None else None
 
 
 def _is_named(text: str) -> bool:
@@ -187,31 +271,3 @@ def _unix_time(value: bytes) -> float | None:
     except ValueError:
         return None
     return at if 0 <= at < LATEST else None
-
-
-def _latest(
-    reports: Mapping[str, list[tuple[VersionReport, str]]], current: str | None, warnings: list[str]
-) -> Iterator[tuple[str, VersionReport]]:
-    # Old nodes write the new report and remove the former one in two requests, so a host may have reports of two versions.
-    # The latest counts; at the same time, the one that is not the current version, so that no upgrade is left out.
-    for host, found in reports.items():
-        if len(found) > 1:
-            found.sort(key=lambda one: (one[0].at is not None, one[0].at or 0, one[0].version != current))
-            chosen = found[-1][0].version
-            others = ", ".join(key for _report, key in found[:-1])
-            warnings.append(f"{host} reported several versions; {chosen!r} counts. Ignored: {others}.")
-        yield host, found[-1][0]
-
-
-def _later(old: VersionReport, new: VersionReport, record: HostRecord | None) -> VersionReport:
-    """Return the one of a host's two reports that counts.
-
-    :param old: its report in layout 0.
-    :param new: its report in layout 1.
-    """
-    if (old.version, old.at) == (new.version, new.at):
-        # A migration has copied the report, so it is as old as the first of the two.
-        return replace(new, index=min(old.index, new.index))
-    if is_outdated(old.index, new.index, record.index if record is not None and record.has_reported else 0):
-        return new
-    return max(old, new, key=lambda one: (one.at is not None, one.at or 0, one.index))
