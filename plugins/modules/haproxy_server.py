@@ -132,7 +132,7 @@ failure:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.haproxy import Runtime, ServerChange, set_server
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.haproxy import HaproxyApi, ServerChange, set_server
 from ansible_collections.convoy.upgrade.plugins.module_utils._result import end
 
 
@@ -162,7 +162,7 @@ def main() -> None:
             keep_maintenance=options["keep_maintenance"],
         )
         return set_server(
-            Runtime(options["socket"]), options["backend"], options["server"], wish, dry=module.check_mode
+            HaproxyApi(options["socket"]), options["backend"], options["server"], wish, dry=module.check_mode
         )
 
     end(module, act)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .._common.errors import UpgradeError
 from .._fleet.fleet import FAILED as RECORDED_FAILED
@@ -123,8 +124,25 @@ class HostState:
         return self.state != UPGRADED and not self.is_excused
 
 
+@dataclass(frozen=True, slots=True)
+class StatesRead:
+    """The states of a fleet and what they were read from, so that a later read can keep those of hosts that have not changed.
+
+    :param members: host -> role.
+    :param states: host -> state.
+    """
+
+    snapshot: Snapshot
+    members: Mapping[str, str]
+    rules: HealthRules
+    states: Mapping[str, HostState]
+
+
 def read_states(
-    snapshot: Snapshot, members: Mapping[str, str], rules: HealthRules | None = None
+    snapshot: Snapshot,
+    members: Mapping[str, str],
+    rules: HealthRules | None = None,
+    before: StatesRead | None = None,
 ) -> dict[str, HostState]:
     """Return the state of every host, in the order of ``members``.
 
@@ -133,14 +151,18 @@ def read_states(
 
     :param members: host -> role.
     :param rules: what hosts have to fulfill in addition to their reports; None for nothing.
+    :param before: an earlier read. It saves time and changes nothing.
     """
     rules = rules or HealthRules(progress_deadline=None)
     current = snapshot.current_version
     goes_back = in_rollback(snapshot)
     were_broken = frozenset(snapshot.ledger.broken if snapshot.ledger is not None and goes_back else ())
     shared: dict[str, GateAnswer] = {}
-    states = {}
+    states = _unchanged_states(before, snapshot, members, rules) if before is not None else {}
+    is_kept = bool(states)
     for host, role in members.items():
+        if is_kept and host in states:
+            continue
         if host in snapshot.gates.hosts or role not in shared:
             gate = _answer(snapshot, host, role)
             if host not in snapshot.gates.hosts:
@@ -163,7 +185,66 @@ def read_states(
             was_admitted=_was_admitted(snapshot, host),
         )
         states[host] = _with_state(snapshot, one, rules)
-    return states
+    return {host: states[host] for host in members} if is_kept else states
+
+
+def _unchanged_states(
+    before: StatesRead, snapshot: Snapshot, members: Mapping[str, str], rules: HealthRules
+) -> dict[str, HostState]:
+    """Return the states of an earlier read that are the same now: those of hosts none of whose keys has changed.
+
+    Values of unchanged keys are the same objects in both snapshots, so comparing identities is enough, and quick.
+    """
+    old, new = before.snapshot, snapshot
+    if before.members is not members or before.rules != rules or not _is_same_frame(old, new):
+        return {}
+    places: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...] = (
+        (old.reports, new.reports),
+        (old.records, new.records),
+        (old.gates.hosts, new.gates.hosts),
+        (old.holds.hosts, new.holds.hosts),
+        (old.holds.own, new.holds.own),
+        (old.marks, new.marks),
+    )
+    changed = {host for was, now in places for host in _changed_names(was, now)} | (old.leases ^ new.leases)
+    if old.checks != new.checks:
+        checks = (old.checks or {}, new.checks or {})
+        changed |= {host for host in members if checks[0].get(host) != checks[1].get(host)}
+    # A text may tell how long ago something was, and a time may have come.
+    return {
+        host: one
+        for host, one in before.states.items()
+        if one.wake_at is None and one.state != LOST and host not in changed
+    }
+
+
+def _changed_names(was: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """Return the names whose values are not the same objects."""
+    if was is now:
+        return set()
+    found = {name for name, value in now.items() if was.get(name) is not value}
+    if len(was) + len(found) > len(now):
+        found |= was.keys() - now.keys()
+    return found
+
+
+def _is_same_frame(old: Snapshot, new: Snapshot) -> bool:
+    """Return whether all is the same that the state of every host depends on."""
+
+    def frame(snapshot: Snapshot) -> tuple[Any, ...]:
+        ledger = snapshot.ledger
+        of_ledger = (
+            (ledger.version, ledger.rollback, ledger.broken, ledger.admitted, ledger.begun_index) if ledger else ()
+        )
+        return (snapshot.current_version, of_ledger, snapshot.checks is None)
+
+    shared = (
+        ({"": old.gates.everywhere}, {"": new.gates.everywhere}),
+        (old.gates.roles, new.gates.roles),
+        ({"": old.holds.everywhere}, {"": new.holds.everywhere}),
+        (old.holds.roles, new.holds.roles),
+    )
+    return frame(old) == frame(new) and not any(_changed_names(*both) for both in shared)
 
 
 def still_admitted(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, int]:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.names import plural
 from .lock_file import FOLDER, open_lock_file
@@ -86,7 +87,7 @@ class ServerChange:
     keep_maintenance: bool = False
 
 
-class Runtime:
+class HaproxyApi:
     """The runtime API of a HAProxy.
 
     :param address: path of its socket, or ``host:port``.
@@ -204,32 +205,34 @@ def parse_servers(stat: str, state: str, backend: str) -> list[HaproxyServer]:
     ]
 
 
-def set_server(runtime: Runtime, backend: str, name: str, change: ServerChange, *, dry: bool = False) -> dict[str, Any]:
+def set_server(
+    haproxy: HaproxyApi, backend: str, name: str, change: ServerChange, *, dry: bool = False
+) -> dict[str, Any]:
     """Bring a server into a state, wait until that has taken effect, and return the result of the module.
 
     :param dry: check mode: only find out whether anything would change.
     :raises UpgradeError: ``haproxy_unreachable``, ``haproxy_refused``, ``unknown_server``, ``too_few_servers``,
         ``still_busy``, ``not_up``.
     """
-    was, others = runtime.server(backend, name)
+    was, others = haproxy.server(backend, name)
     # A server in maintenance gets no sessions, like a drained one. An operator may want it to stay there.
     kept = was.state == MAINTENANCE and (change.state == DRAINED or (change.state == READY and change.keep_maintenance))
     changes = not kept and was.state != change.state
     if dry:
         if changes and change.state != READY and was.serves:
-            _refuse_too_few(runtime, backend, name, change.others, others)
+            _refuse_too_few(haproxy, backend, name, change.others, others)
         return _result(was, was, changed=changes)
     until = runtime.monotonic() + change.seconds
     if changes:
         command = f"set server {backend}/{name} state {_COMMANDS[change.state]}"
         if change.state == READY or change.others == 0 or not was.serves:
-            runtime.order(command)
+            haproxy.order(command)
         else:
-            _order_with_others(runtime, backend, name, command, change, until)
+            _order_with_others(haproxy, backend, name, command, change, until)
     if change.state == READY:
-        now = was if kept else _wait_until_up(runtime, backend, name, change, until)
+        now = was if kept else _wait_until_up(haproxy, backend, name, change, until)
     else:
-        now = _wait_until_idle(runtime, backend, name, change, until)
+        now = _wait_until_idle(haproxy, backend, name, change, until)
     return _result(was, now, changed=changes)
 
 
@@ -243,29 +246,29 @@ def _result(was: HaproxyServer, now: HaproxyServer, *, changed: bool) -> dict[st
 
 
 def _order_with_others(
-    runtime: Runtime, backend: str, name: str, command: str, change: ServerChange, until: float
+    haproxy: HaproxyApi, backend: str, name: str, command: str, change: ServerChange, until: float
 ) -> None:
     """Send a command as soon as enough other servers serve."""
     while True:
         with _alone():
-            _server, others = runtime.server(backend, name)
+            _server, others = haproxy.server(backend, name)
             serving = [one.name for one in others if one.is_healthy]
             if len(serving) >= change.others:
-                runtime.order(command)
+                haproxy.order(command)
                 return
         if runtime.monotonic() > until:
-            _refuse_too_few(runtime, backend, name, change.others, others)
+            _refuse_too_few(haproxy, backend, name, change.others, others)
         runtime.sleep(_SECONDS_BETWEEN_TRIES)
 
 
-def _refuse_too_few(runtime: Runtime, backend: str, name: str, needed: int, others: Sequence[HaproxyServer]) -> None:
+def _refuse_too_few(haproxy: HaproxyApi, backend: str, name: str, needed: int, others: Sequence[HaproxyServer]) -> None:
     """Refuse to take a server out if fewer than the needed number of others serve."""
     serving = [one.name for one in others if one.is_healthy]
     if len(serving) < needed:
         raise UpgradeError(
             "too_few_servers",
             f"{backend}/{name} is not taken out: {plural(needed, 'other server')} of the backend must serve, and "
-            f"{', '.join(serving) or 'none'} would. HAProxy at {runtime.address} has "
+            f"{', '.join(serving) or 'none'} would. HAProxy at {haproxy.address} has "
             f"{', '.join(f'{one.name} {one.status}' for one in others) or 'no others'}. Fix those first.",
             others={one.name: one.status for one in others},
         )
@@ -282,10 +285,10 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _wait_until_idle(runtime: Runtime, backend: str, name: str, change: ServerChange, until: float) -> HaproxyServer:
+def _wait_until_idle(haproxy: HaproxyApi, backend: str, name: str, change: ServerChange, until: float) -> HaproxyServer:
     shut = False
     while True:
-        now, _others = runtime.server(backend, name)
+        now, _others = haproxy.server(backend, name)
         if now.sessions == 0:
             return now
         if runtime.monotonic() > until:
@@ -296,21 +299,21 @@ def _wait_until_idle(runtime: Runtime, backend: str, name: str, change: ServerCh
                     f"{change.seconds:g} s. Give them more time (timeout), or cut them off (shutdown_sessions).",
                     sessions=now.sessions,
                 )
-            runtime.order(f"shutdown sessions server {backend}/{name}")
+            haproxy.order(f"shutdown sessions server {backend}/{name}")
             shut, until = True, runtime.monotonic() + _SECONDS_TO_ANSWER
         runtime.sleep(_SECONDS_BETWEEN_TRIES)
 
 
-def _wait_until_up(runtime: Runtime, backend: str, name: str, change: ServerChange, until: float) -> HaproxyServer:
+def _wait_until_up(haproxy: HaproxyApi, backend: str, name: str, change: ServerChange, until: float) -> HaproxyServer:
     while True:
-        now, _others = runtime.server(backend, name)
+        now, _others = haproxy.server(backend, name)
         # A server of weight 0 has the status DRAIN even when it is ready.
         if now.is_healthy or (now.state == READY and now.status.startswith("DRAIN")):
             return now
         if runtime.monotonic() > until:
             raise UpgradeError(
                 "not_up",
-                f"{backend}/{name} was put back, but HAProxy at {runtime.address} says that it is {now.status} after "
+                f"{backend}/{name} was put back, but HAProxy at {haproxy.address} says that it is {now.status} after "
                 f"{change.seconds:g} s. Check that the service answers HAProxy's health checks.",
                 status=now.status,
             )

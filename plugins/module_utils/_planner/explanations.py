@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from .._common.lazy import LazyMapping
 from .._common.names import listing, plural
 from .._fleet.checkpoints import is_checkpoint_group
 from .._host_states import states
@@ -36,15 +37,23 @@ class Reason:
     rule: str = ""
 
 
-def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Position) -> dict[str, HostView]:
-    """Return host -> its state before this pass admits any host, and the reason. Takes time linear in hosts.
+def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Position) -> Mapping[str, HostView]:
+    """Return host -> its state before this pass admits any host, and the reason. A host is explained when it is looked up.
+
+    Takes time linear in hosts for all of them.
 
     :param wave: the hosts that this pass admits.
     :param after: the position once they are admitted.
     """
     admitted = {host for hosts in wave.values() for host in hosts}
-    waiting = role_reasons(fleet, blockers, wave, after)
+    groups, stage_of = fleet.order.group, blockers.stages.stage_of
     version = fleet.snapshot.current_version
+    waiting: dict[str, Reason] = {}
+
+    def of_role(role: str) -> Reason:
+        if not waiting:
+            waiting.update(role_reasons(fleet, blockers, wave, after))
+        return waiting[role]
 
     def reason(one: HostState) -> Reason:
         if one.state != states.PENDING:
@@ -52,17 +61,16 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
         if one.host in admitted:
             found = Reason("can be admitted now", MAY_GO)
         else:
-            found = blocked_reason(one, fleet, blockers) or waiting[one.role]
+            found = blocked_reason(one, fleet, blockers) or of_role(one.role)
         if one.gate.scope == "unreadable":
             found = replace(found, text=f"{one.gate.value} {found.text}")
         return found if one.version else replace(found, text=f"never reported; {found.text}")
 
-    groups, stage_of = fleet.order.group, blockers.stages.stage_of
-    version = fleet.snapshot.current_version
-    return {
-        host: _view(one, version, groups.get(one.role), reason(one), stage_of(host))
-        for host, one in fleet.hosts.items()
-    }
+    def view(host: str) -> HostView:
+        one = fleet.hosts[host]
+        return _view(one, version, groups.get(one.role), reason(one), stage_of(host))
+
+    return LazyMapping(fleet.hosts, view)
 
 
 def blocked_reason(one: HostState, fleet: FleetState, blockers: Blockers) -> Reason | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from .._common.names import plural
 from .._fleet.fleet import Snapshot
 from .._fleet.host_patterns import select_hosts
-from .._host_states.states import BROKEN, UPGRADED, HostState, in_rollback, read_states
+from .._host_states.states import BROKEN, UPGRADED, HostState, StatesRead, in_rollback, read_states
 from .._rules.instructions import FORWARD, REVERSED, Instructions
 from .._rules.role_order import RoleOrder, resolve
 
@@ -90,15 +90,23 @@ class FleetState:
 
 
 def read_fleet(
-    snapshot: Snapshot, members: Mapping[str, str], rules: Instructions, limit: Collection[str] | None = None
+    snapshot: Snapshot,
+    members: Mapping[str, str],
+    rules: Instructions,
+    limit: Collection[str] | None = None,
+    before: FleetState | None = None,
 ) -> FleetState:
     """Return the fleet of a snapshot. Takes time linear in hosts.
 
     :param members: host -> role, in natural order.
     :param limit: host patterns (:func:`select_hosts`) of those that may be admitted; None for all hosts.
+    :param before: the fleet at an earlier time, which saves time.
     :raises UpgradeError: ``bad_instructions``, ``unknown_limit``.
     """
-    hosts = read_states(snapshot, members, rules.health)
+    known = (
+        StatesRead(before.snapshot, before.members, before.rules.health, before.hosts) if before is not None else None
+    )
+    hosts = read_states(snapshot, members, rules.health, known)
     grouped: dict[str, list[HostState]] = {}
     for one in hosts.values():
         grouped.setdefault(one.role, []).append(one)

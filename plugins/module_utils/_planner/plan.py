@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,10 @@ from .._fleet.health_marks import HealthMark
 from .._host_states import states
 from .._host_states.failure_budgets import ExhaustedBudget
 from .blockers import RolloutBlocker
+from .fleet_state import FleetState
+
+# The hosts of each wave, in order.
+Waves = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,8 @@ class Plan:
     :param rollback_order: the order of roles and stages in a rollback, ``reversed`` or ``forward``; empty in other rollouts.
     :param marks: host -> health mark to store, for marks that have changed.
     :param wake_at: when a pass may have another result without a write (unix seconds); None if only a write changes it.
+    :param fleet: the fleet that the plan is made for; None for no fleet. The explanations and the forecast are computed from it when they are
+        used first.
     """
 
     version: str | None = None
@@ -101,8 +107,8 @@ class Plan:
     admissions: tuple[Admission, ...] = ()
     role_gates: tuple[str, ...] = ()
     host_gates: tuple[str, ...] = ()
-    waves: tuple[tuple[str, ...], ...] = ()
-    wave_seconds: tuple[float, ...] = ()
+    waves: Waves = ()
+    wave_seconds: Sequence[float] = ()
     complete: bool = False
     scope_done: bool = False
     can_move: bool = False
@@ -121,6 +127,7 @@ class Plan:
     rollback_order: str = ""
     marks: Mapping[str, HealthMark] = field(default_factory=dict)
     wake_at: float | None = None
+    fleet: FleetState | None = field(default=None, compare=False, repr=False)
 
     def status(self) -> dict[str, list[str]]:
         """Return state -> hosts in natural order, for all six states."""

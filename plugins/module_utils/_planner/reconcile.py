@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from .._common.lazy import LazySequence
 from .._fleet.fleet import Snapshot
 from .._fleet.health_marks import HealthMark
 from .._rule_checks.stage_hosts import stage_without_followers
@@ -17,21 +18,26 @@ from .blockers import Blockers, find_blockers
 from .explanations import explain_hosts
 from .fleet_state import FleetState, read_fleet
 from .forecast import forecast, wave_seconds
-from .plan import Plan
+from .plan import Plan, Waves
 from .post_upgrade import post_upgrade_hosts
 from .slots import fleet_slots
 
 
 def make_plan(
-    snapshot: Snapshot, members: Mapping[str, str], rules: Instructions, limit: Collection[str] | None = None
+    snapshot: Snapshot,
+    members: Mapping[str, str],
+    rules: Instructions,
+    limit: Collection[str] | None = None,
+    before: Plan | None = None,
 ) -> Plan:
     """Return the plan for one pass. Takes time linear in hosts.
 
     :param members: host -> role, in natural order, as :func:`roles_of_hosts` returns it.
     :param limit: hosts, roles or groups that may be admitted; None for all hosts. Other hosts still count under the caps.
+    :param before: the plan of an earlier pass, which saves time.
     :raises UpgradeError: ``bad_instructions``, ``unknown_limit``.
     """
-    fleet = read_fleet(snapshot, members, rules, limit)
+    fleet = read_fleet(snapshot, members, rules, limit, before.fleet if before is not None else None)
     blockers = find_blockers(fleet)
     slots = fleet_slots(fleet)
 
@@ -41,8 +47,11 @@ def make_plan(
     admissions = (*reopened, *admitted_hosts(wave, after))
     role_gates, host_gates = gates_to_open(fleet, start, wave, reopened)
 
-    later = forecast(after, fleet.in_flight, wave) if blockers.allow_forecast else ()
-    waves = (tuple(one.host for one in admissions), *later) if admissions or later else ()
+    def waves_of_forecast() -> Waves:
+        later = forecast(after, fleet.in_flight, wave) if blockers.allow_forecast else ()
+        return (tuple(one.host for one in admissions), *later) if admissions or later else ()
+
+    waves = LazySequence(waves_of_forecast)
 
     unfinished, missing = fleet.unfinished, fleet.missing
     may_be_over = not (missing or blockers.is_paused or blockers.is_aborted)
@@ -54,7 +63,7 @@ def make_plan(
         role_gates=role_gates,
         host_gates=host_gates,
         waves=waves,
-        wave_seconds=wave_seconds(snapshot, members, waves, rules.health.soak),
+        wave_seconds=LazySequence(lambda: wave_seconds(snapshot, members, waves, rules.health.soak)),
         complete=may_be_over and fleet.is_upgraded,
         scope_done=may_be_over and not unfinished,
         can_move=any(fleet.in_flight.values()) or bool(admissions) or waits,
@@ -73,6 +82,7 @@ def make_plan(
         rollback_order=fleet.rollback_order,
         marks=_new_marks(fleet),
         wake_at=_wake_at(fleet, blockers),
+        fleet=fleet,
     )
 
 

@@ -13,8 +13,8 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import haproxy
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.haproxy import (
+    HaproxyApi,
     HaproxyServer,
-    Runtime,
     ServerChange,
     parse_servers,
     set_server,
@@ -36,7 +36,7 @@ def answers(**servers: tuple[str, int]) -> tuple[str, str]:
     return "\n".join([*stat, "app,BACKEND,0,0,0,0,UP,2"]), "\n".join(state)
 
 
-class Standing(Runtime):
+class Standing(HaproxyApi):
     """A runtime API whose servers change only through commands."""
 
     def __init__(self, sessions: int = 0, **servers: tuple[str, int]) -> None:
@@ -150,7 +150,7 @@ def test_the_error_for_an_unknown_server_names_the_others() -> None:
 @pytest.mark.parametrize("address", ["/nowhere/haproxy.sock", "127.0.0.1:1", "no-address"])
 def test_an_api_that_does_not_answer_is_an_error(address: str) -> None:
     with pytest.raises(UpgradeError, match=rf"^HAProxy's runtime API at {address} does not answer: ") as caught:
-        Runtime(address).call("show info")
+        HaproxyApi(address).call("show info")
     assert caught.value.code == "haproxy_unreachable"
 
 
@@ -171,5 +171,5 @@ def test_a_refusal_of_the_api_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(
             UpgradeError, match=r"refused 'set server app/web1 state drain': Permission denied The socket"
         ):
-            Runtime(path).order("set server app/web1 state drain")
+            HaproxyApi(path).order("set server app/web1 state drain")
         thread.join()
