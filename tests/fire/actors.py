@@ -196,12 +196,14 @@ class Operator:
     def _retry_unadmitted(self) -> None:
         """Retry by name what started behind the global gate before the first rollout, as the status says to do.
 
-        What else is shown as not admitted is a fault, and keeps the rollout from its end.
+        After a restore, a host that had reported the version may start again behind the gate that came back. What else is shown as not
+        admitted is a fault, and keeps the rollout from its end.
         """
         snapshot, first = self._store.snapshot(), self._store.client.get(self._store.keys.event(1))
         plan = make_pass(self._store, PassRequest(fleet=FLEET), dry=True).plan
         early = {host for host, one in snapshot.records.items() if first is not None and one.index < first.modify_index}
-        hosts = [host for host, view in plan.hosts.items() if view.unadmitted and host in early]
+        may_be = [*plan.hosts] if self._plan.restore else early
+        hosts = [host for host in may_be if host in plan.hosts and plan.hosts[host].unadmitted]
         if hosts:
             control.retry(self._store, _SAID, hosts)
 

@@ -140,6 +140,13 @@ class ConsulClient:
         keys = self._retrying(lambda: self._keys(prefix, None)[0])
         return [key[len(prefix) :] for key in keys]
 
+    def keys_below(self, prefix: str) -> tuple[list[str], int]:
+        """Return the keys below a prefix up to the next slash, and the highest index at which one was set or deleted: one request.
+
+        If there is none, and none was deleted lately, the index is that of all keys.
+        """
+        return self._retrying(lambda: self._keys(prefix, "/"))
+
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes of the catalog: one request.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import re
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,58 +44,85 @@ class Store:
         self.keys = Keys(settings.kv_prefix)
         self._readable: set[str] = set()
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders that a token must be able to read, because a hidden key would count as a missing one."""
+        keys = self.keys
+        return (keys.reports, keys.gates, keys.records, keys.holds)
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The single keys and the folders that a snapshot has."""
+        keys, old = self.keys, LegacyKeys(self.keys.prefix)
+        single = (keys.current_version, keys.ledger, keys.schema, keys.migration)
+        ours = (keys.leases, keys.marks, keys.approvals, keys.providers, *self.folders)
+        return (*single, *ours, old.reports, *old.gate_folders)
+
     def snapshot(self, epoch: int = 0) -> Snapshot:
         """Return all that a planner needs, from one atomic read: one request for any number of hosts.
 
         :param epoch: read the commit of this epoch too, 0 for none. If its entry is gone, it takes a second request.
         :raises UpgradeError: what :meth:`ConsulClient.read` raises, ``unreadable_ledger``, ``newer_schema``, ``unreadable_schema``.
         """
-        keys = self.keys
-        old = LegacyKeys(keys.prefix)
-        folders = (keys.reports, keys.gates, keys.records, keys.holds)
         now = runtime.now()
-        single = (keys.current_version, keys.ledger, keys.schema, keys.migration)
-        ours = (keys.leases, keys.marks, keys.approvals, keys.providers, *folders)
-        wanted = (*single, *ours, old.reports, *old.gate_folders)
         try:
-            entries = self.client.read(wanted, [keys.event(epoch)] if epoch else [])
+            entries = self.client.read(self.prefixes, self.entry_of(epoch))
         except Conflict:
-            entries = self.client.read(wanted)
-        refuse_newer_among(keys, entries)
-        self.refuse_hidden_keys(entries, folders)
-        events = self._events(entry for entry in entries if epoch and entry.key == keys.event(epoch))
-        commits = {epoch: str(events[0].get("commit", ""))} if events else {}
-        return replace(decode_snapshot(keys, entries), now=now, commits=commits)
+            entries = self.client.read(self.prefixes)
+        refuse_newer_among(self.keys, entries)
+        self.refuse_hidden_keys(entries, self.folders)
+        return replace(decode_snapshot(self.keys, entries), now=now, commits=self.commits(entries, epoch))
+
+    def entry_of(self, epoch: int) -> list[str]:
+        """Return the key of the history's entry for an epoch; none for epoch 0."""
+        return [self.keys.event(epoch)] if epoch else []
+
+    def commits(self, entries: Iterable[KVEntry], epoch: int) -> dict[int, str]:
+        """Return epoch -> commit, if the entry of that epoch is among the entries."""
+        events = self._events(entry for entry in entries if epoch and entry.key == self.keys.event(epoch))
+        return {epoch: str(events[0].get("commit", ""))} if events else {}
 
     def refuse_hidden_keys(self, entries: Sequence[KVEntry], folders: Iterable[str]) -> None:
         """Raise an error if a folder came back empty because the token may not read it.
+
+        :raises UpgradeError: ``denied``.
+        """
+
+        def is_empty(prefix: str) -> bool:
+            return not any(entry.key.startswith(prefix) for entry in entries)
+
+        self.refuse_hidden_folders(is_empty, folders, is_nothing=not entries)
+
+    def refuse_hidden_folders(
+        self, is_empty: Callable[[str], bool], folders: Iterable[str], *, is_nothing: bool = False
+    ) -> None:
+        """Raise an error if a folder is empty because the token may not read it.
 
         Consul silently leaves out of a tree what the token may not read: a hidden hold would look like no hold, and a hidden
         gate like the default, which is open. Reading a single key fails instead. That takes one request for each empty
         folder, once per store. Without a token, it is done only if the whole read came back empty.
 
+        :param is_empty: whether a read returned no key with a prefix.
+        :param is_nothing: whether it returned no key at all.
         :raises UpgradeError: ``denied``.
         """
-        if not self.settings.token and entries:
+        if not self.settings.token and not is_nothing:
             return
         for folder in folders:
-            if folder in self._readable:
-                continue
-            if not any(entry.key.startswith(folder) for entry in entries):
+            if folder not in self._readable and is_empty(folder):
                 self.client.get(f"{folder}global")
             self._readable.add(folder)
-        self._refuse_hidden_legacy_keys(entries)
-
-    def _refuse_hidden_legacy_keys(self, entries: Sequence[KVEntry]) -> None:
         # A hidden pause would admit a host. If the layout has a version, all pauses are holds already.
-        keys = self.keys
-        old = LegacyKeys(keys.prefix)
-        seen = {entry.key for entry in entries}
-        if old.gates in self._readable or keys.schema in seen:
+        old = LegacyKeys(self.keys.prefix)
+        if old.gates in self._readable or not is_empty(self.keys.schema):
             return
-        if not any(key.startswith(old.gate_folders) for key in seen):
+        if all(map(is_empty, old.gate_folders)):
             self.client.get(old.gate("global"))
         self._readable.add(old.gates)
+
+    def check_again(self, folders: Iterable[str]) -> None:
+        """Let the next read check these folders again, as they have become empty."""
+        self._readable.difference_update(folders)
 
     def wait_for_change(self, index: int, seconds: float, prefixes: Sequence[str] | None = None) -> int:
         """Wait until something changes that a plan depends on, at most for ``seconds``.

@@ -29,6 +29,7 @@ ROOMS = (
     "module_utils/_rollout_report",
     "module_utils/_consul",
     "module_utils/_state",
+    "module_utils/_cache",
     "module_utils",
     "module_utils/_host",
     "module_utils/_rollout",

@@ -1,0 +1,246 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keys that a process keeps in memory: a refresh reads only what has changed in Consul.
+
+Consul tells no one what has changed below a prefix, but for any prefix the highest index at which a key below it was set or deleted. So
+a large folder is divided into partitions. If the index of one is not what it was, that partition is read again. All that is read in a
+refresh comes from one atomic read.
+
+An index is compared for equality. After a restore of an older snapshot, indexes go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from .._common import runtime
+from .._consul.client import MOST_OPERATIONS, ConsulClient, KVEntry
+from .._consul.errors import Conflict
+from .partitions import LEAST_TO_DIVIDE, Partition, divide
+
+# Consul forgets after a quarter of an hour that a key was deleted. So everything is read again after this time (seconds).
+_LONGEST = 300.0
+# A key whose name fits no partition is found at least after this time (seconds), such as that of a host that is new in the fleet. Hosts
+# that planners have admitted are not new.
+_NAMES_EVERY = 5.0
+# How often a refresh is tried again if keys disappear while it reads.
+_TRIES = 3
+
+
+@dataclass
+class Changes:
+    """What has changed since the refresh before.
+
+    :param set: keys that are new or have other indexes.
+    :param removed: keys that are gone.
+    :param known: single keys that were asked for besides.
+    """
+
+    set: list[KVEntry] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    known: list[KVEntry] = field(default_factory=list)
+
+
+class _Folder:
+    """A folder, or a single key, as it was read last.
+
+    :param parts: partition -> key -> ModifyIndex.
+    :param indexes: partition -> the index that Consul told of it.
+    :param top: the index that Consul told of the folder; 0 if it was not asked.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.parts: dict[Partition, dict[str, int]] = {Partition(prefix): {}}
+        self.indexes: dict[Partition, int] = {}
+        self.top = 0
+        self.names_at = 0.0
+
+    @property
+    def is_divided(self) -> bool:
+        return next(iter(self.parts)) != Partition(self.prefix)
+
+    def divide(self) -> None:
+        """Choose partitions that fit the keys of now."""
+        found = {key: index for keys in self.parts.values() for key, index in keys.items()}
+        keys = sorted(found)
+        self.parts = {part: {} for part in divide(self.prefix, keys)}
+        # In the order of their prefixes; a partition of one key comes before those that begin with it.
+        for part, of_part in self.parts.items():
+            of_part.update({key: found[key] for key in _of(part, keys)})
+        self.indexes = {part: max(of_part.values(), default=0) for part, of_part in self.parts.items()}
+        self.top = 0
+
+    @property
+    def should_be_divided(self) -> bool:
+        """Whether a partition has become much too large, or the folder small."""
+        sizes = [len(keys) for keys in self.parts.values()]
+        if not self.is_divided:
+            return sizes[0] >= LEAST_TO_DIVIDE
+        return max(sizes) > max(LEAST_TO_DIVIDE, sum(sizes) // 3) or sum(sizes) < LEAST_TO_DIVIDE // 2
+
+
+def _of(part: Partition, keys: Sequence[str]) -> Iterable[str]:
+    return [key for key in keys if part.holds(key)]
+
+
+class KeyCache:
+    """The keys of some folders.
+
+    :param folders: prefixes; those that may become large are divided then.
+    :param nested: folders with folders of keys. A new folder in one is noticed at once.
+    """
+
+    def __init__(self, client: ConsulClient, folders: Sequence[str], nested: Iterable[str] = ()) -> None:
+        """Read nothing yet."""
+        self._client = client
+        self._prefixes = tuple(folders)
+        self._nested = frozenset(nested)
+        self._folders: dict[str, _Folder] = {}
+        self._read_at = 0.0
+
+    def is_empty(self, folder: str) -> bool:
+        """Return whether a folder had no key in the last refresh."""
+        return not any(self._folders[folder].parts.values()) if folder in self._folders else True
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there was no key at all in the last refresh."""
+        return all(map(self.is_empty, self._prefixes))
+
+    def forget(self) -> None:
+        """Read everything again in the next refresh."""
+        self._folders = {}
+
+    def refresh(self, known: Sequence[str] = ()) -> Changes:
+        """Return what has changed: one request, and for each large folder that has changed one for each of its partitions.
+
+        :param known: single keys that must exist, read in the same request.
+        :raises Conflict: if one of these does not exist.
+        :raises UpgradeError: what :meth:`ConsulClient.read` raises. The next refresh reads everything again.
+        """
+        try:
+            for _try in range(_TRIES):
+                if not self._folders or runtime.monotonic() - self._read_at > _LONGEST:
+                    break
+                found = self._refresh(known)
+                if found is not None:
+                    return found
+            return self._read_all(known)
+        except Conflict:
+            # Nothing was read.
+            raise
+        except Exception:
+            self.forget()
+            raise
+
+    def _read_all(self, known: Sequence[str]) -> Changes:
+        read_at = runtime.monotonic()
+        before = {
+            key: at for folder in self._folders.values() for keys in folder.parts.values() for key, at in keys.items()
+        }
+        entries = self._client.read(self._prefixes, known)
+        folders = {prefix: _Folder(prefix) for prefix in self._prefixes}
+        changes = Changes(known=[entry for entry in entries if entry.key in known])
+        for entry in entries:
+            folder = next((one for one in folders.values() if entry.key.startswith(one.prefix)), None)
+            if folder is not None:
+                next(iter(folder.parts.values()))[entry.key] = entry.modify_index
+                if before.pop(entry.key, None) != entry.modify_index:
+                    changes.set.append(entry)
+        changes.removed = [*before]
+        for folder in folders.values():
+            folder.divide()
+        self._folders, self._read_at = folders, read_at
+        return changes
+
+    def _refresh(self, known: Sequence[str]) -> Changes | None:
+        """Return what has changed; None if keys disappeared meanwhile."""
+        due: dict[Partition, tuple[_Folder, int]] = {}
+        tops: dict[str, int] = {}
+        for folder in self._folders.values():
+            if folder.is_divided:
+                tops[folder.prefix] = self._find_changed(folder, due)
+            else:
+                due[Partition(folder.prefix)] = (folder, 0)
+        single = [part.prefix for part, (_folder, index) in due.items() if part.is_key and index]
+        trees = [part.prefix for part in due if not part.is_key]
+        if len(single) + len(trees) + len(known) > MOST_OPERATIONS:
+            return self._read_all(known)
+        try:
+            entries = self._client.read(trees, [*single, *known])
+        except Conflict:
+            if not single:
+                raise
+            return None
+        changes = Changes(known=[entry for entry in entries if entry.key in known])
+        self._take(due, entries, changes)
+        for folder in self._folders.values():
+            folder.top = tops.get(folder.prefix, 0)
+            if folder.should_be_divided:
+                folder.divide()
+        return changes
+
+    def _find_changed(self, folder: _Folder, due: dict[Partition, tuple[_Folder, int]]) -> int:
+        """Find the partitions of a folder that have changed; return the index of the folder."""
+        # Without the slash at its end, this lists one name.
+        _names, top = self._client.keys_below(folder.prefix.rstrip("/"))
+        if top == folder.top:
+            return top
+        if folder.prefix in self._nested:
+            self._add_partitions(folder, self._client.keys_below(folder.prefix)[0])
+        changed = self._changed(folder.parts, folder)
+        if not changed or runtime.monotonic() - folder.names_at > _NAMES_EVERY:
+            folder.names_at = runtime.monotonic()
+            changed |= self._changed(self._add_partitions(folder, self._names_in(folder)), folder)
+        due.update({part: (folder, index) for part, index in changed.items()})
+        return top
+
+    def _names_in(self, folder: _Folder) -> list[str]:
+        """Return all keys of a folder, also those of nested folders."""
+        names, _index = self._client.keys_below(folder.prefix)
+        if folder.prefix not in self._nested:
+            return names
+        return [key for name in names for key in (self._client.keys_below(name)[0] if name.endswith("/") else [name])]
+
+    @staticmethod
+    def _add_partitions(folder: _Folder, names: Iterable[str]) -> list[Partition]:
+        """Add a partition for each name that fits none; return these."""
+        added = []
+        for name in names:
+            is_folder = name.endswith("/")
+            if not any(part.holds(name) or (is_folder and part.prefix.startswith(name)) for part in folder.parts):
+                added.append(Partition(name, is_key=not is_folder))
+                folder.parts[added[-1]] = {}
+        return added
+
+    def _changed(self, parts: Iterable[Partition], folder: _Folder) -> dict[Partition, int]:
+        """Return the partitions whose index is not what it was, and that index."""
+        found = {}
+        for part in parts:
+            if part.is_key:
+                entry = self._client.get(part.prefix)
+                index = entry.modify_index if entry is not None else 0
+            else:
+                _names, index = self._client.keys_below(part.prefix)
+            if index != folder.indexes.get(part):
+                found[part] = index
+        return found
+
+    def _take(self, due: dict[Partition, tuple[_Folder, int]], entries: Iterable[KVEntry], changes: Changes) -> None:
+        of_part: dict[Partition, dict[str, KVEntry]] = {part: {} for part in due}
+        # A key belongs to the partition with the longest prefix.
+        parts = sorted(due, key=lambda part: (part.is_key, len(part.prefix)), reverse=True)
+        for entry in entries:
+            part = next((one for one in parts if one.holds(entry.key)), None)
+            if part is not None:
+                of_part[part][entry.key] = entry
+        for part, found in of_part.items():
+            folder, index = due[part]
+            before = folder.parts[part]
+            changes.set += [entry for key, entry in found.items() if before.get(key) != entry.modify_index]
+            changes.removed += [key for key in before if key not in found]
+            folder.parts[part] = {key: entry.modify_index for key, entry in found.items()}
+            folder.indexes[part] = max(index, *folder.parts[part].values(), 0) if found else index

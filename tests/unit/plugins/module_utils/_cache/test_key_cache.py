@@ -1,0 +1,252 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a cache has after each refresh is what Consul has, whatever was changed meanwhile. Consul is a model of it here."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+from urllib.parse import unquote
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._cache import key_cache, partitions
+from ansible_collections.convoy.upgrade.plugins.module_utils._cache.cached_store import CachedStore
+from ansible_collections.convoy.upgrade.plugins.module_utils._cache.key_cache import KeyCache
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul import transport
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import ConsulClient
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Conflict
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from simulation.consul.acl import parse
+from simulation.consul.keys import Entry
+from simulation.consul.server import Answer, Request, Server
+
+HOSTS, REPORTS = "upgrade/hosts/", "running/versions/"
+FOLDERS = ("upgrade/ledger", HOSTS, REPORTS)
+
+
+class Consul:
+    """A model of Consul in the place of the HTTP library.
+
+    :param requests: the paths of the requests so far.
+    """
+
+    def __init__(self) -> None:
+        self.server = Server(new_id=lambda: "s")
+        self.requests: list[str] = []
+
+    def put(self, key: str, value: str = "x") -> None:
+        self.server.index += 1
+        text = base64.b64encode(value.encode()).decode()
+        self.server.keys.put(key, Entry(text, self.server.index, 0))
+
+    def delete(self, key: str) -> None:
+        self.server.index += 1
+        self.server.keys.delete(key, self.server.index)
+
+    def below(self, *prefixes: str) -> dict[str, int]:
+        return {key: one.modified for key, one in self.server.keys.entries.items() if key.startswith(prefixes)}
+
+    def send(self, method: str, path: str, params: Any, data: str, token: str) -> Any:
+        self.requests.append(path)
+        found = self.server.answer(Request(method, unquote(path), dict(params), data, token, 0))
+        assert isinstance(found, Answer)
+        return found
+
+    @contextmanager
+    def in_place(self) -> Iterator[Consul]:
+        def client(*_given: Any) -> Any:
+            session = SimpleNamespace(mount=lambda *_: None, headers={})
+
+            def method(name: str) -> Any:
+                def send(callback: Any, path: str, params: Any = (), data: str = "") -> Any:
+                    return callback(self.send(name, path, params, data, session.headers.get("X-Consul-Token", "")))
+
+                return send
+
+            return SimpleNamespace(session=session, **{name: method(name) for name in ("get", "put", "delete")})
+
+        with mock.patch.object(transport, "HTTPClient", client):
+            yield self
+
+
+class Reader:
+    """A cache, and the keys that its changes add up to."""
+
+    def __init__(self, names_every: float = 0.0) -> None:
+        self.names_every = names_every
+        self.cache = KeyCache(ConsulClient(Settings()), FOLDERS, nested=[REPORTS])
+        self.found: dict[str, int] = {}
+
+    def refresh(self) -> key_cache.Changes:
+        changes = self.cache.refresh()
+        for key in changes.removed:
+            del self.found[key]
+        for entry in changes.set:
+            assert self.found.get(entry.key) != entry.modify_index
+            self.found[entry.key] = entry.modify_index
+        return changes
+
+
+@pytest.fixture
+def consul(monkeypatch: pytest.MonkeyPatch) -> Iterator[Consul]:
+    """Divide folders of some keys already, and look for new names in each refresh."""
+    monkeypatch.setattr(partitions, "LEAST_TO_DIVIDE", 8)
+    monkeypatch.setattr(key_cache, "LEAST_TO_DIVIDE", 8)
+    monkeypatch.setattr(partitions, "_LEAST", 3)
+    monkeypatch.setattr(key_cache, "_NAMES_EVERY", -1.0)
+    with Consul().in_place() as consul:
+        yield consul
+
+
+_KEYS = st.one_of(
+    st.integers(1, 30).map(lambda number: f"{HOSTS}web{number}"),
+    st.builds(lambda version, number: f"{REPORTS}{version}/web{number}", st.sampled_from("abc"), st.integers(1, 30)),
+    st.sampled_from(("upgrade/ledger", f"{HOSTS}db1", f"{HOSTS}web", "upgrade/hosts-old/web1", "else")),
+)
+_CHANGES = st.lists(st.tuples(st.sampled_from(("put", "put", "delete")), _KEYS), max_size=12)
+_ROUNDS = st.lists(st.one_of(_CHANGES, st.sampled_from(("snapshot", "restore"))), max_size=8)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sets(st.integers(1, 30), max_size=30), _ROUNDS)
+def test_a_cache_has_what_consul_has(consul: Consul, first: set[int], rounds: list[Any]) -> None:
+    consul.__init__()  # type: ignore[misc]
+    for number in first:
+        consul.put(f"{HOSTS}web{number}")
+        consul.put(f"{REPORTS}a/web{number}")
+    reader = Reader()
+    reader.refresh()
+    kept = consul.server.snapshot()
+    value = 0
+    for changes in rounds:
+        if changes == "snapshot":
+            kept = consul.server.snapshot()
+        elif changes == "restore":
+            consul.server.restore(kept)
+        else:
+            for what, key in changes:
+                value += 1
+                consul.put(key, str(value)) if what == "put" else consul.delete(key)
+        reader.refresh()
+        assert reader.found == consul.below(*FOLDERS)
+
+
+def test_only_the_changed_partition_is_read_again(consul: Consul) -> None:
+    for number in range(1, 31):
+        consul.put(f"{HOSTS}web{number}")
+    reader = Reader()
+    reader.refresh()
+    reader.refresh()
+    consul.requests.clear()
+    consul.put(f"{HOSTS}web17", "changed")
+    assert [one.key for one in reader.refresh().set] == [f"{HOSTS}web17"]
+    # The folder, its names, its partitions, and one read.
+    parts = len(reader.cache._folders[HOSTS].parts)
+    assert 5 < parts < 30
+    assert len(consul.requests) == 3 + parts
+    consul.requests.clear()
+    assert reader.refresh().set == []
+    assert consul.requests == ["/v1/kv/upgrade/hosts", "/v1/txn"]
+
+
+def test_a_small_fleet_takes_one_request(consul: Consul) -> None:
+    consul.put(f"{HOSTS}web1")
+    reader = Reader()
+    for _each in range(3):
+        consul.requests.clear()
+        reader.refresh()
+        assert consul.requests == ["/v1/txn"]
+
+
+def test_a_new_name_is_found_at_least_when_names_are_listed_again(
+    consul: Consul, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(runtime, "monotonic", lambda: now)
+    monkeypatch.setattr(key_cache, "_NAMES_EVERY", 5.0)
+    for number in range(1, 31):
+        consul.put(f"{HOSTS}web{number}")
+    reader = Reader()
+    reader.refresh()
+    reader.refresh()
+    consul.put(f"{HOSTS}web1", "changed")
+    reader.refresh()
+    consul.put(f"{HOSTS}zeta1")
+    now += 6
+    reader.refresh()
+    assert f"{HOSTS}zeta1" in reader.found
+
+
+def test_everything_is_read_again_after_a_while(consul: Consul, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(runtime, "monotonic", lambda: now)
+    for number in range(1, 31):
+        consul.put(f"{HOSTS}web{number}")
+    reader = Reader()
+    reader.refresh()
+    # Consul has forgotten the deletion.
+    consul.delete(f"{HOSTS}web9")
+    consul.server.keys.graves.clear()
+    consul.server.keys._indexes.clear()
+    now += 301
+    assert reader.refresh().removed == [f"{HOSTS}web9"]
+
+
+def test_a_missing_known_key_is_a_conflict_and_nothing_is_forgotten(consul: Consul) -> None:
+    consul.put(f"{HOSTS}web1")
+    reader = Reader()
+    reader.refresh()
+    with pytest.raises(Conflict):
+        reader.cache.refresh(["upgrade/history/7"])
+    consul.put("upgrade/history/7")
+    changes = reader.cache.refresh(["upgrade/history/7"])
+    assert ([one.key for one in changes.known], changes.set) == (["upgrade/history/7"], [])
+
+
+def test_a_read_that_fails_is_followed_by_a_read_of_everything(consul: Consul) -> None:
+    consul.put(f"{HOSTS}web1")
+    reader = Reader()
+    reader.refresh()
+    consul.server.tokens = {}
+    with pytest.raises(UpgradeError):
+        reader.cache.refresh()
+    consul.server.tokens = None
+    assert [one.key for one in reader.cache.refresh().set] == [f"{HOSTS}web1"]
+
+
+def test_a_store_with_a_cache_reads_what_a_store_reads(consul: Consul) -> None:
+    consul.put("current_version", "b")
+    for number in range(1, 31):
+        consul.put(f"{HOSTS}web{number}", '{"version": "a", "state": "upgraded"}')
+        consul.put(f"{REPORTS}a/web{number}", "5")
+    cached = CachedStore(Settings())
+    for change in (lambda: None, lambda: consul.put(f"{HOSTS}web3", "?"), lambda: consul.delete(f"{REPORTS}a/web1")):
+        change()
+        found, expected = cached.snapshot(), Store(Settings()).snapshot()
+        for name in ("reports", "records", "gates", "holds", "index", "current_version"):
+            assert getattr(found, name) == getattr(expected, name)
+
+
+def test_a_folder_that_a_token_may_not_read_any_more_is_refused(consul: Consul) -> None:
+    consul.put("upgrade/schema", "1")
+    for key in (f"{HOSTS}web1", f"{REPORTS}a/web1", "config_state/enable_puppet/global", "upgrade/hold/"):
+        consul.put(key, "{}")
+    rules = 'key_prefix "" { policy = "read" }'
+    consul.server.tokens = {"t": parse(rules)}
+    cached = CachedStore(Settings(token="t"))
+    cached.snapshot()
+    consul.server.tokens = {"t": parse(f'{rules} key_prefix "{HOSTS}" {{ policy = "deny" }}')}
+    for _try in range(2):
+        with pytest.raises(UpgradeError) as refused:
+            cached.snapshot()
+        assert refused.value.code == "denied"
