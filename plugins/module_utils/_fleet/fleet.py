@@ -249,3 +249,34 @@ def roles_of_hosts(named: Mapping[str, str], seen: Iterable[str], role_pattern: 
             hosts=unplaced,
         )
     return {host: roles[host] for host in in_order(roles)}
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The hosts of a fleet with their roles, and what they were found from, so that a later read need not find them again.
+
+    :param named: host -> role, for hosts whose role is given.
+    :param seen: the hosts that have reported or have a record.
+    :param members: host -> role for the whole fleet, in natural order.
+    """
+
+    named: Mapping[str, str]
+    seen: frozenset[str]
+    role_pattern: str | None
+    members: Mapping[str, str]
+
+
+def find_members(
+    named: Mapping[str, str] | None, snapshot: Snapshot, role_pattern: str | None, before: Membership | None = None
+) -> Membership:
+    """Return the hosts of a snapshot, and those that are named. If nothing has changed, ``members`` is the same object as before.
+
+    :param named: host -> role; None for none.
+    :param before: those of an earlier snapshot, which saves time.
+    :raises UpgradeError: what :func:`roles_of_hosts` raises.
+    """
+    named = named or {}
+    seen = frozenset(snapshot.reports.keys() | snapshot.records.keys())
+    if before is not None and before.role_pattern == role_pattern and before.named == named and before.seen == seen:
+        return before
+    return Membership(named, seen, role_pattern, roles_of_hosts(named, sorted(seen), role_pattern))

@@ -13,7 +13,7 @@ from typing import Any
 from .._common.errors import UpgradeError
 from .._common.names import did_you_mean
 from .._consul.client import MOST_OPERATIONS
-from .._fleet.fleet import Snapshot, roles_of_hosts
+from .._fleet.fleet import Snapshot, find_members
 from .._host_states.states import PENDING
 from .._observe.explain import explain
 from .._planner.plan import Plan
@@ -61,7 +61,7 @@ def read_fleet(
     snapshot = store.snapshot()
     ledger = snapshot.ledger
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
-    members = roles_of_hosts(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
+    members = find_members(fleet, snapshot, pattern).members
     plan, warnings = _plan(store, snapshot, members)
     warnings += [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
     warnings += _on_layout(store, snapshot)

@@ -10,7 +10,7 @@ from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.names import did_you_mean
-from .._fleet.fleet import roles_of_hosts
+from .._fleet.fleet import find_members
 from .._rollout_report.rollout import BEGINS, at_of, rollout_report
 from .._state.store import Store
 
@@ -27,7 +27,7 @@ def read_rollout_report(
     snapshot = store.snapshot()
     ledger = snapshot.ledger
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
-    members = roles_of_hosts(fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
+    members = find_members(fleet, snapshot, pattern).members
     events: list[dict[str, Any]] = []
     versions, is_newest, until = [], True, int(snapshot.now)
     for event in store.history(ledger.epoch if ledger is not None else max(store.epochs(), default=0)):

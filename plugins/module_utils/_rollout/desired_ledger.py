@@ -12,7 +12,7 @@ from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.names import check_new_version, listing, plural
-from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Snapshot, roles_of_hosts
+from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Membership, Snapshot, find_members
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._host_states.states import still_admitted, without_unstarted
 from .._planner.blockers import command_text
@@ -76,7 +76,7 @@ class DesiredLedger:
     """What the ledger should say after a request.
 
     :param rules: the parsed rules of that ledger.
-    :param members: host -> role, of the whole fleet.
+    :param membership: the hosts of the whole fleet.
     :param begins: whether the request begins a rollout.
     :param replaces: the rollout under way that this one replaces; None for none, and in a rollback.
     :param warnings: sentences for the caller.
@@ -84,17 +84,31 @@ class DesiredLedger:
 
     ledger: Ledger
     rules: Instructions
-    members: Mapping[str, str]
+    membership: Membership
     begins: bool
     replaces: Ledger | None = None
     warnings: tuple[str, ...] = ()
 
+    @property
+    def members(self) -> Mapping[str, str]:
+        """Host -> role, of the whole fleet."""
+        return self.membership.members
 
-def desired_ledger(keys: Keys, request: PassRequest, snapshot: Snapshot, now: int, *, begun: bool) -> DesiredLedger:
+
+def desired_ledger(
+    keys: Keys,
+    request: PassRequest,
+    snapshot: Snapshot,
+    now: int,
+    *,
+    begun: bool,
+    before: Membership | None = None,
+) -> DesiredLedger:
     """Return what the ledger should say after a request.
 
     :param now: unix seconds; the beginning of a rollout that begins.
     :param begun: whether an earlier try of this pass has begun the rollout already.
+    :param before: the hosts in an earlier pass, which saves time.
     :raises UpgradeError: ``no_rollout``, ``foreign_version``, ``aborted``, ``rollout_under_way``, ``overtaken``, ``rules_left_out``,
         ``post_upgrade_pending``, ``no_cap``, ``unknown_names``, ``bad_instructions``, and what :func:`roles_of_hosts` raises.
     """
@@ -125,7 +139,8 @@ def desired_ledger(keys: Keys, request: PassRequest, snapshot: Snapshot, now: in
         refuse_left_out(same.instructions, named_in(request.rules) | set(plain), version, keys.ledger)
     # Two planners may continue a rollout with different patterns. Both use the ledger's.
     pattern = (request.role_pattern if request.since is None else None) or (old.role_pattern if old else None)
-    members = roles_of_hosts(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), pattern)
+    membership = find_members(request.fleet, snapshot, pattern, before)
+    members = membership.members
     if not members:
         warnings.append(
             f"No host is known: none has reported under {keys.reports}, and fleet is empty. Check kv_prefix."
@@ -155,7 +170,7 @@ def desired_ledger(keys: Keys, request: PassRequest, snapshot: Snapshot, now: in
         stopped=same.stopped if same else (),
         post_upgrade=_post_upgrade(request, same),
     )
-    return DesiredLedger(ledger, rules, members, begins, replaces, tuple(warnings))
+    return DesiredLedger(ledger, rules, membership, begins, replaces, tuple(warnings))
 
 
 def _post_upgrade(request: PassRequest, same: Ledger | None) -> tuple[str, ...]:
@@ -173,7 +188,7 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
     old = snapshot.ledger
     if old is None or old.state != COMPLETE or old.version == version:
         return
-    members = roles_of_hosts(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), old.role_pattern)
+    members = find_members(request.fleet, snapshot, old.role_pattern).members
     left = post_upgrade_hosts(snapshot, members)
     if left:
         raise UpgradeError(

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from .._common import runtime
 from .._common.errors import UpgradeError
+from .._common.lazy import LazyMapping
 from .._common.names import check_version
 from .._consul.errors import Conflict
 from .._consul.operations import Change, net_changes
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
-from .._fleet.fleet import Snapshot
+from .._fleet.fleet import Membership, Snapshot
 from .._fleet.ledger import RUNNING, Ledger
 from .._host_states.soak import failing_checks
 from .._host_states.states import BROKEN, UPGRADED, UPGRADING, HostState, read_states
@@ -46,7 +47,7 @@ class PassResult:
     :param replaces: the rollout under way that it replaced; None for none.
     :param admissions: the hosts that this pass admitted. Other planners may have admitted more meanwhile.
     :param begin_warnings: the warnings of the try that began the rollout; later tries add theirs to ``warnings``.
-    :param snapshot: what the plan was made from, with its fleet (host -> role) and its rules.
+    :param snapshot: what the plan was made from, with its fleet and its rules.
     """
 
     plan: Plan = field(default_factory=Plan)
@@ -59,27 +60,47 @@ class PassResult:
     warnings: list[str] = field(default_factory=list)
     begin_warnings: list[str] = field(default_factory=list)
     snapshot: Snapshot = field(default_factory=Snapshot)
-    members: Mapping[str, str] = field(default_factory=dict)
+    membership: Membership | None = None
     rules: Instructions = field(default_factory=Instructions)
 
-    def hosts(self) -> dict[str, HostView]:
+    @property
+    def members(self) -> Mapping[str, str]:
+        """Host -> role, of the whole fleet."""
+        return self.membership.members if self.membership is not None else {}
+
+    def hosts(self) -> Mapping[str, HostView]:
         """Return every host as it is once the admissions are written."""
-        hosts = dict(self.plan.hosts)
-        for one in self.admissions:
-            hosts[one.host] = replace(hosts[one.host], state=UPGRADING, reason=f"admitted, because {one.reason}")
-        return hosts
+        plan, admitted = self.plan, {one.host: one for one in self.admissions}
+
+        def view(host: str) -> HostView:
+            found = plan.hosts[host]
+            if host not in admitted:
+                return found
+            return replace(found, state=UPGRADING, reason=f"admitted, because {admitted[host].reason}")
+
+        return LazyMapping(plan.hosts, view)
 
 
-def make_pass(store: Store, request: PassRequest, *, dry: bool = False, most_slow: int = MOST_SLOW) -> PassResult:
+def make_pass(
+    store: Store,
+    request: PassRequest,
+    *,
+    dry: bool = False,
+    most_slow: int = MOST_SLOW,
+    before: PassResult | None = None,
+) -> PassResult:
     """Read, plan and admit hosts; retry on conflict, and once a rollout has begun.
 
     :param dry: write nothing, and return what would be done.
     :param most_slow: the number of tries in a row over ``pass_limit`` at which the pass fails.
+    :param before: an earlier pass of this process, which saves time.
     :raises UpgradeError: ``too_slow``, and every refusal of the request, the rules or the keys. Earlier tries may have admitted hosts.
     """
     if request.version is not None:
         check_version(request.version, "version")
-    outcome = PassResult()
+    outcome = PassResult(
+        membership=before.membership if before is not None else None, plan=before.plan if before is not None else Plan()
+    )
     first: Snapshot | None = None
     # Consul may also be restored between two tries.
     repeated = RepeatedRead(request.epoch, request.commit)
@@ -123,7 +144,8 @@ def _try_once(
     writer: LedgerWriter, request: PassRequest, snapshot: Snapshot, outcome: PassResult, *, read_at: float
 ) -> None:
     keys = writer.store.keys
-    desired = desired_ledger(keys, request, snapshot, writer.clock, begun=outcome.begun)
+    desired = desired_ledger(keys, request, snapshot, writer.clock, begun=outcome.begun, before=outcome.membership)
+    outcome.membership = desired.membership
     outcome.warnings = [*dict.fromkeys((*outcome.begin_warnings, *desired.warnings))]
     if desired.begins and desired.ledger.rollback:
         broken = _broken(writer.store, snapshot, desired.members, desired.ledger.version)
@@ -136,7 +158,7 @@ def _try_once(
     snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=desired.ledger)
     _refuse_unreadable(snapshot)
     snapshot = with_checks(writer.store, snapshot, desired.rules)
-    plan = make_plan(snapshot, desired.members, desired.rules, request.limit)
+    plan = make_plan(snapshot, desired.members, desired.rules, request.limit, outcome.plan)
     if plan.missing:
         raise UpgradeError("fleet_too_small", f"No host is admitted: {'; '.join(plan.missing)}.")
     if desired.begins:
@@ -152,7 +174,7 @@ def _try_once(
             # give their slots to other hosts.
             raise Conflict("conflict", "The rollout has begun. The keys are read again before a host is admitted.")
     outcome.plan, outcome.index = plan, snapshot.index
-    outcome.snapshot, outcome.members, outcome.rules = snapshot, desired.members, desired.rules
+    outcome.snapshot, outcome.rules = snapshot, desired.rules
     outcome.warnings += plan.warnings
     ledger = replace(desired.ledger, stage=plan.stage_mark, stopped=plan.exhausted_keys)
     outcome.warnings += write_health(writer, snapshot, plan, ledger)

@@ -15,7 +15,7 @@ from .._common.errors import UpgradeError
 from .._consul.client import Operation
 from .._consul.operations import Change, compare_and_put, net_changes
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
-from .._fleet.fleet import POST_OPEN, UPGRADED, HostRecord, roles_of_hosts
+from .._fleet.fleet import POST_OPEN, UPGRADED, HostRecord, find_members
 from .._fleet.former_rollouts import with_former_rollout
 from .._fleet.ledger import Ledger
 from .._host_states.states import read_states
@@ -68,7 +68,8 @@ def _try_once(
             f"The rollout to {request.version!r} is not the current one (current_version is {snapshot.current_version!r}), so its tasks "
             "after the upgrade do not run.",
         )
-    members = roles_of_hosts(request.fleet or {}, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
+    membership = find_members(request.fleet, snapshot, ledger.role_pattern)
+    members = membership.members
     rules = parse(ledger.instructions)
     snapshot = with_checks(store, snapshot, rules)
     hosts = read_states(snapshot, members, rules.health)
@@ -83,7 +84,7 @@ def _try_once(
     view = post_upgrade_snapshot(snapshot, members, roles, store.keys.gate("global"), hosts, admitted)
     plan = make_plan(view, members, rules, request.limit)
     writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()))
-    outcome = PassResult(plan, ledger, snapshot.index, snapshot=view, members=members, rules=rules)
+    outcome = PassResult(plan, ledger, snapshot.index, snapshot=view, membership=membership, rules=rules)
     admissions = [one for one in plan.admissions if one.before == "pending"]
     by_host = {one.host: one for one in admissions}
 

@@ -13,7 +13,7 @@ from ..._common.errors import UpgradeError
 from ..._common.sanitize import sanitize, truncate_middle
 from ..._consul.operations import Change, net_changes
 from ..._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
-from ..._fleet.fleet import Snapshot, roles_of_hosts
+from ..._fleet.fleet import Snapshot, find_members
 from ..._fleet.ledger import ABORTED, COMPLETE, Ledger
 from ..._planner.plan import Plan
 from ..._planner.reconcile import make_plan
@@ -140,9 +140,9 @@ def command_fields(command: Mapping[str, object]) -> dict[str, object]:
     return {"by": command["by"], "reason": command.get("reason", "")}
 
 
-def members_of(snapshot: Snapshot, ledger: Ledger, fleet: Mapping[str, str]) -> dict[str, str]:
+def members_of(snapshot: Snapshot, ledger: Ledger, fleet: Mapping[str, str]) -> Mapping[str, str]:
     """Return host -> role of the fleet and of all hosts that ever reported. Names give roles by the ledger's role pattern."""
-    return roles_of_hosts(fleet, sorted({*snapshot.reports, *snapshot.records}), ledger.role_pattern)
+    return find_members(fleet, snapshot, ledger.role_pattern).members
 
 
 def plan_of(store: Store, snapshot: Snapshot, ledger: Ledger, fleet: Mapping[str, str]) -> Plan:
