@@ -448,13 +448,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
     changed,
     run,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts, rollout_blockers
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import as_rollback
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import (
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
     PassResult,
     make_pass,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts, rollout_blockers
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import as_rollback
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import merged, sources_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import RuleSource, origins
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import with_order

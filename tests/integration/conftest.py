@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent, consul_binary
 from devkit.kv import RawKV

@@ -21,11 +21,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate as ask_store
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report as report_to
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV

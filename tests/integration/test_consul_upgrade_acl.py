@@ -20,6 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report as report_to
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import acquire, open_session
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, follow
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
@@ -27,7 +28,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands 
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent

@@ -12,10 +12,10 @@ import time
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as Said
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import follow as follow_in_process
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command, abort
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
     HoldTargets,
     end_holds,
     set_holds,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, names, seed

@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
     HostReport,
     write_report,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support import playbook

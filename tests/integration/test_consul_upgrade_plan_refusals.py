@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import given_rules
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV

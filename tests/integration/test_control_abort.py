@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import acquire, open_session
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, seed

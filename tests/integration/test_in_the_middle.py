@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import (
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
     PassResult,
     make_pass,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.post_upgrade_pass import make_post_upgrade_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV

@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import (
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
     PassResult,
     make_pass,

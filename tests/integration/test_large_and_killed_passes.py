@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import MOST_GATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV

@@ -17,13 +17,13 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as Said
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import (
     Command,
     abort,
     pause,
     resume,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV

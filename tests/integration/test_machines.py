@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import machine_id
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, names, record, seed

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import ROOT
 from devkit.kv import RawKV

@@ -12,8 +12,8 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, end_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import SCHEMA
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator

@@ -18,8 +18,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import MigrationResult

@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.abort import abort
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
@@ -22,7 +23,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import roll_back
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import SCHEMA
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent

@@ -18,8 +18,8 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import start_ticks
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.child import stop
 from devkit.kv import RawKV

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import OPEN
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, names, record, seed

@@ -12,10 +12,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as Said
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import roll_back
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import MOST_GATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent

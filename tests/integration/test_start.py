@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import acl, control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
@@ -21,7 +22,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
     end_holds,
     set_holds,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV

@@ -23,13 +23,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import ConsulClient
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
     HoldTargets,
     end_holds,
     set_holds,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, names, seed

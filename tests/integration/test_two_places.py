@@ -12,13 +12,13 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command as Said
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import abort, retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, end_holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from devkit.kv import RawKV

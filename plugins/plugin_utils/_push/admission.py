@@ -13,9 +13,9 @@ from ...module_utils._common.names import listing
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
 from ...module_utils._host_states import states
+from ...module_utils._passes.planner_pass import PassRequest, PassResult, make_pass
+from ...module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ...module_utils._planner.plan import Plan, blocked_hosts
-from ...module_utils._rollout.planner_pass import PassRequest, PassResult, make_pass
-from ...module_utils._rollout.post_upgrade_pass import make_post_upgrade_pass
 from ...module_utils._state.keys import Keys
 from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store

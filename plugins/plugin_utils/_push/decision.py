@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from ...module_utils._fleet.ledger import ABORTED
 from ...module_utils._host_states import states
+from ...module_utils._passes.planner_pass import PassResult
 from ...module_utils._planner.blockers import BUDGET
 from ...module_utils._planner.plan import HostView, Plan
 from ...module_utils._planner.reconcile import make_plan
-from ...module_utils._rollout.planner_pass import PassResult
 from .resume_point import interrupted_at
 from .run import PushRun
 

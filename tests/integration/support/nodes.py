@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.watch import Watch
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.child import die_with_parent
 from integration.support.writes import die_at_write

@@ -23,6 +23,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import decode_holder
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import SentNotifications
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries import notifications
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import _update
@@ -31,7 +32,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics im
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import approve, pause
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_info import as_result
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import as_result as plan_result

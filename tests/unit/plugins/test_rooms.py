@@ -33,6 +33,7 @@ ROOMS = (
     "module_utils",
     "module_utils/_host",
     "module_utils/_rollout",
+    "module_utils/_passes",
     "module_utils/_rollout/_commands",
     "module_utils/_queries",
     "module_utils/_node",

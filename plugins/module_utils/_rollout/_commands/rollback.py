@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from ..._common.errors import UpgradeError
 from ..._fleet.ledger import ABORTED, COMPLETE, PAUSED, Ledger
+from ..._passes.planner_pass import PassRequest, make_pass
 from ..._rules.instructions import REVERSED, ROLLBACK_ORDER
 from ..._state.layout import refuse_to_plan
 from ..._state.store import Store
-from ..planner_pass import PassRequest, make_pass
 from .command import Command, CommandResult, ledger_of
 
 

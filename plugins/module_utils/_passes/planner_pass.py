@@ -21,17 +21,17 @@ from .._host_states.soak import failing_checks
 from .._host_states.states import BROKEN, UPGRADED, UPGRADING, HostState, read_states
 from .._planner.plan import Admission, HostView, Plan
 from .._planner.reconcile import make_plan
+from .._rollout.admission import MOST_SLOW, ReadTooOld, SlowTries, admit_hosts, may_still_admit, refuse_old_read
+from .._rollout.desired_ledger import DesiredLedger, PassRequest, desired_ledger, is_same_rollout, other_rollout
+from .._rollout.host_health_notes import with_checks, write_health
+from .._rollout.legacy_closures import with_holds_for_closed_gates
+from .._rollout.lifecycle import LedgerMove, begin_rollout, change_rules, finish_rollout
 from .._rule_checks.changes import changed_keys
 from .._rules.instructions import Instructions, parse
 from .._state.keys import Keys
 from .._state.layout import refuse_to_plan
 from .._state.ledger_writer import LedgerWriter
 from .._state.store import Store, current_user
-from .admission import MOST_SLOW, ReadTooOld, SlowTries, admit_hosts, may_still_admit, refuse_old_read
-from .desired_ledger import DesiredLedger, PassRequest, desired_ledger, is_same_rollout, other_rollout
-from .host_health_notes import with_checks, write_health
-from .legacy_closures import with_holds_for_closed_gates
-from .lifecycle import LedgerMove, begin_rollout, change_rules, finish_rollout
 from .restored_consul import RepeatedRead
 
 __all__ = ["PassResult", "PassRequest", "is_same_rollout", "make_pass", "may_still_admit"]

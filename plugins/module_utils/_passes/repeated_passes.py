@@ -1,0 +1,91 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Many planner passes in one process, which keeps the fleet in memory: one after each change, and one when the clock changes something."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .._cache.cached_store import CachedStore, FleetCache
+from .._common import runtime
+from .._consul.settings import Settings
+from .._consul.watch import BlockingQueries, Watch
+from .._rollout.admission import MOST_SLOW
+from .._rollout.desired_ledger import PassRequest
+from .._state.legacy_keys import LegacyKeys
+from .planner_pass import PassResult, make_pass
+
+# A report changes several folders, and often several hosts report at once. One pass covers what changes within this time (seconds).
+_GATHER = 0.004
+# A plan may change at a time by the clock. The pass comes this much later (seconds).
+_MARGIN = 0.5
+
+
+class RepeatedPasses:
+    """Makes the passes of one rollout.
+
+    :param latest: the result of the last pass; None before the first one.
+    """
+
+    def __init__(
+        self, settings: Settings, cache: FleetCache | None = None, queries: BlockingQueries | None = None
+    ) -> None:
+        """Send nothing yet.
+
+        :param cache: that of this process; None for one of its own.
+        :param queries: the blocking queries of this process; None for queries of its own.
+        """
+        self.store = CachedStore(settings, cache)
+        self.latest: PassResult | None = None
+        keys = self.store.keys
+        folders = (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates, keys.current_version)
+        self._watch = Watch(settings, folders, queries)
+        self._position = 0
+        self._request = PassRequest()
+
+    def close(self) -> None:
+        """Stop watching Consul."""
+        self._watch.close()
+
+    def first(self, request: PassRequest, *, most_slow: int = MOST_SLOW) -> PassResult:
+        """Make the first pass.
+
+        :param request: whose rules, order and commands apply to this pass only, because the ledger has them then.
+        :param most_slow: as for :func:`make_pass`.
+        :raises UpgradeError: what :func:`make_pass` raises.
+        """
+        found = self._make(request, most_slow)
+        self._request = PassRequest(
+            version=found.plan.version,
+            fleet=request.fleet,
+            role_pattern=request.role_pattern,
+            limit=request.limit,
+            converge=request.converge,
+            post_upgrade=request.post_upgrade,
+        )
+        return found
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until something may have changed; return whether it has within ``seconds``."""
+        wake_at = self.latest.plan.wake_at if self.latest is not None else None
+        if wake_at is not None:
+            seconds = min(seconds, max(_MARGIN, wake_at - runtime.now() + _MARGIN))
+        has_changed = self._watch.wait(self._position, seconds)
+        if has_changed:
+            runtime.sleep(_GATHER)
+        return has_changed or (wake_at is not None and runtime.now() >= wake_at)
+
+    def next(self, *, most_slow: int = MOST_SLOW) -> PassResult:
+        """Make one more pass. It never begins a rollout.
+
+        :raises UpgradeError: what :func:`make_pass` raises.
+        """
+        ledger = self.latest.ledger if self.latest is not None else None
+        epoch, commit = (ledger.epoch, ledger.commit) if ledger is not None else (0, "")
+        return self._make(replace(self._request, since=1, epoch=epoch, commit=commit), most_slow)
+
+    def _make(self, request: PassRequest, most_slow: int) -> PassResult:
+        self._position = self._watch.mark()
+        self.latest = make_pass(self.store, request, most_slow=most_slow, before=self.latest)
+        return self.latest
