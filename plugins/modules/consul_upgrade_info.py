@@ -46,6 +46,13 @@ options:
       - Host to explain, with its history. See RV(host).
       - The cost depends on the current rollout, not on the number of earlier ones.
     type: str
+  hosts:
+    description:
+      - Names of hosts to return in RV(hosts), or V(all) for all hosts. With V(all), the result also has RV(status), RV(waves) and RV(wave_seconds).
+      - A result without hosts is small, whatever the size of the fleet.
+    type: list
+    elements: str
+    default: []
 seealso:
   - module: convoy.upgrade.consul_upgrade_metrics
   - module: convoy.upgrade.consul_upgrade_plan
@@ -54,6 +61,11 @@ seealso:
 EXAMPLES = r"""
 - name: Read the state of the fleet
   convoy.upgrade.consul_upgrade_info:
+  register: fleet
+
+- name: Read the state of each host
+  convoy.upgrade.consul_upgrade_info:
+    hosts: all
   register: fleet
 
 - name: Explain one host
@@ -88,13 +100,75 @@ complete:
   description: Whether every host of the fleet is upgraded.
   returned: success
   type: bool
+counts:
+  description: Maps each of the six states to the number of its hosts.
+  returned: success
+  type: dict
+  sample: {"upgraded": 1, "failed": 0, "lost": 0, "upgrading": 1, "held": 0, "pending": 0}
+roles:
+  description: Maps each role to the numbers of its hosts.
+  returned: success
+  type: dict
+  contains:
+    hosts:
+      description: Number of hosts.
+      type: int
+    states:
+      description: Maps each of the six states to the number of hosts.
+      type: dict
+    versions:
+      description: Maps each version that hosts reported to their number. The empty version is for hosts that never reported.
+      type: dict
+  sample: {"controller": {"hosts": 1, "states": {"upgraded": 1, "failed": 0, "lost": 0, "upgrading": 0, "held": 0, "pending": 0}, "versions": {"2.10": 1}}}
+reasons:
+  description: Why hosts are not upgraded, each reason once. States that need an operator come first.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    state:
+      description: State of the hosts.
+      type: str
+    reason:
+      description: The reason as a sentence.
+      type: str
+    hosts:
+      description: The first eight hosts, in natural order.
+      type: list
+      elements: str
+    count:
+      description: Number of hosts.
+      type: int
+  sample: [{"state": "pending", "reason": "waits for a slot", "hosts": ["compute2"], "count": 1}]
+forecast:
+  description: The forecast of the waves, if no host fails.
+  returned: success
+  type: dict
+  contains:
+    waves:
+      description:
+        - The first twelve waves, each with C(hosts) (the first eight), C(count) and C(seconds). The first wave has the hosts that the next pass would admit.
+        - C(seconds) is how long the wave may take, from the last upgrades of the hosts (median per role), or V(0) if unknown. The time until a node
+          asks for its gate is not included.
+      type: list
+      elements: dict
+    more_waves:
+      description: Number of the waves after these.
+      type: int
+    more_hosts:
+      description: Number of the hosts in the waves after these.
+      type: int
+    seconds:
+      description: Expected duration of all waves, or V(0) if unknown.
+      type: float
+  sample: {"waves": [{"hosts": ["compute1", "compute2"], "count": 2, "seconds": 310.0}], "more_waves": 0, "more_hosts": 0, "seconds": 310.0}
 status:
   description: Maps each of the six states to its hosts, in natural order.
-  returned: success
+  returned: if O(hosts) has V(all)
   type: dict
   sample: {"upgraded": ["controller1"], "failed": [], "lost": [], "upgrading": ["compute1"], "held": [], "pending": []}
 hosts:
-  description: Maps every host to its state.
+  description: Maps the hosts of O(hosts) to their states.
   returned: success
   type: dict
   contains:
@@ -153,15 +227,13 @@ hosts:
       type: bool
 waves:
   description: Hosts that the next pass would admit, then the forecast of the hosts after them.
-  returned: success
+  returned: if O(hosts) has V(all)
   type: list
   elements: list
   sample: [["compute1", "compute2"], ["compute3"]]
 wave_seconds:
-  description:
-    - Expected duration of each of RV(waves) in seconds, from the last upgrades of the hosts (median per role). V(0) if unknown.
-    - The time until a node asks for its gate is not included.
-  returned: success
+  description: Expected duration of each of RV(waves) in seconds, as in RV(forecast).
+  returned: if O(hosts) has V(all)
   type: list
   elements: float
   sample: [310.0, 290.0]
@@ -237,6 +309,12 @@ holds:
     at:
       description: When it was set, or empty if unknown.
       type: str
+    hosts:
+      description: Number of hosts that it covers.
+      type: int
+    upgraded:
+      description: Number of these hosts that are upgraded.
+      type: int
 blockers:
   description: Reasons why hosts are not upgraded, one sentence for each, with the hosts.
   returned: success
@@ -345,11 +423,18 @@ failure:
       type: dict
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, ModuleCall, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import (
+    fleet_summary,
+    forecast_summary,
+    holds_summary,
+    hosts_as_result,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts, rollout_blockers
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView, read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
@@ -360,11 +445,16 @@ SPEC: dict[str, dict[str, Any]] = {
     "role_pattern": {"type": "str"},
     "history": {"type": "int", "default": 10},
     "name": {"type": "str"},
+    "hosts": {"type": "list", "elements": "str", "default": []},
 }
 
 
-def as_result(view: FleetView, name: str | None) -> dict[str, Any]:
-    """Return the result of the module."""
+def as_result(view: FleetView, name: str | None, wanted: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the result of the module.
+
+    :param name: the host to explain.
+    :param wanted: the hosts to return.
+    """
     plan, ledger = view.plan, view.snapshot.ledger
     result: dict[str, Any] = {
         "changed": False,
@@ -373,14 +463,13 @@ def as_result(view: FleetView, name: str | None) -> dict[str, Any]:
         "epoch": ledger.epoch if ledger else 0,
         "index": view.snapshot.index,
         "complete": plan.complete,
-        "status": plan.status(),
-        "hosts": {host: asdict(one) for host, one in plan.hosts.items()},
-        "waves": plan.waves,
-        "wave_seconds": plan.wave_seconds,
+        **fleet_summary(plan.hosts),
+        "forecast": forecast_summary(plan),
+        **hosts_as_result(plan, plan.hosts, wanted),
         "can_move": plan.can_move,
         **rollout_blockers(plan),
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
-        "holds": [{"scope": scope, "name": of, **asdict(one)} for scope, of, one in view.snapshot.holds.every()],
+        "holds": holds_summary(view.snapshot.holds.every(), plan.hosts),
         "blockers": blocked_hosts(plan, plan.hosts),
         "ledger": asdict(ledger) if ledger else {},
         "history": view.history,
@@ -405,7 +494,7 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     )
     for warning in view.warnings:
         call.warn(warning)
-    return as_result(view, options["name"])
+    return as_result(view, options["name"], options["hosts"])
 
 
 def main() -> None:

@@ -143,6 +143,13 @@ options:
         uses this option. It is here for your own loops.
     type: int
     default: 0
+  hosts:
+    description:
+      - Names of hosts to return in RV(hosts), or V(all) for all hosts. With V(all), the result also has RV(status), RV(waves) and RV(wave_seconds).
+      - A result without hosts is small, whatever the size of the fleet.
+    type: list
+    elements: str
+    default: []
   commit:
     description:
       - RV(commit) that came with O(epoch). If this epoch has another commit now, or is missing in the history, Consul was restored and another
@@ -254,13 +261,88 @@ sources:
   returned: success
   type: dict
   sample: {"rolling_rules.global": "rules.yml", "role_order.compute": "upgrade_roles"}
+counts:
+  description: Maps each of the six states to the number of its hosts after the call.
+  returned: success
+  type: dict
+  sample: {"upgraded": 1, "failed": 0, "lost": 0, "upgrading": 1, "held": 0, "pending": 0}
+roles:
+  description: Maps each role to the numbers of its hosts after the call.
+  returned: success
+  type: dict
+  contains:
+    hosts:
+      description: Number of hosts.
+      type: int
+    states:
+      description: Maps each of the six states to the number of hosts.
+      type: dict
+    versions:
+      description: Maps each version that hosts reported to their number. The empty version is for hosts that never reported.
+      type: dict
+  sample: {"controller": {"hosts": 1, "states": {"upgraded": 1, "failed": 0, "lost": 0, "upgrading": 0, "held": 0, "pending": 0}, "versions": {"2.10": 1}}}
+reasons:
+  description: Why hosts are not upgraded, each reason once. States that need an operator come first.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    state:
+      description: State of the hosts.
+      type: str
+    reason:
+      description: The reason as a sentence.
+      type: str
+    hosts:
+      description: The first eight hosts, in natural order.
+      type: list
+      elements: str
+    count:
+      description: Number of hosts.
+      type: int
+  sample: [{"state": "pending", "reason": "waits for a slot", "hosts": ["compute2"], "count": 1}]
+forecast:
+  description: The forecast of the waves, if no host fails.
+  returned: success
+  type: dict
+  contains:
+    waves:
+      description:
+        - The first twelve waves, each with C(hosts) (the first eight), C(count) and C(seconds). The first wave has the hosts that this call admitted.
+        - C(seconds) is how long the wave may take, from the last upgrades of the hosts (median per role), or V(0) if unknown. The time until a node
+          asks for its gate is not included.
+      type: list
+      elements: dict
+    more_waves:
+      description: Number of the waves after these.
+      type: int
+    more_hosts:
+      description: Number of the hosts in the waves after these.
+      type: int
+    seconds:
+      description: Expected duration of all waves, or V(0) if unknown.
+      type: float
+  sample: {"waves": [{"hosts": ["compute1", "compute2"], "count": 2, "seconds": 310.0}], "more_waves": 0, "more_hosts": 0, "seconds": 310.0}
+blocked:
+  description: Hosts that are in no wave of RV(forecast) and not upgrading.
+  returned: success
+  type: dict
+  contains:
+    outside:
+      description: Hosts that O(limit) excludes. C(hosts) has the first eight of them, C(count) is their number.
+      type: dict
+    reasons:
+      description: Why the other hosts are blocked, as in RV(reasons).
+      type: list
+      elements: dict
+  sample: {"outside": {"hosts": [], "count": 0}, "reasons": []}
 status:
   description: Maps each of the six states to its hosts after the call, in natural order.
-  returned: success
+  returned: if O(hosts) has V(all)
   type: dict
   sample: {"upgraded": ["controller1"], "failed": [], "lost": [], "upgrading": ["compute1"], "held": [], "pending": []}
 hosts:
-  description: Maps every host to its state after the call.
+  description: Maps the hosts of O(hosts) to their states after the call.
   returned: success
   type: dict
   contains:
@@ -342,15 +424,13 @@ waves:
   description:
     - Hosts that this call admitted, then the forecast of the waves after them if no host fails.
     - Empty if no host is left to admit.
-  returned: success
+  returned: if O(hosts) has V(all)
   type: list
   elements: list
   sample: [["compute1", "compute2"], ["compute3"]]
 wave_seconds:
-  description:
-    - Expected duration of each of RV(waves) in seconds, from the last upgrades of the hosts (median per role). V(0) if unknown.
-    - The time until a node asks for its gate is not included.
-  returned: success
+  description: Expected duration of each of RV(waves) in seconds, as in RV(forecast).
+  returned: if O(hosts) has V(all)
   type: list
   elements: float
   sample: [310.0, 290.0]
@@ -437,16 +517,20 @@ failure:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES, UPGRADING
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
     CONNECTION_OPTIONS,
     ModuleCall,
     changed,
     run,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import (
+    blocked_summary,
+    fleet_summary,
+    forecast_summary,
+    hosts_as_result,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
@@ -478,15 +562,20 @@ SPEC: dict[str, dict[str, Any]] = {
     "since": {"type": "int"},
     "epoch": {"type": "int", "default": 0},
     "commit": {"type": "str", "default": ""},
+    "hosts": {"type": "list", "elements": "str", "default": []},
 }
 REQUIRED_IF: list[tuple[str, Any, tuple[str, ...]]] = [("rollback", True, ("version",))]
 
 
 def as_result(
-    outcome: PassResult, sources: Sequence[RuleSource] = (), order: Mapping[str, Any] | None = None
+    outcome: PassResult,
+    wanted: Sequence[str] = (),
+    sources: Sequence[RuleSource] = (),
+    order: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the result of the module for a pass.
 
+    :param wanted: the hosts to return.
     :param sources: the sources of the rules in this call.
     :param order: the order that this call added.
     """
@@ -502,14 +591,11 @@ def as_result(
         "complete": plan.complete,
         "instructions": dict(ledger.instructions) if ledger else {},
         "sources": origins(ledger.instructions if ledger else {}, sources, with_order({}, order or {})),
-        "status": {state: [host for host, view in hosts.items() if view.state == state] for state in STATES},
-        "hosts": {host: asdict(view) for host, view in hosts.items()},
-        "transitions": [
-            {"host": one.host, "role": one.role, "from": one.before, "to": UPGRADING, "reason": one.reason}
-            for one in outcome.admissions
-        ],
-        "waves": plan.waves,
-        "wave_seconds": plan.wave_seconds,
+        **fleet_summary(hosts),
+        "forecast": forecast_summary(plan),
+        "blocked": blocked_summary(plan, hosts),
+        **hosts_as_result(plan, hosts, wanted),
+        "transitions": outcome.transitions(),
         "done": plan.scope_done,
         "can_move": plan.can_move,
         **rollout_blockers(plan),
@@ -521,14 +607,20 @@ def as_result(
     }
 
 
-def act(call: ModuleCall, store: Store) -> dict[str, Any]:
-    """Make a pass; return its result.
+def read_sources(options: Mapping[str, Any]) -> Sequence[RuleSource]:
+    """Return the rules that the options give. After the first pass, the rules are in the ledger.
 
-    :raises UpgradeError: what :func:`make_pass` raises.
+    :raises UpgradeError: what :func:`sources_of` raises.
     """
-    options = call.params
-    # After the first pass, the rules are in the ledger.
-    sources = sources_of(options["instructions"], options["instructions_file"]) if options["since"] is None else ()
+    return sources_of(options["instructions"], options["instructions_file"]) if options["since"] is None else ()
+
+
+def as_request(store: Store, options: Mapping[str, Any], sources: Sequence[RuleSource]) -> PassRequest:
+    """Return what the options ask of a pass.
+
+    :param sources: what :func:`read_sources` returns.
+    :raises UpgradeError: what :func:`merged` and :func:`as_rollback` raise.
+    """
     request = PassRequest(
         version=options["version"],
         rules=merged(sources) if sources else None,
@@ -543,8 +635,17 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
         epoch=options["epoch"],
         commit=options["commit"],
     )
-    if options["rollback"]:
-        request = as_rollback(store, request)
+    return as_rollback(store, request) if options["rollback"] else request
+
+
+def act(call: ModuleCall, store: Store) -> dict[str, Any]:
+    """Make a pass; return its result.
+
+    :raises UpgradeError: what :func:`make_pass` raises.
+    """
+    options = call.params
+    sources = read_sources(options)
+    request = as_request(store, options, sources)
     if options["since"] is not None:
         seen = store.wait_for_change(options["since"], options["wait_timeout"])
     # One slow try ends the call. The action plugin prints a line and tries again.
@@ -553,7 +654,7 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
         outcome.index = max(outcome.index, seen)
     for warning in outcome.warnings:
         call.warn(warning)
-    return as_result(outcome, sources, options["role_order"])
+    return as_result(outcome, options["hosts"], sources, options["role_order"])
 
 
 def main() -> None:

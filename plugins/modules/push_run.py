@@ -57,7 +57,7 @@ options:
   plan:
     description:
       - A result of M(convoy.upgrade.consul_upgrade_plan), for V(prepared) in check mode. For V(checked), one of
-        M(convoy.upgrade.consul_upgrade_info) does too. For V(finished), that of a pass after the upgrade.
+        M(convoy.upgrade.consul_upgrade_info) does too. For V(finished), that of a pass after the upgrade. Each with C(hosts=all).
     type: dict
   composition:
     description:

@@ -80,6 +80,13 @@ class PassResult:
 
         return LazyMapping(plan.hosts, view)
 
+    def transitions(self) -> list[dict[str, str]]:
+        """Return the admitted hosts as plain data."""
+        return [
+            {"host": one.host, "role": one.role, "from": one.before, "to": UPGRADING, "reason": one.reason}
+            for one in self.admissions
+        ]
+
 
 def make_pass(
     store: Store,

@@ -78,7 +78,7 @@ class ProgressFeed:
 
     def _follow(self, message: FollowProgress) -> None:
         last: RolloutProgress | None = None
-        updates = ViewUpdates(message.first)
+        updates = ViewUpdates(message.lines, message.states)
         try:
             for update in follow(message.settings, message.fleet, queries=self._queries(message.settings)):
                 if isinstance(update, ProgressUpdate):

@@ -6,17 +6,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from ...module_utils._common.names import listing, plural
-from ...module_utils._host_states.states import UPGRADED, UPGRADING
-from ...module_utils._planner.explanations import LIMIT
+from ...module_utils._common.names import plural
 from ...module_utils._rule_checks.sources import leaves
-from .status_text import headline, reason_lines, rollout_lines, table_lines
-
-_MOST_WAVES = 12
-_MOST_HOSTS = 8
+from .status_text import headline, reason_lines, rollout_lines, some_hosts, table_lines
 
 
 def plan_lines(result: Mapping[str, Any]) -> list[str]:
@@ -24,7 +19,7 @@ def plan_lines(result: Mapping[str, Any]) -> list[str]:
 
     :param result: a result of ``consul_upgrade_plan``.
     """
-    waves = result["waves"]
+    waves = result["forecast"]["waves"]
     lines = [
         f"Plan: {headline(result)[len('Rollout ') :]}",
         *_replaced(result.get("replaces") or {}),
@@ -32,18 +27,11 @@ def plan_lines(result: Mapping[str, Any]) -> list[str]:
         *rollout_lines(result),
     ]
     lines += _table(result) if waves else ["No host is left to admit."]
-    expected = {host for wave in waves for host in wave}
-    others = {
-        host: view
-        for host, view in result["hosts"].items()
-        if host not in expected and view["state"] not in (UPGRADED, UPGRADING)
-    }
-    outside = [host for host, view in others.items() if view.get("cause") == LIMIT]
-    others = {host: view for host, view in others.items() if view.get("cause") != LIMIT}
-    if outside:
-        lines += ["", f"Not in this run, because of its limit: {listing(outside, 5)}."]
-    if others:
-        lines += ["", "Blocked, and needs an operator:", *reason_lines(others)[1:]]
+    outside, reasons = result["blocked"]["outside"], result["blocked"]["reasons"]
+    if outside["count"]:
+        lines += ["", f"Not in this run, because of its limit: {some_hosts(outside, 5)}."]
+    if reasons:
+        lines += ["", "Blocked, and needs an operator:", *reason_lines(reasons)[1:]]
     return lines
 
 
@@ -75,29 +63,28 @@ def rule_lines(rules: Mapping[str, Any]) -> list[str]:
 
 
 def _table(result: Mapping[str, Any]) -> list[str]:
-    waves: Sequence[Sequence[str]] = result["waves"]
-    seconds: Sequence[float] = result["wave_seconds"]
-    is_known = any(seconds)
+    forecast = result["forecast"]
+    is_known = bool(forecast["seconds"])
     rows = [["wave", "hosts", *(["begins", "takes"] if is_known else []), "who"]]
     begins = 0.0
-    for number, (wave, takes) in enumerate(zip(waves[:_MOST_WAVES], seconds, strict=False), 1):
-        times = [f"+{duration_in_words(begins)}", duration_in_words(takes)] if is_known else []
-        begins += takes
-        rows.append(["now" if number == 1 else str(number), str(len(wave)), *times, _who(wave, result)])
+    for number, wave in enumerate(forecast["waves"], 1):
+        times = [f"+{duration_in_words(begins)}", duration_in_words(wave["seconds"])] if is_known else []
+        begins += wave["seconds"]
+        rows.append(["now" if number == 1 else str(number), str(wave["count"]), *times, _who(wave, result)])
     lines = ["", *table_lines(rows, left=(len(rows[0]) - 1,))]
-    if len(waves) > _MOST_WAVES:
-        left = sum(len(wave) for wave in waves[_MOST_WAVES:])
-        lines.append(f"and {plural(len(waves) - _MOST_WAVES, 'wave')} more with {plural(left, 'host')}")
+    if forecast["more_waves"]:
+        more_waves, more_hosts = plural(forecast["more_waves"], "wave"), plural(forecast["more_hosts"], "host")
+        lines.append(f"and {more_waves} more with {more_hosts}")
     if is_known:
         lines.append(
-            f"About {duration_in_words(sum(seconds))} in all, if each host takes as long as its role did last time."
+            f"About {duration_in_words(forecast['seconds'])} in all, if each host takes as long as its role did last time."
         )
     return lines
 
 
-def _who(wave: Sequence[str], result: Mapping[str, Any]) -> str:
+def _who(wave: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     blocker = result.get("blocker")
-    return listing(wave, _MOST_HOSTS) or f"none: {blocker['reason'] if blocker else 'every slot is in use'}"
+    return some_hosts(wave) or f"none: {blocker['reason'] if blocker else 'every slot is in use'}"
 
 
 def duration_in_words(seconds: float) -> str:

@@ -5,54 +5,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from ...module_utils._host_states.states import UPGRADING
+from ...module_utils._passes.planner_pass import PassResult
+from ...module_utils._planner.plan import HostView
 
 _WAITING = ("pending", "held")
 _STUCK = ("failed", "lost")
 _DONE = "upgraded"
 
 
+@dataclass(frozen=True, slots=True)
+class FleetStates:
+    """The states of a fleet at one moment.
+
+    :param version: the target of the rollout.
+    :param roles: host -> role.
+    :param states: host -> state.
+    :param reason: returns why a host is in its state.
+    """
+
+    version: str
+    roles: Mapping[str, str]
+    states: Mapping[str, str]
+    reason: Callable[[str], str]
+
+
+def states_of_result(result: Mapping[str, Any]) -> FleetStates:
+    """Return the states in a result of ``consul_upgrade_plan`` that has all hosts."""
+    hosts: Mapping[str, Mapping[str, str]] = result["hosts"]
+    roles = {host: view["role"] for host, view in hosts.items()}
+    states = {host: view["state"] for host, view in hosts.items()}
+    return FleetStates(result["version"], roles, states, lambda host: hosts[host]["reason"])
+
+
+def states_of_views(version: str, hosts: Mapping[str, HostView]) -> FleetStates:
+    """Return the states of hosts that are explained already."""
+    roles = {host: view.role for host, view in hosts.items()}
+    states = {host: view.state for host, view in hosts.items()}
+    return FleetStates(version, roles, states, lambda host: hosts[host].reason)
+
+
+def states_of_pass(outcome: PassResult) -> FleetStates:
+    """Return the states after a pass. Only hosts that are asked for are explained."""
+    fleet, views = outcome.plan.fleet, outcome.hosts()
+    states = {host: one.state for host, one in fleet.hosts.items()} if fleet is not None else {}
+    states |= {one.host: UPGRADING for one in outcome.admissions}
+    return FleetStates(outcome.plan.version or "", outcome.members, states, lambda host: views[host].reason)
+
+
 class PassProgress:
-    """Turns the results of successive passes into lines."""
+    """Turns the states after successive passes into lines."""
 
-    def __init__(self) -> None:
-        """Start without a result."""
-        self._states: dict[str, str] = {}
+    def __init__(self, states: Mapping[str, str] | None = None) -> None:
+        """Start without a line.
 
-    def lines(self, result: Mapping[str, Any]) -> list[str]:
-        """Return a line for each host whose state has changed since the last result, and the count after them.
+        :param states: host -> state that was shown already; None for nothing.
+        """
+        self._states = states or {}
 
-        Upgraded hosts come first, because their slots became free for the others. For the first result, there are only lines for hosts
+    def lines(self, now: FleetStates) -> list[str]:
+        """Return a line for each host whose state has changed since the last call, and the count after them.
+
+        Upgraded hosts come first, because their slots became free for the others. In the first call, there are only lines for hosts
         that are upgrading, failed or lost.
         """
-        hosts: Mapping[str, Mapping[str, Any]] = result["hosts"]
         ended, others = [], []
-        for host, view in hosts.items():
-            before, after = self._states.get(host), view["state"]
+        for host, after in now.states.items():
+            before = self._states.get(host)
             if before == after or (before is None and after in (*_WAITING, _DONE)):
                 continue
             change = f"{host} {before} -> {after}" if before else f"{host} is {after}"
             if after == _DONE:
                 ended.append(change)
             else:
-                others.append(f"{change}: {view['reason']}")
-        self._states = {host: view["state"] for host, view in hosts.items()}
-        return [*ended, *others, running_count(result)] if ended or others else []
+                others.append(f"{change}: {now.reason(host)}")
+        self._states = now.states
+        return [*ended, *others, running_count(now)] if ended or others else []
 
 
-def running_count(result: Mapping[str, Any]) -> str:
+def running_count(now: FleetStates) -> str:
     """Return the running count: the upgraded hosts of each role, and the number of other hosts by state."""
-    total: dict[str, int] = {}
-    done: dict[str, int] = {}
-    states: dict[str, int] = {}
-    for view in result["hosts"].values():
-        role, state = view["role"], view["state"]
-        total[role] = total.get(role, 0) + 1
-        done[role] = done.get(role, 0) + (state == _DONE)
-        states[state] = states.get(state, 0) + 1
-    roles = ", ".join(f"{role} {done[role]}/{total[role]}" for role in total)
-    stuck = sum(states.get(state, 0) for state in _STUCK)
-    waiting = sum(states.get(state, 0) for state in _WAITING)
-    counts = [f"{states.get('upgrading', 0)} upgrading", f"{waiting} waiting"] + ([f"{stuck} failed"] if stuck else [])
-    return f"-- {result['version']}: {roles or 'no hosts'}; {', '.join(counts)}"
+    total = Counter(now.roles[host] for host in now.states)
+    done = Counter(now.roles[host] for host, state in now.states.items() if state == _DONE)
+    states = Counter(now.states.values())
+    roles = ", ".join(f"{role} {done[role]}/{count}" for role, count in total.items())
+    stuck = sum(states[state] for state in _STUCK)
+    waiting = sum(states[state] for state in _WAITING)
+    counts = [f"{states[UPGRADING]} upgrading", f"{waiting} waiting"] + ([f"{stuck} failed"] if stuck else [])
+    return f"-- {now.version}: {roles or 'no hosts'}; {', '.join(counts)}"

@@ -67,9 +67,9 @@ def status_lines(info: Mapping[str, Any]) -> list[str]:
         headline(info),
         *rollout_lines(info),
         "",
-        *_by_role(info["hosts"]),
-        *reason_lines(info["hosts"]),
-        *_of_holds(info.get("holds") or [], info["hosts"]),
+        *_by_role(info["roles"]),
+        *reason_lines(info["reasons"]),
+        *_of_holds(info.get("holds") or []),
         *_of_providers(info.get("providers") or {}),
     ]
 
@@ -102,21 +102,15 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _of_holds(holds: Sequence[Mapping[str, Any]], hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _of_holds(holds: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return each hold and how many hosts it applies to, including upgraded hosts."""
     lines = ["", "holds:"] if holds else []
     for one in holds:
         scope, name = one["scope"], one["name"]
-        covered = [
-            view
-            for host, view in hosts.items()
-            if scope == "global" or (view["role"] if scope == "role" else host) == name
-        ]
-        upgraded = sum(1 for view in covered if view["state"] == UPGRADED)
         what = "everything" if scope == "global" else f"{scope} {name}"
         how_many = (
-            f"{plural(len(covered), 'host')}, {upgraded} upgraded"
-            if covered or scope == "global"
+            f"{plural(one['hosts'], 'host')}, {one['upgraded']} upgraded"
+            if one["hosts"] or scope == "global"
             else f"no such {scope} is known"
         )
         since = f" since {one['at']}" if one["at"] else ""
@@ -148,49 +142,56 @@ def headline(info: Mapping[str, Any]) -> str:
     ledger = info.get("ledger") or {}
     came = f" from {info['previous_version']}" if info["previous_version"] else ""
     since = f", begun {_time(ledger['since'])} by {ledger['who']}" if ledger.get("since") else ""
-    hosts = list(info["hosts"].values())
-    done = sum(1 for view in hosts if view["state"] == UPGRADED)
-    return f"Rollout to {info['version']}{came}{since}: {done} of {plural(len(hosts), 'host')} upgraded"
+    done, hosts = info["counts"][UPGRADED], sum(info["counts"].values())
+    return f"Rollout to {info['version']}{came}{since}: {done} of {plural(hosts, 'host')} upgraded"
 
 
-def _by_role(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    roles: dict[str, list[Mapping[str, Any]]] = {}
-    for view in hosts.values():
-        roles.setdefault(view["role"], []).append(view)
+def _by_role(roles: Mapping[str, Mapping[str, Any]]) -> list[str]:
     rows = [["role", "hosts", *_COLUMNS, "versions"]]
     for role in in_order(roles):
-        views = roles[role]
-        rows.append([role, str(len(views)), *_counts(views), _versions(views)])
+        rows.append([role, *_numbers([roles[role]])])
     if len(roles) > 1:
-        everything = list(hosts.values())
-        rows.append(["fleet", str(len(everything)), *_counts(everything), _versions(everything)])
+        rows.append(["fleet", *_numbers([*roles.values()])])
     return table_lines(rows, left=(0, len(_COLUMNS) + 2))
 
 
-def _counts(views: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [str(sum(1 for view in views if view["state"] == state) or "-") for state in _COLUMNS]
+def _numbers(roles: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the cells of a row for some roles together: hosts, states, versions."""
+    versions: dict[str, int] = {}
+    for one in roles:
+        for version, count in one["versions"].items():
+            versions[version or "never reported"] = versions.get(version or "never reported", 0) + count
+    most_first = sorted(versions.items(), key=lambda pair: -pair[1])
+    return [
+        str(sum(one["hosts"] for one in roles)),
+        *(str(sum(one["states"][state] for one in roles) or "-") for state in _COLUMNS),
+        ", ".join(f"{version} ({count})" for version, count in most_first),
+    ]
 
 
-def _versions(views: Sequence[Mapping[str, Any]]) -> str:
-    counts: dict[str, int] = {}
-    for view in views:
-        name = view["version"] or "never reported"
-        counts[name] = counts.get(name, 0) + 1
-    return ", ".join(f"{version} ({count})" for version, count in sorted(counts.items(), key=lambda one: -one[1]))
+def reason_lines(reasons: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return why hosts are not upgraded, each reason below its state.
 
-
-def reason_lines(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return why hosts are not upgraded, each reason once, below its state."""
-    lines = []
-    for state in (FAILED, LOST, UPGRADING, HELD, PENDING):
-        by_reason: dict[str, list[str]] = {}
-        for host, view in hosts.items():
-            if view["state"] == state:
-                by_reason.setdefault(view["reason"], []).append(host)
-        if by_reason:
+    :param reasons: those of a result, in the order of their states.
+    """
+    lines: list[str] = []
+    state = ""
+    for one in reasons:
+        if one["state"] != state:
+            state = one["state"]
             lines += ["", f"{state}:"]
-        lines += [f"  {listing(in_order(names), _MOST_HOSTS)}: {reason}" for reason, names in by_reason.items()]
+        lines.append(f"  {some_hosts(one)}: {one['reason']}")
     return lines
+
+
+def some_hosts(found: Mapping[str, Any], most: int = _MOST_HOSTS) -> str:
+    """Return the first hosts of a group in a result, and how many more there are.
+
+    :param found: ``hosts`` with the first ones, and ``count``.
+    """
+    shown = found["hosts"][:most]
+    more = found["count"] - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def host_lines(host: Mapping[str, Any]) -> list[str]:

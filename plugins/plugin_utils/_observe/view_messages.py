@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...module_utils._consul.settings import Settings
 from ...module_utils._observe.progress import RolloutProgress
@@ -51,13 +50,15 @@ class FollowProgress(Message[bool]):
 
     :param fleet: host -> role, for hosts that never reported.
     :param version: the target of this run. Another rollout is not followed. Empty for any target.
-    :param first: the result of a pass that was not shown yet.
+    :param lines: changes that were not shown yet.
+    :param states: host -> state after these changes; None if there are none.
     """
 
     settings: Settings
     fleet: Mapping[str, str] | None = None
     version: str = ""
-    first: Mapping[str, Any] | None = None
+    lines: tuple[str, ...] = ()
+    states: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,20 +13,21 @@ from ...module_utils._common.sanitize import sanitize
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._observe.progress import RolloutProgress
 from ...module_utils._queries.follow import ProgressUpdate
-from .progress_lines import PassProgress, running_count
+from .progress_lines import PassProgress, running_count, states_of_views
 from .view_messages import ViewUpdate
 
 
 class ViewUpdates:
     """Turns successive reads into updates. ``count`` is the running count of the last read."""
 
-    def __init__(self, first: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, lines: Iterable[str] = (), states: Mapping[str, str] | None = None) -> None:
         """Start before the first read.
 
-        :param first: the result of a pass that was not shown yet; None for none.
+        :param lines: changes that were not shown yet.
+        :param states: host -> state after these changes.
         """
-        self._progress = PassProgress()
-        self._first_lines = self._progress.lines(first)[:-1] if first is not None else []
+        self._progress = PassProgress(states)
+        self._first_lines = list(lines)
         self._notes: tuple[str, ...] = ()
         self._warnings: set[str] = set()
         self._version = ""
@@ -41,12 +42,9 @@ class ViewUpdates:
             return ViewUpdate(tuple(map(sanitize, lines)), away=sanitize(read.message))
         lines = [*self._first_lines, *self._notes_of(read)]
         self._first_lines = []
-        hosts = {
-            host: {"role": view.role, "state": view.state, "reason": view.reason} for host, view in read.hosts.items()
-        }
-        result = {"version": read.progress.version, "hosts": hosts}
-        changes = self._progress.lines(result)
-        self.count = sanitize(running_count(result))
+        states = states_of_views(read.progress.version, read.hosts)
+        changes = self._progress.lines(states)
+        self.count = sanitize(running_count(states))
         # Without the running count, which the update has separately.
         return ViewUpdate(
             tuple(sanitize(line) for line in [*lines, *changes[:-1]]),

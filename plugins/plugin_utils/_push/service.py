@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.watch import BlockingQueries
 from ...module_utils._host_states.states import PENDING, UPGRADED
-from .._observe.progress_lines import PassProgress, running_count
+from .._observe.progress_lines import PassProgress, running_count, states_of_views
 from .admission import RunAdmission
 from .connections import StorePool
 from .decision import LEASED_ELSEWHERE, Decision
@@ -118,14 +118,8 @@ class PushService:
         :param is_shown: whether a live view shows the changes, so that the answer has no lines.
         """
         done, can_move, latest = self._admission.settle(message.hosts, message.seconds)
-        result = {
-            "version": self._run.version,
-            "hosts": {
-                host: {"role": view.role, "state": view.state, "reason": view.reason}
-                for host, view in latest.hosts.items()
-            },
-        }
-        changes = tuple(self._progress.lines(result))
+        states = states_of_views(self._run.version, latest.hosts)
+        changes = tuple(self._progress.lines(states))
         lines = () if is_shown else changes
         if done:
             return Settlement(done, can_move, lines)
@@ -134,7 +128,7 @@ class PushService:
             done,
             can_move,
             lines,
-            running_count(result)[3:],
+            running_count(states)[3:],
             tuple(self._admission.explain(latest, unfinished)),
             {host: self._partial[host] for host in unfinished if host in self._partial},
             latest.outcome.plan.blocker is None

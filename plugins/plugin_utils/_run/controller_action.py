@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
@@ -76,15 +77,9 @@ class ModuleAction(ActionBase):
 
     def call(self, options: Mapping[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         """Call the module; return its result."""
-        if self._runs_here(task_vars or {}):
-            plain = json.loads(json.dumps(options, default=_plain))
-            checked = ArgumentSpecValidator(dict(self.SPEC), required_if=self.REQUIRED_IF).validate(plain)
-            # Otherwise the module says what is wrong.
-            if not checked.error_messages:
-                params = checked.validated_parameters
-                result = json.loads(json.dumps(self._call_here(params)))
-                secrets = [params[name] for name, spec in self.SPEC.items() if spec.get("no_log") and params.get(name)]
-                return dict(remove_values(result, secrets))
+        params = self.checked_here(options, task_vars)
+        if params is not None:
+            return self.as_module_result(self._call_here(params), params)
         found: dict[str, Any] = self._execute_module(
             module_name=self.MODULE,
             module_args=dict(options),
@@ -93,19 +88,42 @@ class ModuleAction(ActionBase):
         )
         return found
 
-    def _call_here(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        call = _LocalCall(params, check_mode=bool(self._task.check_mode))
+    def checked_here(self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return the checked options if the module can be called in this process; None otherwise, or if they are wrong.
+
+        The module itself then says what is wrong.
+        """
+        if not self._runs_here(task_vars or {}):
+            return None
+        plain = json.loads(json.dumps(options, default=_plain))
+        checked = ArgumentSpecValidator(dict(self.SPEC), required_if=self.REQUIRED_IF).validate(plain)
+        params: Mapping[str, Any] = checked.validated_parameters
+        return None if checked.error_messages else params
+
+    def as_module_result(self, result: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a result as a module would return it: plain data, without secrets."""
+        secrets = [params[name] for name, spec in self.SPEC.items() if spec.get("no_log") and params.get(name)]
+        return dict(remove_values(json.loads(json.dumps(result)), secrets))
+
+    @contextlib.contextmanager
+    def in_base_folder(self) -> Iterator[None]:
+        """Work in the folder in which Ansible runs modules on this machine, so that relative paths mean the same."""
         # As a file, because the folder may have been deleted meanwhile.
         started_in = os.open(".", os.O_RDONLY)
         try:
-            # Where Ansible runs modules on this machine, so that relative paths mean the same.
             os.chdir(self._loader.get_basedir())
-            result = type(self).ACT(call, Store(read_settings(params.get, os.environ)))
-        except UpgradeError as error:
-            result = error.as_result()
+            yield
         finally:
             os.fchdir(started_in)
             os.close(started_in)
+
+    def _call_here(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        call = _LocalCall(params, check_mode=bool(self._task.check_mode))
+        try:
+            with self.in_base_folder():
+                result = type(self).ACT(call, Store(read_settings(params.get, os.environ)))
+        except UpgradeError as error:
+            result = error.as_result()
         return {"changed": False, **result, **({"warnings": call.warnings} if call.warnings else {})}
 
     def _runs_here(self, task_vars: Mapping[str, Any]) -> bool:

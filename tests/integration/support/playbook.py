@@ -27,13 +27,13 @@ _NOTHING_PRINTED = "(the modules were called directly, so Ansible printed nothin
 
 
 def plan(**options: Any) -> Task:
-    """Return a task that plans."""
-    return {"convoy.upgrade.consul_upgrade_plan": options}
+    """Return a task that plans, with all hosts in its result."""
+    return {"convoy.upgrade.consul_upgrade_plan": {"hosts": "all", **options}}
 
 
 def info(**options: Any) -> Task:
-    """Return a task that looks."""
-    return {"convoy.upgrade.consul_upgrade_info": options}
+    """Return a task that looks, with all hosts in its result."""
+    return {"convoy.upgrade.consul_upgrade_info": {"hosts": "all", **options}}
 
 
 def report(name: str, version: str, state: str, **options: Any) -> Task:

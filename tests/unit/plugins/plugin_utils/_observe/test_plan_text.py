@@ -8,6 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import (
+    blocked_summary,
+    fleet_summary,
+    forecast_summary,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.rule_text import rule_line
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.plan_text import (
     duration_in_words,
@@ -18,14 +24,16 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.plan_text 
 PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; continue with resume.yml", "until": 0}
 
 
-def view(state: str, reason: str = "because") -> dict[str, Any]:
-    return {"role": "compute", "group": None, "state": state, "version": "v1", "reason": reason}
+def view(state: str, reason: str = "because") -> HostView:
+    return HostView("compute", None, state, "v1", reason)
 
 
-def result(hosts: dict[str, Any], waves: list[list[str]], **more: Any) -> dict[str, Any]:
-    seconds = [0.0] * len(waves)
-    found = {"version": "v2", "previous_version": "v1", "hosts": hosts, "waves": waves, "wave_seconds": seconds}
-    return {**found, "instructions": {}, **more}
+def result(
+    hosts: dict[str, HostView], waves: list[list[str]], wave_seconds: list[float] | None = None, **more: Any
+) -> dict[str, Any]:
+    plan = Plan(waves=[tuple(wave) for wave in waves], wave_seconds=wave_seconds or [0.0] * len(waves))
+    found = {"version": "v2", "previous_version": "v1", **fleet_summary(hosts), "forecast": forecast_summary(plan)}
+    return {**found, "blocked": blocked_summary(plan, hosts), "instructions": {}, **more}
 
 
 def test_a_plan_shows_its_rules_its_waves_and_blocked_hosts() -> None:

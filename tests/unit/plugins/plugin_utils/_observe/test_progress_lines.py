@@ -5,20 +5,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassResult
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import (
+    FleetStates,
+    PassProgress,
+    running_count,
+    states_of_pass,
+    states_of_result,
+    states_of_views,
+)
+from fleets import fleet
 
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import PassProgress, running_count
+
+def result(**hosts: str) -> FleetStates:
+    """Return the states of a result in which hosts are in these states, for the reason ``because``."""
+    return states_of_result(
+        {
+            "version": "2.0",
+            "hosts": {
+                host: {"role": host.rstrip("0123456789"), "state": state, "reason": "because"}
+                for host, state in hosts.items()
+            },
+        }
+    )
 
 
-def result(**hosts: str) -> dict[str, Any]:
-    """Return a result in which hosts are in these states, for the reason ``because``."""
-    return {
-        "version": "2.0",
-        "hosts": {
-            host: {"role": host.rstrip("0123456789"), "state": state, "reason": "because"}
-            for host, state in hosts.items()
-        },
-    }
+def test_explained_hosts_have_the_same_states() -> None:
+    found = states_of_views("2.0", {"web1": HostView("web", None, "upgrading", "1", "because")})
+    assert PassProgress().lines(found) == ["web1 is upgrading: because", "-- 2.0: web 0/1; 1 upgrading, 0 waiting"]
+
+
+def test_a_pass_has_the_states_after_its_admissions() -> None:
+    plan = fleet(web=2).plan({"rolling_rules": {"global": 1}})
+    found = states_of_pass(PassResult(plan, admissions=list(plan.admissions)))
+    assert found.states == {"web1": "upgrading", "web2": "pending"}
+    assert found.reason("web1").startswith("admitted, because rolling_rules.global admits 1 of role web at once")
+
+
+def test_what_was_shown_already_is_no_change() -> None:
+    progress = PassProgress({"compute1": "upgrading"})
+    assert progress.lines(result(compute1="upgrading")) == []
 
 
 def test_a_fleet_that_only_waits_has_no_line() -> None:

@@ -5,23 +5,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.failure_budgets import ExhaustedBudget
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import fleet_summary, holds_summary
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import rollout_blocker
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan, rollout_blockers
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Plan, rollout_blockers
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import Instructions
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import status_text
 
 
-def view(role: str, state: str, version: str | None = "v1", reason: str = "because") -> dict[str, Any]:
-    return {"role": role, "group": None, "state": state, "version": version, "reason": reason}
+def view(role: str, state: str, version: str | None = "v1", reason: str = "because") -> HostView:
+    return HostView(role, None, state, version, reason)
 
 
-def result(hosts: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"version": "v2", "previous_version": "v1", "hosts": hosts, "waves": [], "instructions": {}, **more}
+def result(hosts: dict[str, HostView], **more: Any) -> dict[str, Any]:
+    return {"version": "v2", "previous_version": "v1", **fleet_summary(hosts), "instructions": {}, **more}
 
 
 PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; continue with resume.yml", "until": 0}
@@ -53,10 +56,10 @@ def test_the_table_counts_each_role_and_the_fleet() -> None:
 
 def test_failed_hosts_come_first_and_each_reason_is_shown_once() -> None:
     hosts = {
-        "c10": view("compute", "pending", reason="waits for a slot"),
-        "c9": view("compute", "pending", reason="waits for a slot"),
         "c1": view("compute", "failed", reason="failed: no space left"),
         "c2": view("compute", "held", reason="held by ann"),
+        "c9": view("compute", "pending", reason="waits for a slot"),
+        "c10": view("compute", "pending", reason="waits for a slot"),
     }
     lines = status_text.status_lines(result(hosts))
     assert lines[lines.index("failed:") :] == [
@@ -73,9 +76,9 @@ def test_failed_hosts_come_first_and_each_reason_is_shown_once() -> None:
 
 def test_each_hold_is_shown_also_for_upgraded_hosts_and_unknown_names() -> None:
     hosts = {name: view("web", state) for name, state in (("web1", "upgraded"), ("web2", "pending"))}
-    hold = {"key": "upgrade/hold/x", "by": "ann", "at": "today", "reason": "its disk"}
+    hold = Hold("upgrade/hold/x", "its disk", "ann", "today")
     scopes = [("global", ""), ("role", "web"), ("role", "wbe"), ("host", "web1"), ("host", "web9")]
-    holds = [{"scope": scope, "name": name, **hold} for scope, name in scopes]
+    holds = holds_summary([(scope, name, hold) for scope, name in scopes], hosts)
     lines = status_text.status_lines(result(hosts, holds=holds))
     assert lines[lines.index("holds:") :] == [
         "holds:",
@@ -130,7 +133,7 @@ def test_the_headline_has_who_began_the_rollout_and_when() -> None:
 @pytest.mark.parametrize(("group", "shown"), [(None, "(role compute)"), ("nodes", "(role compute, group nodes)")])
 def test_the_history_of_a_host_is_ordered_by_time_then_by_cause(group: str | None, shown: str) -> None:
     host = {
-        **view("compute", "upgraded", "v2", "runs v2"),
+        **asdict(view("compute", "upgraded", "v2", "runs v2")),
         "name": "c1",
         "group": group,
         "explanation": ["c1 runs v2.", "It is done."],
@@ -154,7 +157,7 @@ def test_the_history_of_a_host_is_ordered_by_time_then_by_cause(group: str | Non
 
 def test_a_host_admitted_with_its_role_has_the_reason_of_the_role() -> None:
     host = {
-        **view("compute", "upgrading"),
+        **asdict(view("compute", "upgrading")),
         "name": "c1",
         "explanation": [],
         "record": None,
@@ -284,7 +287,13 @@ def test_the_history_of_a_host_says_if_older_entries_are_left_out() -> None:
 def story(events: list[dict[str, Any]], record: dict[str, Any] | None = None) -> list[str]:
     """Return what a story says after its head, without the times; the events are given with the oldest first."""
     told = [{"at": 10, "epoch": number, "version": "v2", **event} for number, event in enumerate(events, 1)]
-    host = {**view("compute", "pending"), "name": "c1", "explanation": [], "record": record, "events": told[::-1]}
+    host = {
+        **asdict(view("compute", "pending")),
+        "name": "c1",
+        "explanation": [],
+        "record": record,
+        "events": told[::-1],
+    }
     return [line.split("  ")[2] for line in status_text.host_lines(host)[2:]]
 
 

@@ -46,8 +46,7 @@ def test_changes_are_lines_and_the_count_is_separate() -> None:
 
 
 def test_a_pass_before_the_first_read_is_shown_with_it() -> None:
-    view = {"role": "web", "state": "upgrading", "reason": "admitted"}
-    shown = ViewUpdates({"version": "2", "hosts": {"web1": view}})
+    shown = ViewUpdates(["web1 is upgrading: admitted"], {"web1": "upgrading"})
 
     assert shown.update(updates(web1="upgraded")).lines == (
         "web1 is upgrading: admitted",

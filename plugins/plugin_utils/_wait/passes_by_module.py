@@ -1,0 +1,95 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Passes that a module makes on another machine, from where Consul can be reached.
+
+A module prints nothing before it ends. So each call waits for a change with blocking queries, makes one pass and returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...module_utils._observe.summary import ALL
+from .._observe.progress_lines import states_of_result
+from .passes import Passes, PassFailed, PatientPasses, WaitedPass
+
+# Options of the first call only. Then the ledger has the rules, and later calls must not undo an operator's commands.
+_FIRST_ONLY = ("instructions", "instructions_file", "role_order", "restart", "replace", "rollback")
+# What a result has only if all hosts are asked for.
+_OF_HOSTS = ("hosts", "status", "waves", "wave_seconds")
+
+
+class PassesByModule(Passes):
+    """Makes passes by calls of the module.
+
+    :param call: calls the module with options, and returns its result.
+    """
+
+    def __init__(
+        self, call: Callable[[dict[str, Any]], dict[str, Any]], options: Mapping[str, Any], say: Callable[[str], None]
+    ) -> None:
+        """Call nothing yet."""
+        super().__init__()
+        self._call = call
+        wanted = options.get("hosts") or []
+        self._wanted = [wanted] if isinstance(wanted, str) else list(wanted)
+        # Lines on the hosts need all of them.
+        self._options = {**options, "hosts": [ALL]}
+        self._patient = PatientPasses(say)
+        self._first: Mapping[str, Any] = {}
+        self._latest: Mapping[str, Any] = {}
+
+    def first(self) -> WaitedPass:
+        """Make the first pass."""
+        made = self._make(self._options)
+        found = self._latest
+        self._first = {name: found[name] for name in ("forecast", "waves", "wave_seconds", "replaces", "sources")}
+        self._options = {name: value for name, value in self._options.items() if name not in _FIRST_ONLY}
+        self._options["version"] = found["version"]
+        return made
+
+    def next(self, seconds: float) -> WaitedPass | None:
+        """Wait for a change, and make a pass."""
+        known = {name: self._latest[name] for name in ("epoch", "commit")}
+        waits = {"since": self._latest["index"], "wait_timeout": max(1, int(seconds))}
+        return self._make({**self._options, **known, **waits})
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def _make(self, options: dict[str, Any]) -> WaitedPass:
+        def attempt() -> dict[str, Any]:
+            found = self._call(options)
+            if found.get("failed"):
+                # The change that it waited for has already happened.
+                options["wait_timeout"] = min(1, options.get("wait_timeout") or 1)
+                raise PassFailed(found)
+            return found
+
+        return self._seen(self._patient.make(attempt))
+
+    def _seen(self, found: dict[str, Any]) -> WaitedPass:
+        total, self._latest = self.total, found
+        total.changed |= bool(found["changed"])
+        total.transitions += found["transitions"]
+        if found["changed"]:
+            total.diffs.append(found["diff"])
+        total.warnings |= dict.fromkeys(found.get("warnings") or ())
+        return WaitedPass(
+            done=found["done"],
+            can_move=found["can_move"],
+            blocker=found["blocker"],
+            blockers=lambda: list(found["blockers"]),
+            wake_at=found["wake_at"],
+            states=states_of_result(found),
+            result=lambda: self._as_asked({**found, **self._first}),
+        )
+
+    def _as_asked(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return a result with the hosts that the task asks for."""
+        if ALL in self._wanted:
+            return result
+        hosts = {host: result["hosts"][host] for host in self._wanted if host in result["hosts"]}
+        return {**{name: value for name, value in result.items() if name not in _OF_HOSTS}, "hosts": hosts}

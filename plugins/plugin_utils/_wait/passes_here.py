@@ -1,0 +1,91 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Passes that are made in this process, which keeps the fleet in memory between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._consul.operations import as_diff
+from ...module_utils._consul.settings import Settings
+from ...module_utils._passes.planner_pass import PassRequest, PassResult
+from ...module_utils._passes.repeated_passes import RepeatedPasses
+from ...module_utils._planner.plan import blocked_hosts, rollout_blockers
+from ...module_utils._state.store import Store
+from .._observe.progress_lines import states_of_pass
+from .passes import Passes, PassFailed, PatientPasses, WaitedPass
+
+
+class PassesHere(Passes):
+    """Makes passes in this process.
+
+    :param request: returns the request of the first pass.
+    :param as_result: returns the module's result for a pass.
+    :param with_diff: whether to keep all changes for diff mode.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        request: Callable[[Store], PassRequest],
+        as_result: Callable[[PassResult], dict[str, Any]],
+        say: Callable[[str], None],
+        *,
+        with_diff: bool = False,
+    ) -> None:
+        """Send nothing yet."""
+        super().__init__()
+        self._passes = RepeatedPasses(settings)
+        self._request = request
+        self._as_result = as_result
+        self._patient = PatientPasses(say)
+        self._with_diff = with_diff
+        self._first: Mapping[str, Any] = {}
+
+    def first(self) -> WaitedPass:
+        """Make the first pass."""
+        made = self._make(lambda: self._passes.first(self._request(self._passes.store), most_slow=1))
+        result = made.result()
+        self._first = {
+            name: result[name]
+            for name in ("forecast", "waves", "wave_seconds", "replaces", "sources")
+            if name in result
+        }
+        return made
+
+    def next(self, seconds: float) -> WaitedPass | None:
+        """Wait for a change, and make a pass."""
+        return self._make(lambda: self._passes.next(most_slow=1)) if self._passes.wait(seconds) else None
+
+    def close(self) -> None:
+        """Stop watching Consul."""
+        self._passes.close()
+
+    def _make(self, act: Callable[[], PassResult]) -> WaitedPass:
+        def attempt() -> PassResult:
+            try:
+                return act()
+            except UpgradeError as error:
+                raise PassFailed({"changed": False, **error.as_result()}) from None
+
+        return self._seen(self._patient.make(attempt))
+
+    def _seen(self, outcome: PassResult) -> WaitedPass:
+        plan, total = outcome.plan, self.total
+        total.changed |= bool(outcome.changes)
+        total.transitions += outcome.transitions()
+        if outcome.changes and self._with_diff:
+            total.diffs.append(as_diff(outcome.changes))
+        total.warnings |= dict.fromkeys(outcome.warnings)
+        return WaitedPass(
+            done=plan.scope_done,
+            can_move=plan.can_move,
+            blocker=rollout_blockers(plan)["blocker"],
+            blockers=lambda: blocked_hosts(plan, outcome.hosts()),
+            wake_at=plan.wake_at or 0,
+            states=states_of_pass(outcome),
+            result=lambda: {**self._as_result(outcome), **self._first},
+        )
