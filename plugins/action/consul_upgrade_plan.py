@@ -31,7 +31,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.clie
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import FleetStates
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress, IsShown
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ModuleAction
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes import Passes
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes import Passes, PassFailed, PatientPasses
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes_by_module import PassesByModule
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes_here import PassesHere
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.wait import RolloutWait
@@ -54,8 +54,7 @@ class ActionModule(ModuleAction):
         options = dict(self._task.args)
         wait = options.pop("wait", None)
         if not boolean(wait or False, strict=False) or self._task.check_mode:
-            # The module gets all options, so that its errors name the options.
-            return {**result, **self.call(self._task.args, task_vars)}
+            return {**result, **self._make_one(task_vars)}
         params = self.checked_here(options, task_vars)
         try:
             passes = self._passes(options, params, task_vars)
@@ -67,6 +66,21 @@ class ActionModule(ModuleAction):
         finally:
             passes.close()
         return {**result, **(waited if params is None else self.as_module_result(waited, params))}
+
+    def _make_one(self, task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Make one pass. The module gets all options, so that its errors name the options."""
+
+        def attempt() -> dict[str, Any]:
+            found = self.call(self._task.args, task_vars)
+            if found.get("failed"):
+                raise PassFailed(found)
+            return found
+
+        try:
+            made: dict[str, Any] = PatientPasses(lambda line: self._say([line])).make(attempt)
+        except PassFailed as failed:
+            return failed.result
+        return made
 
     def _passes(
         self, options: dict[str, Any], params: Mapping[str, Any] | None, task_vars: dict[str, Any] | None

@@ -293,6 +293,9 @@ reasons:
     reason:
       description: The reason as a sentence.
       type: str
+    cause:
+      description: Code of the reason, as in RV(hosts.cause).
+      type: str
     hosts:
       description: The first eight hosts, in natural order.
       type: list
@@ -300,7 +303,7 @@ reasons:
     count:
       description: Number of hosts.
       type: int
-  sample: [{"state": "pending", "reason": "waits for a slot", "hosts": ["compute2"], "count": 1}]
+  sample: [{"state": "pending", "reason": "waits for a slot", "cause": "cap", "hosts": ["compute2"], "count": 1}]
 forecast:
   description: The forecast of the waves, if no host fails.
   returned: success

@@ -73,7 +73,7 @@ Test = TypeVar("Test", bound=Callable[..., None])
 PLAN, INFO, CONTROL = "consul_upgrade_plan", "consul_upgrade_info", "consul_upgrade_control"
 REPORT, HOLDS, GATE = "consul_upgrade_host_report", "consul_upgrade_hold", "consul_enable_puppet"
 STARTS = {"name": "compute2", "version": "2", "state": "started"}
-GO_ON: tuple[str, dict[str, Any]] = (PLAN, {})
+GO_ON: tuple[str, dict[str, Any]] = (PLAN, {"hosts": "all"})
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     GO_ON,
     (PLAN, {"converge": True, "limit": ["compute"], "fleet": FLEET}),
@@ -123,7 +123,7 @@ def slots_left(result: dict[str, Any]) -> int:
     let_through = {
         one["host"] for one in result["transitions"] if one["role"] == "compute" and one["from"] == "pending"
     }
-    down = {host for state in ("failed", "lost", "upgrading") for host in result["status"][state]}
+    down = {host for host, view in result["hosts"].items() if view["state"] in ("failed", "lost", "upgrading")}
     taken = {host for host in down if FLEET[host] == "compute"} - let_through
     return max(0, CAP - len(taken)) - len(let_through)
 
@@ -218,7 +218,7 @@ def test_a_record_of_a_version_that_is_no_name_is_not_published(site: Site) -> N
     upgraded = {"state": "upgraded", "times": {"upgraded": NOW}}
     for version in ("", "2/compute3", "a/b", "true", " 2", "2\n"):
         site.lay({**SITE, "upgrade/hosts/compute2": changed(RECORD, version=version, **upgraded)})
-        assert "compute2" in site.call(PLAN)["status"]["failed"]
+        assert "compute2" in site.call(GO_ON[0], **GO_ON[1])["status"]["failed"]
         assert {key for key in site.found() if key.startswith("running/")} == {
             key for key in SITE if key.startswith("running/")
         }
@@ -229,7 +229,7 @@ def test_a_record_of_a_version_that_is_no_name_is_not_published(site: Site) -> N
 @given(st.dictionaries(st.sampled_from(HOSTS), bad_data.no_json(), min_size=1))
 def test_records_that_nobody_can_read_are_failed_hosts_with_a_slot(site: Site, records: dict[str, bytes]) -> None:
     site.lay({**SITE, **{f"upgrade/hosts/{host}": value for host, value in records.items()}})
-    result = site.call(PLAN)
+    result = site.call(PLAN, hosts="all")
     assert not result["failed"], result["msg"]
     # One that came with the report is no newer than that.
     assert set(result["status"]["failed"]) == {host for host in records if host != DONE or len(records[host]) > LARGE}
@@ -282,7 +282,7 @@ def test_any_hold_holds(site: Site, name: str, hold: bytes, call: tuple[str, dic
     module, options = call
     site.call(module, **options)
     site.lay({**SITE, f"upgrade/hold/{name}": hold})
-    result = site.call(PLAN)
+    result = site.call(PLAN, hosts="all")
     assert not result["failed"], result["msg"]
     covered = {host for host, role in FLEET.items() if name in ("global", f"role/{role}", f"host/{host}")}
     assert not opened(result) & covered
@@ -308,11 +308,11 @@ def _are_words(value: bytes) -> bool:
 @given(bad_data.no_json(), bad_data.no_json().filter(lambda value: not _are_words(value)))
 def test_marks_and_approvals_that_nobody_can_read_are_none(site: Site, mark: bytes, approval: bytes) -> None:
     site.lay({**SITE, f"upgrade/health/{DONE}": mark})
-    result = site.call(PLAN)
+    result = site.call(PLAN, hosts="all")
     assert DONE in result["status"]["upgrading"]
     assert not opened(result)
     site.lay({**SITE, "upgrade/approval/canary": approval})
-    result = site.call(PLAN)
+    result = site.call(PLAN, hosts="all")
     assert result["needs_approval"]
     assert not opened(result)
 

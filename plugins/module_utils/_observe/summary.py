@@ -40,18 +40,18 @@ def fleet_summary(hosts: Mapping[str, HostView]) -> dict[str, Any]:
 
 
 def reasons(hosts: Mapping[str, HostView]) -> list[dict[str, Any]]:
-    """Return why hosts are not upgraded, each reason once: ``state``, ``reason``, ``count``, and ``hosts`` with the first of them.
+    """Return why hosts are not upgraded, each reason once: ``state``, ``reason`` and its code ``cause``, ``hosts``, and their ``count``.
 
     States that need an operator come first.
     """
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str, str], list[str]] = {}
     for host, view in hosts.items():
         if view.state != UPGRADED:
-            found.setdefault((view.state, view.reason), []).append(host)
+            found.setdefault((view.state, view.reason, view.cause), []).append(host)
     order = {state: at for at, state in enumerate((FAILED, LOST, UPGRADING, HELD, PENDING))}
     return [
-        {"state": state, "reason": reason, **_some(names)}
-        for (state, reason), names in sorted(found.items(), key=lambda one: order[one[0][0]])
+        {"state": state, "reason": reason, "cause": cause, **_some(names)}
+        for (state, reason, cause), names in sorted(found.items(), key=lambda one: order[one[0][0]])
     ]
 
 

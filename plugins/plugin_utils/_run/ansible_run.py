@@ -84,7 +84,7 @@ class PlaybookRun:
             self._fixes, self._without = details.get("variables") or {}, details.get("without") or ()
         if isinstance(result.get("partial"), Mapping):
             self._partial |= result["partial"]
-        if isinstance(result.get("hosts"), Mapping) and "can_move" in result:
+        if isinstance(result.get("counts"), Mapping) and "can_move" in result:
             self._info = result
 
     def end(self, *, has_succeeded: bool) -> None:

@@ -60,13 +60,15 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
         return NextStep(variables={"restart": "true"})
     if info.get("needs_approval"):
         return NextStep("approve", {"stage": str(info.get("stage"))}, then_again=True)
-    hosts: Mapping[str, Mapping[str, Any]] = info.get("hosts") or {}
-    broken = [host for host, view in hosts.items() if view["state"] in (FAILED, LOST)]
+    reasons: Sequence[Mapping[str, Any]] = info.get("reasons") or ()
+    broken = [one for one in reasons if one["state"] in (FAILED, LOST)]
     if broken and pushes:
         return NextStep(variables={"retry_failed": "true"})
     if broken:
-        return NextStep("retry", {"host": ",".join(broken)} if len(broken) <= _MOST_HOSTS else {}, then_again=True)
-    waiting = [host for host, view in hosts.items() if view["state"] != UPGRADED and view.get("cause") != _MAY_GO]
+        names = [host for one in broken for host in one["hosts"]]
+        are_all = len(names) == sum(one["count"] for one in broken) <= _MOST_HOSTS
+        return NextStep("retry", {"host": ",".join(names)} if are_all else {}, then_again=True)
+    waiting = [host for one in reasons if one["cause"] != _MAY_GO for host in one["hosts"]]
     if code == "stuck" and waiting:
         # The status of a host explains what would change its state.
         return NextStep("status", {"host": waiting[0]}, then_again=True)
@@ -78,11 +80,11 @@ def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> Ne
 
     :param is_limited: whether the run had ``upgrade_limit``. Then the same command without it is next.
     """
-    hosts: Mapping[str, Mapping[str, Any]] = info.get("hosts") or {}
+    counts: Mapping[str, int] = info.get("counts") or {}
     is_part = is_limited or playbook in ("controlplane", "dataplane", "role")
     if playbook not in MOVES or not is_part or not info.get("version"):
         return None
-    if all(view["state"] in (UPGRADED, HELD) for view in hosts.values()):
+    if not any(count for state, count in counts.items() if state not in (UPGRADED, HELD)):
         return None
     return (
         NextStep(without=("upgrade_limit",)) if is_limited else NextStep("upgrade", {"version": str(info["version"])})
@@ -91,9 +93,8 @@ def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> Ne
 
 def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
     """Return the command that admits hosts which can be admitted now; None if there are none, or if this playbook admits hosts itself."""
-    hosts: Mapping[str, Mapping[str, Any]] = info.get("hosts") or {}
     if playbook in MOVES or not info.get("version") or info.get("blocker"):
         return None
-    if any(view.get("cause") == _MAY_GO for view in hosts.values()):
+    if any(one["cause"] == _MAY_GO for one in info.get("reasons") or ()):
         return NextStep("upgrade", {"version": str(info["version"])})
     return None

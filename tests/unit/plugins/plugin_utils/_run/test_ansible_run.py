@@ -20,7 +20,11 @@ PLAYS: dict[str, tuple[str, ...]] = {FIRST: (), CONTROL: (), DATA: ("web1",)}
 PREPARED = PreparedRun(
     "2", "/run/composed", {"web1": "web"}, {}, RunScope(PLAYS, (), (), PLAYS), Routes({}, {}, {}, {}, {}, ()), (), False
 )
-STATUS = {"hosts": {"web1": {"state": "failed"}}, "can_move": False}
+STATUS = {
+    "counts": {"failed": 1},
+    "reasons": [{"state": "failed", "cause": "", "hosts": ["web1"], "count": 1}],
+    "can_move": False,
+}
 STUCK = {"failure": {"code": "stuck", "message": "", "details": {}}}
 
 

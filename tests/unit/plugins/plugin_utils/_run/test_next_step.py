@@ -16,8 +16,17 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.next_step impo
 )
 
 AGAIN = NextStep()
-FAILED = {"web1": {"state": "failed"}, "web2": {"state": "pending", "cause": "cap"}}
-HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
+
+
+def reasons(**hosts: tuple[str, str]) -> list[dict[str, Any]]:
+    """Return reasons of a result: a state and a cause for each host."""
+    return [{"state": state, "cause": cause, "hosts": [host], "count": 1} for host, (state, cause) in hosts.items()]
+
+
+FAILED = reasons(web1=("failed", ""), web2=("pending", "cap"))
+HELD = reasons(web2=("held", ""))
+LOST = [{"state": "lost", "cause": "", "hosts": ["web1", "web2"], "count": 11}]
+MAY_GO = reasons(web1=("pending", "may_go"))
 
 
 @pytest.mark.parametrize(
@@ -26,8 +35,8 @@ HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
         # Ctrl-C, a validation, time-out, lost Consul, a window.
         ("", {}, AGAIN),
         ("bad_instructions", {}, AGAIN),
-        ("timeout", {"hosts": FAILED}, AGAIN),
-        ("unreachable", {"hosts": FAILED}, AGAIN),
+        ("timeout", {"reasons": FAILED}, AGAIN),
+        ("unreachable", {"reasons": FAILED}, AGAIN),
         ("hours", {"blocker": {"code": "hours"}}, AGAIN),
         # An operator's command.
         ("paused", {"blocker": {"code": "paused"}}, NextStep("resume", then_again=True)),
@@ -35,20 +44,20 @@ HELD = {"web1": {"state": "upgraded"}, "web2": {"state": "held", "cause": ""}}
         ("aborted", {"blocker": {"code": "aborted"}}, NextStep(variables={"restart": "true"})),
         (
             "stuck",
-            {"needs_approval": True, "stage": "canary", "hosts": FAILED},
+            {"needs_approval": True, "stage": "canary", "reasons": FAILED},
             NextStep("approve", {"stage": "canary"}, True),
         ),
         # Failures and budgets, holds, caps.
         (
             "failure_budget",
-            {"blocker": {"code": "failure_budget"}, "hosts": FAILED},
+            {"blocker": {"code": "failure_budget"}, "reasons": FAILED},
             NextStep("retry", {"host": "web1"}, True),
         ),
-        ("stuck", {"hosts": FAILED}, NextStep("retry", {"host": "web1"}, True)),
-        ("stuck", {"hosts": {f"web{one}": {"state": "lost"} for one in range(11)}}, NextStep("retry", {}, True)),
-        ("stuck", {"hosts": HELD}, NextStep("status", {"host": "web2"}, True)),
+        ("stuck", {"reasons": FAILED}, NextStep("retry", {"host": "web1"}, True)),
+        ("stuck", {"reasons": LOST}, NextStep("retry", {}, True)),
+        ("stuck", {"reasons": HELD}, NextStep("status", {"host": "web2"}, True)),
         # As in a run of one plane, after which the other can be upgraded.
-        ("stuck", {"hosts": {"web1": {"state": "pending", "cause": "may_go"}}}, AGAIN),
+        ("stuck", {"reasons": MAY_GO}, AGAIN),
         ("overtaken", {}, NextStep("status")),
         ("rollout_under_way", {}, NextStep("status")),
     ],
@@ -58,21 +67,21 @@ def test_each_failure_has_its_next_step(code: str, info: dict[str, Any], step: N
 
 
 def test_if_ansible_upgrades_hosts_the_same_command_retries_failed_ones() -> None:
-    assert after_failure("upgrade", "stuck", {"hosts": FAILED}, pushes=True) == NextStep(
+    assert after_failure("upgrade", "stuck", {"reasons": FAILED}, pushes=True) == NextStep(
         variables={"retry_failed": "true"}
     )
 
 
 def test_other_playbooks_are_run_again() -> None:
-    assert after_failure("hold", "stuck", {"hosts": FAILED}) == AGAIN
+    assert after_failure("hold", "stuck", {"reasons": FAILED}) == AGAIN
 
 
 def test_hosts_that_can_be_admitted_need_a_run() -> None:
-    info: dict[str, Any] = {"version": "2", "blocker": {}, "hosts": {"web1": {"state": "pending", "cause": "may_go"}}}
+    info: dict[str, Any] = {"version": "2", "blocker": {}, "reasons": MAY_GO}
     assert next_to_admit("status", info) == NextStep("upgrade", {"version": "2"})
     assert next_to_admit("upgrade", info) is None
     assert next_to_admit("status", {**info, "blocker": {"code": "paused"}}) is None
-    assert next_to_admit("status", {**info, "hosts": HELD}) is None
+    assert next_to_admit("status", {**info, "reasons": HELD}) is None
     assert next_to_admit("status", {}) is None
 
 
@@ -90,7 +99,10 @@ def test_hosts_that_can_be_admitted_need_a_run() -> None:
 def test_after_a_run_for_a_part_comes_the_rest(
     playbook: str, is_limited: bool, state: str, step: NextStep | None
 ) -> None:
-    info = {"version": "v2", "hosts": {"web1": {"state": "upgraded"}, "web2": {"state": state}}}
+    info = {
+        "version": "v2",
+        "counts": {"upgraded": 1, **{one: int(one == state) for one in ("pending", "failed", "held")}},
+    }
     assert next_part(playbook, info, is_limited=is_limited) == step
 
 
